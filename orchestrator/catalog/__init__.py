@@ -1,0 +1,171 @@
+"""What Cloud TPU offers: accelerator types, their shapes, the zones that have them, dated prices. Facts, no decisions.
+
+I read `tpu_catalog.csv` once and answer from memory; the standard library is all I need, so anybody may import me. The
+client plans with me and the emulator imitates with me: I am the only code that both share. What the table does not know
+is None or empty, never zero.
+"""
+
+from __future__ import annotations
+
+import csv
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator.catalog.topology import default_topology
+
+# SkyPilot's catalog v9, where the prices come from, carries no date: this is the month in which they were copied.
+PRICES_AS_OF = "price table 2026-11"
+
+_API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorType:
+    """One accelerator type, such as v5litepod-8. (The number in the name counts chips or cores, by generation.)"""
+
+    name: str
+    family: str  # the part before the number: "v5litepod"
+    generation: str  # what people call it: "v5e"
+    api_type: str  # acceleratorConfig.type of the API: "V5LITE_POD"
+    topology: str  # acceleratorConfig.topology of the API, in chips: "2x4"
+    chips: int
+    cores: int  # TensorCores
+    hosts: int  # TPU VMs: the workers of the slice
+    default_runtime: str
+    hbm_gib: int  # of the whole slice
+
+    @property
+    def chips_per_host(self) -> int:
+        return self.chips // self.hosts
+
+    @property
+    def cores_per_host(self) -> int:
+        return self.cores // self.hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One row of the table: some accelerator types of one generation, in one zone, at one price."""
+
+    generation: str
+    accelerator_types: tuple[str, ...]
+    zone: str
+    region: str
+    ondemand_usd_chip_hour: float | None
+    spot_usd_chip_hour: float | None
+
+
+def lookup(accelerator_type: str) -> AcceleratorType | None:
+    """None: the table does not know this type (which may only mean that it is newer than the table)."""
+    return _table().types.get(accelerator_type)
+
+
+def types() -> tuple[str, ...]:
+    return tuple(_table().types)
+
+
+def offers() -> tuple[Offer, ...]:
+    return _table().offers
+
+
+def zones() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(offer.zone for offer in offers()))
+
+
+def regions() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(offer.region for offer in offers()))
+
+
+def zones_of(region: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(offer.zone for offer in offers() if offer.region == region))
+
+
+def types_in_zone(zone: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for offer in offers() if offer.zone == zone for name in offer.accelerator_types))
+
+
+def zones_with(accelerator_type: str) -> tuple[str, ...]:
+    """The zones that offer this type, in the order of the table."""
+    return tuple(dict.fromkeys(offer.zone for offer in offers() if accelerator_type in offer.accelerator_types))
+
+
+def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool) -> float | None:
+    """Dollars for an hour of the whole slice, as of PRICES_AS_OF; None when the table has no price."""
+    kind = lookup(accelerator_type)
+    for offer in offers():
+        if kind and offer.zone == zone and accelerator_type in offer.accelerator_types:
+            per_chip = offer.spot_usd_chip_hour if spot else offer.ondemand_usd_chip_hour
+            return None if per_chip is None else round(per_chip * kind.chips, 5)
+    return None
+
+
+def runtimes(generation: str) -> tuple[str, ...]:
+    """Runtime versions for a generation ("v5e"), the default first."""
+    kinds = _table().types.values()
+    return tuple(dict.fromkeys(kind.default_runtime for kind in kinds if kind.generation == generation))
+
+
+def nearest(text: str, *, count: int = 3) -> list[str]:
+    """Types that somebody who wrote `text` may have meant: same family and closest number, else similar letters."""
+    import difflib  # only a mistake needs it
+
+    said = text.strip().lower()
+    family, _, number = said.rpartition("-")
+    family = {"v5e": "v5litepod", "v5lite": "v5litepod"}.get(family, family)
+    kin = [kind.name for kind in _table().types.values() if kind.family == family]
+    if kin and number.isascii() and number.isdigit():
+        wanted = int(number[:9])
+        return sorted(kin, key=lambda name: abs(int(name.rpartition("-")[2]) - wanted))[:count]
+    return kin[:count] or difflib.get_close_matches(said, types(), n=count, cutoff=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    offers: tuple[Offer, ...]
+    types: dict[str, AcceleratorType]
+
+
+@cache
+def _table() -> _Table:
+    found: list[Offer] = []
+    known: dict[str, AcceleratorType] = {}
+    for row in csv.DictReader(_lines()):
+        names = [f"{row['prefix']}{size}" for size in _sizes(row["sizes"])]
+        known |= {name: _accelerator_type(name, row) for name in names if name not in known}
+        prices = (float(text) if text else None for text in (row["ondemand_usd_chip_hour"], row["spot_usd_chip_hour"]))
+        found.append(Offer(row["generation"], tuple(names), row["zone"], row["region"], *prices))
+    return _Table(tuple(found), known)
+
+
+def _lines() -> list[str]:
+    data = pkgutil.get_data(__name__, "tpu_catalog.csv")  # a fifth of the import time of importlib.resources
+    assert data is not None, "the package was built without its table"
+    return [line for line in data.decode().splitlines() if not line.startswith("#")]
+
+
+def _sizes(text: str) -> Iterator[int]:
+    """ "8 16 128..512/128" → 8, 16, 128, 256, 384, 512."""
+    for word in text.split():
+        span, _, step = word.partition("/")
+        first, _, last = span.partition("..")
+        yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def _accelerator_type(name: str, row: dict[str, str]) -> AcceleratorType:
+    size, cores_per_chip = int(name.rpartition("-")[2]), int(row["tensorcores_per_chip"])
+    chips = size if row["number_means"] == "chips" else size // cores_per_chip
+    hosts = 1 if chips <= int(row["single_host_chips"]) else chips // int(row["chips_per_host"])
+    return AcceleratorType(
+        name=name,
+        family=row["prefix"].rstrip("-"),
+        generation=row["generation"],
+        api_type=_API_TYPES[row["generation"]],
+        topology=default_topology(chips, dimensions=3 if row["generation"] in ("v4", "v5p") else 2),
+        chips=chips,
+        cores=chips * cores_per_chip,
+        hosts=hosts,
+        default_runtime=row["default_runtime"],
+        hbm_gib=chips * int(row["hbm_gib_per_chip"]),
+    )

@@ -1,0 +1,32 @@
+"""How the chips of a slice are wired when nobody asks for a particular shape: "2x4", "4x4x12". Pure arithmetic.
+
+The catalog calls me for every type. Small 3-D slices are listed; from 64 chips on they are built of 4x4x4 cubes, put
+together as compactly as the count allows (compared with every v4 and v5p shape that Google's xpk lists).
+"""
+
+from __future__ import annotations
+
+_SMALL_3D = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
+_CUBE_CHIPS = 64
+
+
+def default_topology(chips: int, *, dimensions: int) -> str:
+    """The API's text for `chips` chips in a plane (v2, v3, v5e, v6e) or in a torus of three dimensions (v4, v5p)."""
+    if dimensions == 2:
+        rows = 2 ** ((chips.bit_length() - 1) // 2)
+        return f"{rows}x{chips // rows}"
+    if chips in _SMALL_3D:
+        return _SMALL_3D[chips]
+    return "x".join(str(4 * side) for side in _most_compact(chips // _CUBE_CHIPS))
+
+
+def _most_compact(cubes: int) -> tuple[int, int, int]:
+    """Three ascending factors with the smallest sum."""
+    boxes = [
+        (a, b, cubes // (a * b))
+        for a in range(1, int(cubes ** (1 / 3)) + 2)
+        if cubes % a == 0
+        for b in range(a, cubes // a + 1)
+        if (cubes // a) % b == 0 and cubes // (a * b) >= b
+    ]
+    return min(boxes, key=sum)
