@@ -48,6 +48,10 @@ class UnknownRun(UserError):
     """No run (or lease, or node) goes by that name, or several do."""
 
 
+class UnknownLease(UserError):
+    """The ledger holds no such lease: its intent was never written, so nothing of it can exist."""
+
+
 class CloudError(TpujobError):
     """Any failure of a cloud call. `reason` is a stable lower-case word, `details` what the API attached."""
 
@@ -121,6 +125,13 @@ class Preempted(CloudError):
 
     exit_code = 71
     reason = "preempted"
+
+
+class Vanished(CloudError):
+    """Somebody else deleted the slice, or asked for it, while it was in use."""
+
+    exit_code = 71
+    reason = "vanished"
 
 
 class RemoteError(TpujobError):

@@ -1,0 +1,93 @@
+"""How tpujob talks to a person: stage lines on stderr, data on stdout, progress that does not scroll on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.engine.effects import Tell
+from orchestrator.errors import TpujobError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+PASSING_EVERY_S = 10.0  # without a terminal, progress is a plain line now and then
+BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
+
+
+class Talk:
+    """One per process. `tell` takes the engine's lines; `say` writes our own."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._color = self._live and not os.environ.get("NO_COLOR")
+        self._status: Status | None = None
+        self._passed_at = time.monotonic()
+
+    def tell(self, told: Tell) -> None:
+        if told.passing:
+            self._pass(told.stage, told.text)
+        else:
+            self.say(told.stage, told.text)
+
+    def say(self, stage: str, text: str) -> None:
+        self.quiet()
+        self._write(f"{stage:<8} {text}")
+        self._passed_at = time.monotonic()
+
+    def loud(self, text: str) -> None:
+        """What must not be overlooked."""
+        self.quiet()
+        self._write(f"{BOLD_RED}{text}{RESET}" if self._color else text)
+
+    def fail(self, error: TpujobError) -> None:
+        self.quiet()
+        self._write(error.message)
+        if error.hint:
+            self._write(f"hint: {error.hint}")
+
+    def quiet(self) -> None:
+        """Take the progress line away (before anything else is written)."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _pass(self, stage: str, text: str) -> None:
+        if self._live:
+            self._spin(f"{stage:<8} {text}")
+        elif time.monotonic() - self._passed_at >= PASSING_EVERY_S:
+            self.say(stage, text)
+
+    def _spin(self, text: str) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.status import Status
+
+        if self._status is None:
+            self._status = Status(escape(text), console=Console(stderr=True, highlight=False), spinner="dots")
+            self._status.start()
+        else:
+            self._status.update(escape(text))
+
+    @staticmethod
+    def _write(text: str) -> None:
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except (BrokenPipeError, ValueError):
+            pass  # nobody listens any more; that must not stop a teardown
+
+
+def emit(text: str = "") -> None:
+    """One line of data on stdout. A closed pipe is the reader's business, not an error of ours."""
+    try:
+        print(text, flush=True)
+    except (BrokenPipeError, ValueError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - stays open until we end
+
+
+def emit_json(data: Any) -> None:
+    import json
+
+    emit(json.dumps(data, indent=2, ensure_ascii=False, default=str))

@@ -1,0 +1,93 @@
+"""The proof of absence. Pure: evidence in, verdict out.
+
+A slice is GONE when one and the same pass over the API shows all of: `get` answered 404, a complete list of its zone
+(all pages, nothing unreachable) holds neither its name nor its run label, and the create call has *settled*, so that
+nothing can bring the slice to life later. Timeouts, 5xx, 403 and partial lists prove nothing: unknown is never gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.lease import Lease
+from orchestrator.core.slices import Capabilities, Listing, Operation, SliceView
+from orchestrator.errors import CloudError
+
+RUN_LABEL = "tpujob-run"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one pass saw. A CloudError in place of an answer means: that question got no answer."""
+
+    view: SliceView | CloudError | None
+    listing: Listing[SliceView] | CloudError | None = None  # None: not asked, because the slice is still there
+    operation: Operation | CloudError | None = None  # of the create; None: the API knows no such operation (any more)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`gone` only with an empty `missing`; else `missing` says in words what the proof still lacks."""
+
+    gone: bool
+    missing: tuple[str, ...] = ()
+    last_seen: str = ""
+    quiet_until: float | None = None  # nothing visible, but a late create could still land until then
+
+
+def settled(lease: Lease, operation: Operation | CloudError | None, now: float, can: Capabilities) -> float | None:
+    """None when no create of this lease can bring a slice to life any more, else the time at which that is certain.
+
+    Rules, in order: no create ever left; its operation was seen terminal; the API's complete list of operations has none
+    for this slice and longer than the visibility bound has passed; or longer than any create takes to settle has passed.
+    """
+    if lease.sent_at is None or lease.settled:
+        return None
+    if isinstance(operation, Operation) and operation.done:
+        return None
+    # Only a definite "no such operation" shortens the wait; no answer, or an operation under way, does not.
+    bound = can.visible_within_s if operation is None and lease.operation is None else can.settles_within_s
+    certain_at = lease.sent_at + bound
+    return None if now >= certain_at else certain_at
+
+
+def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Verdict:
+    missing: list[str] = []
+    last_seen = "no slice visible"
+    match evidence.view:
+        case CloudError() as error:
+            missing.append(f"get failed: {error.message}")
+            last_seen = "unknown"
+        case SliceView() as view:
+            missing.append(f"still there: {view.native_state}")
+            last_seen = view.native_state
+        case None:
+            pass
+    match evidence.listing:
+        case CloudError() as error:
+            missing.append(f"list failed: {error.message}")
+        case Listing() as listing if not listing.complete:
+            missing.append(f"list incomplete: {', '.join(listing.unreachable)} unreachable")
+        case Listing() as listing:
+            missing += [f"still listed: {row.name.node}" for row in listing.rows if belongs(row, lease)]
+        case None:
+            if evidence.view is None:
+                missing.append("not yet listed")
+    certain_at = settled(lease, evidence.operation, now, can)
+    if certain_at is not None:
+        missing.append("the create call has not settled")
+    return Verdict(
+        gone=not missing,
+        missing=tuple(missing),
+        last_seen=last_seen,
+        quiet_until=certain_at if evidence.view is None else None,
+    )
+
+
+def belongs(view: SliceView, lease: Lease) -> bool:
+    return view.name.node == lease.name.node or view.labels.get(RUN_LABEL) == lease.id
+
+
+def ours(view: SliceView, lease: Lease) -> bool:
+    """Is the slice under this name the one that this lease created? (Else it is not ours to adopt, nor to delete.)"""
+    return view.name.node == lease.name.node and view.labels.get(RUN_LABEL) == lease.id

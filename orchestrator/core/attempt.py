@@ -1,0 +1,100 @@
+"""Runs and attempts. Pure: what a run is made of and how its state is derived.
+
+A run is one execution of a job; an attempt is one try of it on one lease. An attempt ends when the payload's fate is
+known. The run's state is its last attempt's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+
+class AttemptState(StrEnum):
+    PENDING = "pending"  # no slice yet
+    SETUP = "setup"
+    RUNNING = "running"
+    COLLECTING = "collecting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # the payload's own failure: `rc` tells
+    INTERRUPTED = "interrupted"  # by a signal, by `tpujob down`, or because the process was killed
+    ERROR = "error"  # ours or the cloud's: `detail` tells
+
+    @property
+    def ended(self) -> bool:
+        return self in _ENDED
+
+
+_ENDED = {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.INTERRUPTED, AttemptState.ERROR}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    id: str
+    name: str
+    job_path: str
+    cloud: str
+    created_at: float
+    directory: str  # local directory of its logs and artifacts
+    spec: dict[str, Any] = field(default_factory=dict)  # the job as it was resolved; environment values left out
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    id: str
+    run_id: str
+    lease_id: str | None = None
+    state: AttemptState = AttemptState.PENDING
+    rc: int | None = None
+    detail: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    run: Run
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """The attempt uses this lease from now on (a stockout may have cost it an earlier one)."""
+
+    attempt_id: str
+    at: float
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    attempt_id: str
+    at: float
+    state: AttemptState
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    attempt_id: str
+    at: float
+    state: AttemptState
+    rc: int | None = None
+    detail: str = ""
+
+
+AttemptEvent = Began | Leased | Moved | Ended
+
+
+def apply(attempt: Attempt, event: Leased | Moved | Ended) -> Attempt:
+    """The attempt after the event. What has ended stays ended: later events leave it as it is."""
+    if attempt.state.ended:
+        return attempt
+    match event:
+        case Leased(lease_id=lease_id):
+            return replace(attempt, lease_id=lease_id)
+        case Moved(at=at, state=state):
+            started = attempt.started_at or (at if state is AttemptState.RUNNING else None)
+            return replace(attempt, state=state, started_at=started)
+        case Ended(at=at, state=state, rc=rc, detail=detail):
+            return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at)

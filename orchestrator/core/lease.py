@@ -1,0 +1,176 @@
+"""A lease: our obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
+
+The table below is the whole life. The ledger stores a lease and appends the event that changed it in one transaction;
+nothing else changes a lease. The attempt that uses a lease has a life of its own (`core.attempt`): it may fail, succeed
+or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.absence` produces it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from orchestrator.core.slices import SliceName
+
+
+class LeaseState(StrEnum):
+    INTENT = "intent"  # the name is written down; a create may or may not have left
+    CREATING = "creating"  # the API confirmed our create
+    READY = "ready"  # the slice was seen READY; its create has settled
+    DOWN = "down"  # to be deleted; stays here, whatever happens, until absence is proven
+    GONE = "gone"  # absence proven
+
+
+class Purpose(StrEnum):
+    RUN = "run"  # ends with its run
+    HOLD = "hold"  # brought by `tpujob up` (or kept after a run): ends by `down`, or at `hold_until`
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One row of the ledger. Times are unix seconds; `deadline` is final: past it any tpujob command deletes the slice."""
+
+    id: str
+    handle: str  # what people call it: the `up` name, or the job's name
+    purpose: Purpose
+    cloud: str  # "emulated" or "google": a lease is only ever acted on in the cloud that it names
+    name: SliceName
+    accelerator_type: str
+    runtime_version: str
+    spot: bool
+    owner: str
+    deadline: float
+    created_at: float
+    usd_per_hour: float | None = None
+    state: LeaseState = LeaseState.INTENT
+    hold_until: float | None = None
+    sent_at: float | None = None  # the last create call left no later than this (written before it leaves)
+    operation: str | None = None  # the create's operation, once the API told us
+    settled: bool = False  # the create's operation was seen terminal: it cannot bring the slice (back) to life
+    ready_at: float | None = None
+    down_at: float | None = None
+    gone_at: float | None = None
+    reason: str = ""  # why it is to be deleted
+
+    @property
+    def open(self) -> bool:
+        return self.state is not LeaseState.GONE
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Written before every create call, retries included: from here on something may exist."""
+
+    lease_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    lease_id: str
+    at: float
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The create's operation is terminal."""
+
+    lease_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    lease_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The slice is to outlive the process that made it, until `until` (at most the deadline)."""
+
+    lease_id: str
+    at: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    lease_id: str
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    lease_id: str
+    at: float
+    evidence: str
+
+
+LeaseEvent = Intent | Sent | Created | Settled | Ready | Held | Down | Gone
+
+# Event → the states in which it may happen. Down is allowed in DOWN (a second `down`), Sent and Settled are notes on the way.
+_ALLOWED: dict[type, frozenset[LeaseState]] = {
+    Sent: frozenset({LeaseState.INTENT}),
+    Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
+    Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
+    Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
+    Held: frozenset({LeaseState.READY}),
+    Down: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
+    Gone: frozenset({LeaseState.DOWN}),
+}
+
+
+class NotAllowed(Exception):
+    """The event does not fit the lease's state: somebody else moved it on (say, `tpujob down` in another terminal)."""
+
+    def __init__(self, lease: Lease, event: LeaseEvent) -> None:
+        super().__init__(f"lease {lease.id} is {lease.state}: {type(event).__name__} does not apply")
+        self.lease, self.event = lease, event
+
+
+def apply(lease: Lease, event: LeaseEvent) -> Lease:
+    """The lease after the event. Raises NotAllowed; never goes back: INTENT < CREATING < READY < DOWN < GONE."""
+    if lease.state not in _ALLOWED[type(event)]:
+        raise NotAllowed(lease, event)
+    match event:
+        case Sent(at=at):
+            return replace(lease, sent_at=at, settled=False)
+        case Created(operation=operation):
+            state = LeaseState.CREATING if lease.state is LeaseState.INTENT else lease.state
+            return replace(lease, state=state, operation=operation)
+        case Settled():
+            return replace(lease, settled=True)
+        case Ready(at=at):
+            return replace(lease, state=LeaseState.READY, settled=True, ready_at=lease.ready_at or at)
+        case Held(until=until):
+            return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline))
+        case Down(at=at, reason=reason):
+            if lease.state is LeaseState.DOWN:
+                return lease
+            return replace(lease, state=LeaseState.DOWN, down_at=at, reason=reason)
+        case Gone(at=at):
+            return replace(lease, state=LeaseState.GONE, gone_at=at)
+    raise AssertionError(f"no transition for {event!r}")
+
+
+def dead_wood(lease: Lease, *, now: float, owner_alive: bool) -> str | None:
+    """Why this open lease must be torn down by whoever finds it, or None while somebody still has a claim on it."""
+    if not lease.open:
+        return None
+    if lease.state is LeaseState.DOWN:
+        return None if owner_alive else lease.reason or "its teardown was not finished"
+    if now >= lease.deadline:
+        return "it reached its deadline"
+    if owner_alive:
+        return None
+    if lease.state is LeaseState.READY and lease.hold_until is not None:
+        return None if now < lease.hold_until else "the time it was to be kept is over"
+    return "the process that made it is gone"

@@ -1,0 +1,113 @@
+"""A plan: what will be asked of the cloud, with a reason for each choice, before anything happens. Pure.
+
+`run` and `up` do what their plan printed: candidates in order, the next one only after a stockout and only when the one
+before is proven gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator import catalog
+from orchestrator.catalog import AcceleratorType
+from orchestrator.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants, from a job's `tpu:` section or from the options of `up`. `places` are zones or regions."""
+
+    accelerator: str
+    places: tuple[str, ...] = ()
+    runtime: str | None = None
+    spot: bool = False
+    max_duration_s: float = 24 * 3600.0
+    unlisted: bool = False  # allow what the shipped table does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    accelerator_type: str
+    zone: str
+    runtime_version: str
+    spot: bool
+    usd_per_hour: float | None  # None: the table has no price
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    zone: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    candidates: tuple[Candidate, ...]
+    dropped: tuple[Dropped, ...]
+    workers: int
+    cores: int
+    cores_per_worker: int
+    max_duration_s: float
+
+    @property
+    def worst_case_usd(self) -> float | None:
+        """The dearest candidate until the deadline. None when a price is unknown."""
+        prices = [candidate.usd_per_hour for candidate in self.candidates]
+        known = [price for price in prices if price is not None]
+        if len(known) < len(prices) or not known:
+            return None
+        return max(known) * self.max_duration_s / 3600
+
+
+def make(wish: Wish, *, default_zone: str | None = None) -> Plan:
+    """Candidates in the order of asking. Raises UserError when nothing that was asked for exists."""
+    kind = catalog.lookup(wish.accelerator)
+    if kind is None and not wish.unlisted:
+        near = ", ".join(catalog.nearest(wish.accelerator)) or "none close"
+        raise UserError(f"{wish.accelerator!r} is not a known accelerator type", hint=f"nearest: {near}")
+    places = wish.places or ((default_zone,) if default_zone else ())
+    candidates: list[Candidate] = []
+    dropped: list[Dropped] = []
+    for zone, why in _zones(wish, kind, places, from_settings=not wish.places):
+        if kind is not None and not wish.unlisted and zone not in catalog.zones_with(kind.name):
+            dropped.append(Dropped(zone, f"{kind.name} is not offered there"))
+        elif zone not in {candidate.zone for candidate in candidates}:
+            price = catalog.usd_per_hour(wish.accelerator, zone, spot=wish.spot)
+            runtime = wish.runtime or (kind.default_runtime if kind else "")
+            candidates.append(Candidate(wish.accelerator, zone, runtime, wish.spot, price, why))
+    if not candidates:
+        offered = ", ".join(catalog.zones_with(wish.accelerator)) or "no zone of the table"
+        raise UserError(
+            f"{wish.accelerator} is not offered in {', '.join(places)}", hint=f"it is offered in: {offered}"
+        )
+    return Plan(
+        candidates=tuple(candidates),
+        dropped=tuple(dropped),
+        workers=kind.hosts if kind else 1,
+        cores=kind.cores if kind else 1,
+        cores_per_worker=kind.cores_per_host if kind else 1,
+        max_duration_s=wish.max_duration_s,
+    )
+
+
+def _zones(
+    wish: Wish, kind: AcceleratorType | None, places: Sequence[str], *, from_settings: bool
+) -> list[tuple[str, str]]:
+    if not places:
+        return [
+            (zone, f"offers {wish.accelerator}; no zone was asked for") for zone in catalog.zones_with(wish.accelerator)
+        ]
+    found: list[tuple[str, str]] = []
+    for place in places:
+        in_region = catalog.zones_of(place)
+        if in_region:
+            offering = [zone for zone in in_region if kind is None or zone in catalog.zones_with(kind.name)]
+            found += [(zone, f"in region {place}, which was asked for") for zone in offering or in_region]
+        elif place in catalog.zones() or wish.unlisted:
+            found.append((place, "from your settings" if from_settings else "asked for"))
+        else:
+            near = ", ".join(catalog.nearest(place)) or "see `tpujob plan --help`"
+            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
+    return found

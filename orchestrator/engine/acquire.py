@@ -1,0 +1,99 @@
+"""Acquire a lease: write the intent down, create the slice, wait until it is READY.
+
+The name is chosen and durable before the create leaves, so that a lost reply, a crash or a late landing can never make
+a slice that we do not know. A failure here does not clean up: it raises, and whoever called releases the lease.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.absence import ours
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Sent, Settled
+from orchestrator.core.slices import SliceRequest, SliceState, SliceView
+from orchestrator.engine import retry
+from orchestrator.engine.effects import Claim, Create, Get, GetOperation, Now, ReadLease, Record, Sleep, Tell
+from orchestrator.errors import AlreadyExists, CloudUnavailable, Preempted, UnexpectedReply, Vanished
+
+PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
+
+
+async def acquire(lease: Lease, request: SliceRequest, *, provision_s: float) -> Lease:
+    """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
+    await Claim(lease.id)
+    await Record(Intent(lease))
+    await _create(lease, request, give_up_at=await Now() + PATIENCE_S)
+    return await wait_until_ready(lease, give_up_at=await Now() + provision_s)
+
+
+async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:
+    for pause_s in retry.pauses(first_s=0.5):
+        await Record(Sent(lease.id, await Now()))
+        try:
+            operation = await Create(request)
+        except CloudUnavailable as error:
+            # It may have had its effect. The name is the idempotency key: the same create again answers ALREADY_EXISTS.
+            wait_s = error.retry_after_s or pause_s
+            if await Now() + wait_s > give_up_at:
+                raise
+            await Tell("create", f"{error.message}; trying again", passing=True)
+            await Sleep(wait_s)
+        except AlreadyExists:
+            await _adopt(lease)
+            return
+        else:
+            await Record(Created(lease.id, await Now(), operation.name))
+            return
+
+
+async def _adopt(lease: Lease) -> None:
+    view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
+    if view is not None and not ours(view, lease):
+        raise UnexpectedReply(
+            f"a slice named {lease.name.node} exists that tpujob did not make; it is neither used nor deleted",
+            details=dict(view.labels),
+        )
+
+
+async def wait_until_ready(lease: Lease, *, give_up_at: float, operation: str | None = None) -> Lease:
+    """Follow a slice that is coming to life: after a create (of this process or another one), or after a start."""
+    begun = await Now()
+    for pause_s in retry.pauses(longest_s=10.0):
+        lease = await ReadLease(lease.id)
+        if lease.state in (LeaseState.DOWN, LeaseState.GONE):
+            raise Vanished(f"{lease.name.node} was given up meanwhile: {lease.reason}")
+        await _check_operation(lease, operation or lease.operation)
+        view = await _look(lease)
+        if view is not None and view.state is SliceState.READY:
+            await Record(Ready(lease.id, await Now()))
+            return await ReadLease(lease.id)
+        if view is not None and view.state is SliceState.TOMBSTONE:
+            raise Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
+        now = await Now()
+        words = view.native_state if view else "requested"
+        if now >= give_up_at:
+            raise CloudUnavailable(f"{lease.name.node} was still {words} after {now - begun:.0f} s")
+        await Tell("create", f"{lease.name.node} is {words}, {now - begun:.0f} s", passing=True)
+        await Sleep(pause_s)
+    raise AssertionError("pauses() never ends")
+
+
+async def _check_operation(lease: Lease, name: str | None) -> None:
+    """Raise the operation's own error once it has one. No answer, or an unknown operation, says nothing."""
+    if name is None:
+        return
+    try:
+        operation = await GetOperation(name)
+    except CloudUnavailable:
+        return
+    if operation is None or not operation.done:
+        return
+    if not lease.settled and name == lease.operation:
+        await Record(Settled(lease.id, await Now()))
+    if operation.error is not None:
+        raise operation.error
+
+
+async def _look(lease: Lease) -> SliceView | None:
+    try:
+        return await Get(lease.name)
+    except CloudUnavailable:
+        return None

@@ -1,0 +1,347 @@
+"""Effects: everything a program of the engine can ask of the world, one small frozen value each.
+
+A program is a plain `async def` that awaits effects and knows nothing else:
+
+    view = await Get(name)
+
+It does not run on asyncio. Whoever drives it receives each effect, answers it, and sends the answer back: `interpreter`
+performs effects on the real world in threads, so that a signal is noticed at once; a simulator answers them under virtual
+time and may stop answering at any of them, which is a crash. So every await below is a crash point, and programs may hold
+no resource that only their own next line would give back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from orchestrator.core.attempt import Attempt, AttemptEvent
+from orchestrator.core.lease import Lease, LeaseEvent
+from orchestrator.core.slices import Cloud, Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
+
+if TYPE_CHECKING:
+    from orchestrator.remote.bundle import Bundle
+    from orchestrator.remote.collect import CollectResult
+    from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest
+
+T = TypeVar("T")
+Program = Coroutine["Effect[Any]", Any, T]
+
+
+class LedgerPort(Protocol):
+    def record(self, *events: LeaseEvent | AttemptEvent) -> None: ...
+
+    def lease(self, lease_id: str) -> Lease: ...
+
+    def open_leases(self) -> list[Lease]: ...
+
+    def attempts_open(self) -> list[Attempt]: ...
+
+
+class Owners(Protocol):
+    """Which leases have a living process. Backed by file locks, which the kernel drops when their holder dies."""
+
+    def claim(self, lease_id: str) -> bool: ...
+
+    def release(self, lease_id: str) -> None: ...
+
+    def alive(self, lease_id: str) -> bool: ...
+
+
+class World(Protocol):
+    """What the real effects are performed on."""
+
+    cloud: Cloud
+    ledger: LedgerPort
+    owners: Owners
+
+    def now(self) -> float: ...
+
+    def tell(self, told: Tell) -> None: ...
+
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet: ...
+
+
+class Effect(Generic[T]):
+    """Awaiting one hands it to whoever drives the program; the answer comes back as the await's value."""
+
+    # Slow effects are performed in a thread and abandoned when a signal arrives; quick ones at once.
+    slow: ClassVar[bool] = True
+
+    def __await__(self) -> Generator[Effect[T], T, T]:
+        return (yield self)
+
+    def perform(self, world: World) -> T:
+        raise NotImplementedError(type(self).__name__)
+
+
+# -- time, talk, signals -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Now(Effect[float]):
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> float:
+        return world.now()
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Effect[None]):
+    """The driver waits (a real one until a signal comes, a simulated one not at all)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Effect[None]):
+    """A line for the person watching. `stage` is its first word; a `passing` line may be overwritten by the next."""
+
+    slow: ClassVar[bool] = False
+    stage: str
+    text: str
+    passing: bool = False
+
+    def perform(self, world: World) -> None:
+        world.tell(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Shield(Effect[None]):
+    """While raised, signals do not unwind the program: it is on its way out. They are counted and answered in words; the
+    third ends the process, and the obligation stays in the ledger for the next tpujob command. Lowering it again (for
+    the next zone after a stockout) lets a signal that came meanwhile through."""
+
+    slow: ClassVar[bool] = False
+    raised: bool = True
+
+
+# -- the ledger ----------------------------------------------------------------------------------------------------
+
+
+class Record(Effect[None]):
+    """Durable when the await returns."""
+
+    __slots__ = ("events",)
+    slow: ClassVar[bool] = False
+
+    def __init__(self, *events: LeaseEvent | AttemptEvent) -> None:
+        self.events = events
+
+    def __repr__(self) -> str:
+        return f"Record({', '.join(type(event).__name__ for event in self.events)})"
+
+    def perform(self, world: World) -> None:
+        world.ledger.record(*self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLease(Effect[Lease]):
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> Lease:
+        return world.ledger.lease(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLeases(Effect[list[Lease]]):
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> list[Lease]:
+        return world.ledger.open_leases()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempts(Effect[list[Attempt]]):
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> list[Attempt]:
+        return world.ledger.attempts_open()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Effect[bool]):
+    """Say that this process lives for the lease. False: another living process already does."""
+
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> bool:
+        return world.owners.claim(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Disclaim(Effect[None]):
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> None:
+        world.owners.release(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAlive(Effect[bool]):
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> bool:
+        return world.owners.alive(self.lease_id)
+
+
+# -- the cloud -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Effect[Operation]):
+    request: SliceRequest
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.create(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Get(Effect["SliceView | None"]):
+    name: SliceName
+
+    def perform(self, world: World) -> SliceView | None:
+        return world.cloud.get(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ListSlices(Effect[Listing[SliceView]]):
+    project: str
+    zone: str
+
+    def perform(self, world: World) -> Listing[SliceView]:
+        return world.cloud.list(self.project, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Effect["Operation | None"]):
+    name: SliceName
+
+    def perform(self, world: World) -> Operation | None:
+        return world.cloud.delete(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StartSlice(Effect[Operation]):
+    name: SliceName
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.start(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StopSlice(Effect[Operation]):
+    name: SliceName
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.stop(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class GetOperation(Effect["Operation | None"]):
+    operation: str
+
+    def perform(self, world: World) -> Operation | None:
+        return world.cloud.operation(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOperations(Effect[Listing[Operation]]):
+    project: str
+    zone: str
+
+    def perform(self, world: World) -> Listing[Operation]:
+        return world.cloud.operations(self.project, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers(Effect[tuple[WorkerAddress, ...]]):
+    name: SliceName
+
+    def perform(self, world: World) -> tuple[WorkerAddress, ...]:
+        return world.cloud.workers(self.name)
+
+
+# -- the workers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connect(Effect["Fleet"]):
+    lease: Lease
+    workers: tuple[WorkerAddress, ...]
+    deadline_s: float
+
+    def perform(self, world: World) -> Fleet:
+        return world.connect(self.lease, self.workers, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Push(Effect[int]):
+    """Ship the bundle to every worker that lacks it. The answer: to how many it had to travel."""
+
+    fleet: Fleet
+    bundle: Bundle
+
+    def perform(self, world: World) -> int:
+        return sum(not result.skipped for result in self.fleet.push(self.bundle))
+
+
+@dataclass(frozen=True, slots=True)
+class StartPhase(Effect[None]):
+    """Start a phase on every worker, detached there, and follow its log. Starting it again is a no-op."""
+
+    fleet: Fleet
+    request: StartRequest
+    sink: Callable[[int, bytes], None]
+
+    def perform(self, world: World) -> None:
+        self.fleet.start(self.request)
+        self.fleet.follow(self.sink)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch(Effect["FleetStatus"]):
+    """Wait until something changed on a worker, `timeout_s` at most."""
+
+    fleet: Fleet
+    timeout_s: float
+
+    def perform(self, world: World) -> FleetStatus:
+        return self.fleet.wait(self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StopPhase(Effect[None]):
+    fleet: Fleet
+    grace_s: float
+
+    def perform(self, world: World) -> None:
+        self.fleet.stop(self.grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Effect["CollectResult"]):
+    fleet: Fleet
+    destination: Path
+    patterns: tuple[str, ...]
+    deadline_s: float
+
+    def perform(self, world: World) -> CollectResult:
+        return self.fleet.collect(self.destination, self.patterns, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup(Effect[None]):
+    """Close every connection, at once, whatever is in flight on them."""
+
+    slow: ClassVar[bool] = False
+    fleet: Fleet
+
+    def perform(self, world: World) -> None:
+        self.fleet.cancel()

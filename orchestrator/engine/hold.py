@@ -1,0 +1,159 @@
+"""Slices that outlive a command: `up`, `stop`, `start`, `down`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.core.lease import Lease
+from orchestrator.core.slices import Capabilities, SliceState, SliceView
+from orchestrator.engine import retry
+from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
+from orchestrator.engine.effects import Claim, Get, Now, Shield, Sleep, StartSlice, StopSlice, Tell
+from orchestrator.engine.release import Released, release, send_delete
+from orchestrator.engine.tenure import PROVISION_S, RELEASE_S, Draft, Tenure, first_available, keep, let_go
+from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
+
+STOP_S = 15 * 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `up` was asked for."""
+
+    handle: str
+    drafts: tuple[Draft, ...]
+    existing: Lease | None
+    hold_s: float
+    recreate: bool = False  # may a slice that was taken away be deleted and made again?
+
+
+@dataclass(slots=True)
+class Brought:
+    lease: Lease | None = None
+    action: str = ""  # "created", "already ready", "waited", "started", "recreated"
+    error: TpujobError | None = None
+    tenure: Tenure = field(default_factory=Tenure)
+
+    @property
+    def exit_code(self) -> int:
+        if self.tenure.unproven:
+            return TeardownUnproven.exit_code
+        return self.error.exit_code if self.error else 0
+
+
+async def up(wanted: Wanted, can: Capabilities) -> Brought:
+    """Bring the slice to READY, whatever state it is in, and hold it. What this call created in vain is released."""
+    brought = Brought()
+    try:
+        await _bring(wanted, can, brought)
+    except TpujobError as error:
+        brought.error = error
+        await let_go(brought.tenure, can, error.message)
+    except Exception as error:
+        brought.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        await let_go(brought.tenure, can, "a bug in tpujob")
+    return brought
+
+
+async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
+    if wanted.existing is not None:
+        brought.action = await _revive(wanted.existing, wanted.recreate, can, brought)
+    if brought.lease is None:
+        await first_available(wanted.drafts, can, brought.tenure)
+        brought.action = brought.action or "created"
+        brought.lease = await keep(brought.tenure, await Now() + wanted.hold_s)
+    brought.tenure.lease = None  # from here on it is no longer this command's to end
+
+
+async def _revive(lease: Lease, recreate: bool, can: Capabilities, brought: Brought) -> str:
+    """Bring an existing lease to READY; or release what is left of it, so that a new one can be made."""
+    view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
+    if view is not None and view.state is SliceState.READY and lease.hold_until is not None:
+        brought.lease = lease
+        return "already ready"
+    if view is not None and view.state in (SliceState.CREATING, SliceState.READY):
+        return await _wait_for(lease, brought)
+    if view is not None and view.state in (SliceState.STOPPED, SliceState.STOPPING):
+        brought.lease = await start(lease)
+        return "started"
+    if view is not None and not recreate:
+        raise UserError(
+            f"{lease.handle} is {view.native_state}: it can only be deleted and made again",
+            hint=f"`tpujob up {lease.handle} --yes` does that",
+        )
+    state = view.native_state if view else "gone"
+    await Tell("release", f"{lease.name.node} is {state}: deleting what is left of it")
+    released = await release(lease, can, reason=f"it was {state}", budget_s=RELEASE_S)
+    brought.tenure.released = released
+    if not released.gone:
+        raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other one is made")
+    await Shield(raised=False)
+    return "recreated"
+
+
+async def _wait_for(lease: Lease, brought: Brought) -> str:
+    """Another `up` began it. If that one still lives, wait beside it; if it died, take its place."""
+    if await Claim(lease.id):
+        brought.tenure.lease = lease
+    await Tell("create", f"{lease.name.node} is being created already; waiting for it")
+    ready = await wait_until_ready(lease, give_up_at=await Now() + PROVISION_S)
+    if brought.tenure.lease is not None:
+        brought.lease = await keep(brought.tenure, ready.hold_until or ready.deadline)
+    else:
+        brought.lease = ready
+    return "waited"
+
+
+async def start(lease: Lease) -> Lease:
+    """STOPPED → READY. The slice stays what it is when that fails; raises the error."""
+    view = await _existing(lease)
+    give_up_at = await Now() + PROVISION_S
+    if view.state is SliceState.STOPPING:
+        view = await _await_state(lease, SliceState.STOPPED, give_up_at)
+    if view.state is SliceState.READY:
+        return lease
+    if view.state is not SliceState.STOPPED:
+        raise WrongState(f"{lease.handle} is {view.native_state}: only a stopped slice can be started")
+    operation = await retry.until(await Now() + PATIENCE_S, StartSlice(lease.name))
+    return await wait_until_ready(lease, give_up_at=give_up_at, operation=operation.name)
+
+
+async def stop(lease: Lease) -> SliceView:
+    """READY → STOPPED. A stopped slice keeps its disk and its name; it is not a teardown."""
+    view = await _existing(lease)
+    if view.state is SliceState.STOPPED:
+        return view
+    if view.state is not SliceState.STOPPING:
+        if view.state is not SliceState.READY:
+            raise WrongState(f"{lease.handle} is {view.native_state}: only a READY slice can be stopped")
+        await retry.until(await Now() + PATIENCE_S, StopSlice(lease.name))
+    return await _await_state(lease, SliceState.STOPPED, await Now() + STOP_S)
+
+
+async def down(leases: tuple[Lease, ...], can: Capabilities, *, reason: str) -> list[Released]:
+    """Release each of them, whoever lives for it: a run in another terminal sees its lease DOWN and ends itself."""
+    if len(leases) > 1:
+        for lease in leases:
+            await send_delete(lease, reason=reason)
+    return [await release(lease, can, reason=reason, budget_s=RELEASE_S) for lease in leases]
+
+
+async def _existing(lease: Lease) -> SliceView:
+    view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
+    if view is None:
+        raise WrongState(
+            f"{lease.handle} ({lease.name.node}) does not exist any more", hint="`tpujob up` makes a new one"
+        )
+    return view
+
+
+async def _await_state(lease: Lease, wanted: SliceState, give_up_at: float) -> SliceView:
+    for pause_s in retry.pauses(longest_s=10.0):
+        view = await _existing(lease)
+        if view.state is wanted:
+            return view
+        if await Now() >= give_up_at:
+            raise CloudUnavailable(f"{lease.handle} is still {view.native_state}")
+        await Tell("state", f"{lease.name.node} is {view.native_state}", passing=True)
+        await Sleep(pause_s)
+    raise AssertionError("pauses() never ends")

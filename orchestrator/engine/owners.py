@@ -1,0 +1,66 @@
+"""Who is alive: one lock file per lease or attempt, held by the process that lives for it.
+
+The kernel drops a file lock when its holder dies, however it dies, so nobody needs pids, heartbeats or clocks to tell.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+CLAIM_PATIENCE_S = 0.5  # somebody's `alive` question may hold the lock for a moment
+
+
+class FileOwners:
+    """Claims of this process, and questions about those of others. `directory` is private to the user."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._held: dict[str, int] = {}
+
+    def claim(self, lease_id: str) -> bool:
+        """Hold the lock until `release` or death. True also when this process holds it already."""
+        if lease_id in self._held:
+            return True
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(self._path(lease_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up_at = time.monotonic() + CLAIM_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= give_up_at:
+                    os.close(fd)
+                    return False
+                time.sleep(0.02)
+            else:
+                self._held[lease_id] = fd
+                return True
+
+    def release(self, lease_id: str) -> None:
+        fd = self._held.pop(lease_id, None)
+        if fd is not None:
+            # The file stays: unlinking it could leave two processes with a lock each, on the old file and on a new one.
+            os.close(fd)
+
+    def alive(self, lease_id: str) -> bool:
+        """Does a living process, this one included, hold the claim?"""
+        if lease_id in self._held:
+            return True
+        try:
+            fd = os.open(self._path(lease_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(fd)
+
+    def _path(self, lease_id: str) -> Path:
+        return self.directory / f"{lease_id}.lock"

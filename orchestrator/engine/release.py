@@ -1,0 +1,167 @@
+"""Release a lease: delete its slice and prove that it is absent. The only program that ever deletes.
+
+It never gives up by itself short of its budget, believes no operation, takes no error for an absence, and may be run
+by anybody at any time, twice at once or again after a crash: deleting is idempotent and only the ledger's state is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from orchestrator.core import absence
+from orchestrator.core.absence import Evidence, Verdict
+from orchestrator.core.lease import Down, Gone, Lease, LeaseEvent, NotAllowed, Settled
+from orchestrator.core.slices import Capabilities, Listing, Operation, SliceState, SliceView
+from orchestrator.engine.effects import (
+    Delete,
+    Effect,
+    Get,
+    GetOperation,
+    ListOperations,
+    ListSlices,
+    Now,
+    Record,
+    Shield,
+    Sleep,
+    Tell,
+)
+from orchestrator.engine.retry import pauses
+from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
+
+T = TypeVar("T")
+
+DELETE_AGAIN_S = 60.0  # a delete that was accepted and shows no effect for so long is sent again
+CREATE_VERBS = ("create", "createnode")
+
+
+async def send_delete(lease: Lease, *, reason: str) -> None:
+    """Only the first step of a release, for many leases at once: no proof of one keeps the delete of the next waiting."""
+    await Shield()
+    await _note(Down(lease.id, await Now(), reason))
+    if lease.operation is not None:
+        await _ask(Delete(lease.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    lease: Lease
+    gone: bool
+    checked_at: float
+    verdict: Verdict
+    deletes_sent: int = 0
+
+
+async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: float) -> Released:
+    """Drive the lease to proven absence, or say what is missing when the budget is over. Never raises CloudError."""
+    await Shield()
+    started = await Now()
+    await _note(Down(lease.id, started, reason))
+    teardown = _Teardown(lease)
+    for pause_s in pauses():
+        verdict = await teardown.one_pass(can)
+        now = await Now()
+        if verdict.gone:
+            await _note(Gone(lease.id, now, evidence="get 404, complete list without it, create settled"))
+            return Released(lease, True, now, verdict, teardown.deletes_sent)
+        if now - started >= budget_s:
+            return Released(lease, False, now, verdict, teardown.deletes_sent)
+        waits_for = "; ".join(verdict.missing)
+        await Tell("release", f"{lease.name.node}: {waits_for}", passing=True)
+        await Sleep(min(pause_s, max(started + budget_s - now, 0.05)))
+    raise AssertionError("pauses() never ends")
+
+
+class _Teardown:
+    """What one release remembers between its passes."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.deletes_sent = 0
+        self._deleted_at: float | None = None
+        self._delete_operation: str | None = None
+        self._create_operation = lease.operation
+
+    async def one_pass(self, can: Capabilities) -> Verdict:
+        now = await Now()
+        if self._deleted_at is None and self.lease.operation is not None:
+            await self._delete(now)  # the API confirmed that this name is ours: no question first
+        view = await _ask(Get(self.lease.name))
+        if isinstance(view, SliceView):
+            if not absence.ours(view, self.lease):
+                return _foreign(self.lease)
+            if await self._should_delete(view, now):
+                await self._delete(now)
+                view = await _ask(Get(self.lease.name))
+        listing: Listing[SliceView] | CloudError | None = None
+        if not isinstance(view, SliceView):
+            listing = await _ask(ListSlices(*_place(self.lease)))
+        operation = await self._create_fate() if view is None else None
+        return absence.judge(self.lease, Evidence(view, listing, operation), await Now(), can)
+
+    async def _should_delete(self, view: SliceView, now: float) -> bool:
+        if self._deleted_at is None:
+            return True
+        if self._delete_operation is not None:
+            operation = await _ask(GetOperation(self._delete_operation))
+            if isinstance(operation, Operation) and operation.done:
+                return True  # "done", with or without an error, and yet the slice is there
+        return view.state is not SliceState.DELETING or now - self._deleted_at >= DELETE_AGAIN_S
+
+    async def _delete(self, now: float) -> None:
+        self._deleted_at, self._delete_operation = now, None
+        self.deletes_sent += 1
+        operation = await _ask(Delete(self.lease.name))
+        if isinstance(operation, CloudError):
+            if not isinstance(operation, CloudUnavailable):
+                await Tell("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
+            self._deleted_at = None  # not known to have been accepted: send it again in the next pass
+        elif operation is not None:
+            self._delete_operation = operation.name
+
+    async def _create_fate(self) -> Operation | CloudError | None:
+        """What became of the create call: terminal, under way, unknown to the API (None), or no answer."""
+        if self.lease.settled or self.lease.sent_at is None:
+            return None
+        if self._create_operation is None:
+            listing = await _ask(ListOperations(*_place(self.lease)))
+            if isinstance(listing, CloudError):
+                return listing
+            for operation in listing.rows:
+                if operation.target.endswith(f"/{self.lease.name.node}") and operation.verb.lower() in CREATE_VERBS:
+                    self._create_operation = operation.name
+            if self._create_operation is None:
+                if listing.complete:
+                    return None
+                return CloudUnavailable(f"operations incomplete: {', '.join(listing.unreachable)} unreachable")
+        fate = await _ask(GetOperation(self._create_operation))
+        if isinstance(fate, Operation) and fate.done:
+            await _note(Settled(self.lease.id, await Now()))
+        return fate
+
+
+def _place(lease: Lease) -> tuple[str, str]:
+    return lease.name.project, lease.name.zone
+
+
+def _foreign(lease: Lease) -> Verdict:
+    why = f"a slice named {lease.name.node} exists that does not carry our run label: neither adopted nor deleted"
+    return Verdict(gone=False, missing=(why,), last_seen="not ours")
+
+
+async def _ask(question: Effect[T]) -> T | CloudError:
+    """The answer, or the error in its place: within a teardown no failed question ends the loop."""
+    try:
+        return await question
+    except CloudError as error:
+        return error
+
+
+async def _note(event: LeaseEvent) -> None:
+    """Record, but let no ledger trouble stop a deletion: the cloud is the truth about what exists."""
+    try:
+        await Record(event)
+    except NotAllowed:
+        pass  # someone else was quicker: DOWN and GONE are where we are all going
+    except TpujobError as error:
+        await Tell("warning", f"{error.message}; the teardown goes on without it")

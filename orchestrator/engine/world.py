@@ -1,0 +1,57 @@
+"""The real world that effects are performed on: a cloud, the ledger, the lock files, the person watching."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease import Lease
+from orchestrator.core.slices import Cloud, WorkerAddress
+from orchestrator.engine.effects import LedgerPort, Owners, Tell
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet import Fleet
+
+LOGIN_USER = "tpujob"
+
+
+@dataclass(slots=True)
+class RealWorld:
+    """`open_cloud` is called when the first effect needs the cloud: commands that find nothing to do never connect."""
+
+    ledger: LedgerPort
+    owners: Owners
+    tell: Callable[[Tell], None]
+    lease_directory: Callable[[str], Path]
+    open_cloud: Callable[[], Cloud]
+    _cloud: Cloud | None = None
+
+    @property
+    def cloud(self) -> Cloud:
+        if self._cloud is None:
+            self._cloud = self.open_cloud()
+        return self._cloud
+
+    def now(self) -> float:
+        return time.time()
+
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
+        fleet = open_fleet(self.lease_directory(lease.id), workers, notice=lambda text: self.tell(Tell("ssh", text)))
+        fleet.connect(deadline_s)
+        return fleet
+
+
+def open_fleet(directory: Path, workers: Sequence[WorkerAddress], notice: Callable[[str], None]) -> Fleet:
+    """The workers of a lease, with the key that was made for it. Connects nothing yet."""
+    from orchestrator.remote.fleet import Fleet
+
+    return Fleet(
+        workers,
+        user=LOGIN_USER,
+        key_path=directory / "id_ed25519",
+        known_hosts=directory / "known_hosts",
+        on_notice=notice,
+    )

@@ -1,0 +1,246 @@
+"""The ledger: one SQLite file that knows what we owe. Transactions and reads; decisions live in `core`.
+
+Every write is one transaction that changes a row by the pure transition of `core.lease` or `core.attempt` and appends
+the event, committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core import attempt as attempts
+from orchestrator.core import lease as leases
+from orchestrator.core.attempt import Attempt, AttemptEvent, AttemptState, Began, Run
+from orchestrator.core.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
+from orchestrator.core.slices import SliceName
+from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 10.0
+
+_NAME_COLUMNS = ("project", "zone", "node")
+_LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)
+
+
+class LedgerUnavailable(TpujobError):
+    """The ledger cannot be read or written (disk full, locked, damaged). No create may follow; teardown goes on without."""
+
+    exit_code = 70
+
+
+class Ledger:
+    """Open one per process. Safe to call from several threads; each call is a transaction of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        with _translated(path):
+            known = path.exists()
+            self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+            if not known:
+                os.chmod(path, 0o600)  # noqa: PTH101 - before any content is in it
+            self._db.execute("pragma journal_mode=wal")
+            self._db.execute("pragma synchronous=full")
+            self._db.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
+            self._db.execute("pragma foreign_keys=on")
+            self._migrate()
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def record(self, *events: LeaseEvent | AttemptEvent) -> None:
+        """Apply the events in one durable transaction. Raises leases.NotAllowed when a lease has moved on meanwhile."""
+        with self._transaction():
+            for event in events:
+                self._apply(event)
+
+    def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
+        match event:
+            case Intent(lease=lease):
+                self._insert_lease(lease)
+                self._append(lease.created_at, lease.id, event)
+            case Began(run=run, attempt=attempt):
+                self._insert_run(run)
+                self._put_attempt(attempt)
+                self._append(run.created_at, attempt.id, event)
+            case attempts.Leased() | attempts.Moved() | attempts.Ended():
+                before = self._attempt(event.attempt_id)
+                self._put_attempt(attempts.apply(before, event))
+                self._append(event.at, event.attempt_id, event)
+            case _:
+                lease = self._lease(event.lease_id)
+                self._update_lease(leases.apply(lease, event))
+                self._append(event.at, event.lease_id, event)
+
+    def _insert_lease(self, lease: Lease) -> None:
+        marks = ", ".join("?" * len(_LEASE_COLUMNS))
+        self._db.execute(f"insert into lease ({', '.join(_LEASE_COLUMNS)}) values ({marks})", _lease_row(lease))  # noqa: S608
+
+    def _update_lease(self, lease: Lease) -> None:
+        sets = ", ".join(f"{column} = ?" for column in _LEASE_COLUMNS)
+        self._db.execute(f"update lease set {sets} where id = ?", [*_lease_row(lease), lease.id])  # noqa: S608
+
+    def _insert_run(self, run: Run) -> None:
+        row = (run.id, run.name, run.job_path, run.cloud, run.created_at, run.directory, json.dumps(run.spec))
+        self._db.execute("insert into run values (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def _put_attempt(self, attempt: Attempt) -> None:
+        columns = [field.name for field in fields(attempt)]
+        sets = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        row = [getattr(attempt, column) for column in columns]
+        marks = ", ".join("?" * len(columns))
+        self._db.execute(f"insert into attempt values ({marks}) on conflict (id) do update set {sets}", row)  # noqa: S608
+
+    def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
+        data = {} if isinstance(event, Intent | Began) else asdict(event)
+        kind = type(event).__name__.lower()
+        self._db.execute(
+            "insert into event (at, subject, kind, data) values (?, ?, ?, ?)", (at, subject, kind, json.dumps(data))
+        )
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def lease(self, lease_id: str) -> Lease:
+        with self._reading():
+            return self._lease(lease_id)
+
+    def open_leases(self) -> list[Lease]:
+        return self._leases("where state <> 'gone' order by created_at")
+
+    def leases(self) -> list[Lease]:
+        return self._leases("order by created_at")
+
+    def runs(self) -> list[tuple[Run, Attempt]]:
+        """Every run with its last attempt, newest first."""
+        with self._reading():
+            found = [self._run_of(row) for row in self._db.execute("select * from run order by created_at desc, id")]
+            return [(run, self._last_attempt(run.id)) for run in found]
+
+    def find_run(self, text: str) -> tuple[Run, Attempt]:
+        """The run whose id starts with `text`, or the newest one of that name. Raises UnknownRun when none or several do."""
+        every = self.runs()
+        matches = [pair for pair in every if pair[0].id.startswith(text)] if text else []
+        if len(matches) > 1:
+            names = ", ".join(run.id for run, _ in matches)
+            raise UnknownRun(f"{text!r} could be any of these runs: {names}", hint="type more of the id")
+        by_name = [pair for pair in every if pair[0].name == text]
+        if not matches and not by_name:
+            raise UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
+        return (matches or by_name)[0]
+
+    def attempts_open(self) -> list[Attempt]:
+        with self._reading():
+            ended = [state.value for state in AttemptState if state.ended]
+            marks = ", ".join("?" * len(ended))
+            rows = self._db.execute(f"select * from attempt where state not in ({marks})", ended)  # noqa: S608
+            return [_attempt_of(row) for row in rows]
+
+    def events(self, subject: str) -> list[tuple[float, str, dict[str, Any]]]:
+        with self._reading():
+            rows = self._db.execute("select at, kind, data from event where subject = ? order by seq", (subject,))
+            return [(at, kind, json.loads(data)) for at, kind, data in rows]
+
+    def _leases(self, tail: str) -> list[Lease]:
+        with self._reading():
+            rows = self._db.execute(f"select {', '.join(_LEASE_COLUMNS)} from lease {tail}")  # noqa: S608
+            return [_lease_of(row) for row in rows]
+
+    def _lease(self, lease_id: str) -> Lease:
+        rows: Iterable[tuple[Any, ...]] = self._db.execute(
+            f"select {', '.join(_LEASE_COLUMNS)} from lease where id = ?",  # noqa: S608
+            (lease_id,),
+        )
+        for row in rows:
+            return _lease_of(row)
+        raise UnknownLease(f"there is no lease {lease_id!r}")
+
+    def _attempt(self, attempt_id: str) -> Attempt:
+        for row in self._db.execute("select * from attempt where id = ?", (attempt_id,)):
+            return _attempt_of(row)
+        raise UnknownRun(f"there is no attempt {attempt_id!r}")
+
+    def _last_attempt(self, run_id: str) -> Attempt:
+        rows = self._db.execute("select * from attempt where run_id = ? order by rowid desc limit 1", (run_id,))
+        return _attempt_of(next(iter(rows)))
+
+    @staticmethod
+    def _run_of(row: tuple[Any, ...]) -> Run:
+        identity, name, job_path, cloud, created_at, directory, spec = row
+        return Run(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
+
+    # -- SQLite ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock, _translated(self.path):
+            self._db.execute("begin immediate")
+            try:
+                yield
+                self._db.execute("commit")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("rollback")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock, _translated(self.path):
+            yield
+
+    def _migrate(self) -> None:
+        (version,) = self._db.execute("pragma user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise ConfigError(
+                f"the ledger {self.path} was written by a newer tpujob (schema {version}, this one knows {SCHEMA_VERSION})",
+                hint="upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive",
+            )
+        if version == 0:
+            script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+            try:
+                self._db.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
+            except sqlite3.OperationalError:
+                # Two first commands at once: the other one made the tables while we waited for the lock.
+                if self._db.in_transaction:
+                    self._db.execute("rollback")
+                (version,) = self._db.execute("pragma user_version").fetchone()
+                if version != SCHEMA_VERSION:
+                    raise
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        hint = "free some disk space, or move the damaged file aside; what is alive in the cloud carries tpujob labels"
+        raise LedgerUnavailable(f"the ledger {path} cannot be used: {error}", hint=hint) from error
+
+
+def _lease_row(lease: Lease) -> list[Any]:
+    row = asdict(lease)
+    row |= {"project": lease.name.project, "zone": lease.name.zone, "node": lease.name.node}
+    return [row[column] for column in _LEASE_COLUMNS]
+
+
+def _lease_of(row: tuple[Any, ...]) -> Lease:
+    data = dict(zip(_LEASE_COLUMNS, row, strict=True))
+    name = SliceName(*(data.pop(column) for column in _NAME_COLUMNS))
+    data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
+    data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
+    return Lease(name=name, **data)
+
+
+def _attempt_of(row: tuple[Any, ...]) -> Attempt:
+    data = dict(zip((field.name for field in fields(Attempt)), row, strict=True))
+    return Attempt(**data | {"state": AttemptState(data["state"])})
