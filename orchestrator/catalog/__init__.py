@@ -121,6 +121,13 @@ def nearest(text: str, *, count: int = 3) -> list[str]:
     return kin[:count] or difflib.get_close_matches(said, types(), n=count, cutoff=0.5)
 
 
+def nearest_place(text: str, *, count: int = 3) -> list[str]:
+    """Zones and regions that somebody who wrote `text` may have meant."""
+    import difflib
+
+    return difflib.get_close_matches(text.strip().lower(), regions() + zones(), n=count, cutoff=0.7)
+
+
 @dataclass(frozen=True, slots=True)
 class _Table:
     offers: tuple[Offer, ...]

@@ -1,0 +1,65 @@
+"""Durations and dollars, read and written the way people do: `1h30m` in a job file, `1 m 12 s` and `$0.10` on screen.
+
+Pure; the job file, the plan, the CLI and the reports call me, so that a figure looks the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile(
+    r"\s*".join(rf"(?:(?P<{unit}>\d{{1,9}}(?:\.\d{{1,9}})?)\s*{unit})?" for unit in _UNITS_S), re.ASCII
+)
+_CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2}))?", re.ASCII)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90s`, `30m`, `1h30m`, `1.5h`, `2d`. Raises ValueError with a sentence that says what to write."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match or not any(match.groups()):
+        raise ValueError(f"a duration needs numbers with units, such as {_example(text.strip())}")
+    return float(sum(float(match[unit]) * seconds for unit, seconds in _UNITS_S.items() if match[unit]))
+
+
+def _example(text: str) -> str:
+    if clock := _CLOCK.fullmatch(text):
+        parts = zip(clock.groups(default="0"), "hms", strict=True)
+        return "".join(f"{int(number)}{unit}" for number, unit in parts if int(number)) or "30m"
+    if re.fullmatch(r"\d{1,6}", text, re.ASCII) and int(text):
+        return f"{text}m or {text}h"
+    return "90s, 30m, 1h30m or 2d"
+
+
+def format_duration(seconds: float) -> str:
+    """Two units at most, a tenth of a second below a minute: `2.1 s`, `1 m 12 s`, `3 h 5 m`, `2 d`."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    # Rounded to the smaller of the two units first, so that 3599.7 s is an hour and not "59 m 60 s".
+    small = 1 if round(seconds) < 3600 else 60 if round(seconds / 60) < 24 * 60 else 3600
+    left = round(seconds / small) * small
+    parts: list[str] = []
+    for unit, unit_s in _UNITS_S.items():
+        count, left = divmod(left, unit_s)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts)
+
+
+def format_usd(amount: float | None) -> str:
+    """`$0.10`; what is not zero never looks like it; None is said to be unknown."""
+    if amount is None:
+        return "an unknown amount"
+    if 0 < amount < 0.01:
+        return "less than $0.01"
+    return f"${amount:,.2f}"
+
+
+def format_usd_per_hour(amount: float | None) -> str:
+    """`about $9.60/h`: prices come from a dated table, never from a bill."""
+    return "price unknown" if amount is None else f"about ${amount:,.2f}/h"

@@ -1,0 +1,137 @@
+"""Names and labels: what our nodes are called, what they carry, and the rules that the cloud has for both. Pure.
+
+A node's name says whose it is and which run it belongs to, and is never used twice, so it is the idempotency key of its
+create call; the labels let a machine without a ledger find it. The `..._problem` functions return None when all is well,
+else the end of a sentence that begins with the value. They admit only characters that are harmless in a URL path, in a
+shell line and as an argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Mapping
+
+PREFIX = "tpujob"
+RUN_BITS = 50
+MAX_NODE_CHARS = 61
+MAX_JOB_NAME_CHARS = 40
+MAX_LABELS = 64
+
+# Crockford's base32 in lower case: no i, l, o, u, so that a run id survives being read out or typed.
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_BITS_PER_DIGIT = 5
+
+_NODE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_OWNER = re.compile(rf"[{_DIGITS}]{{6}}")
+_RUN = re.compile(rf"[{_DIGITS}]{{10}}")
+_PROJECT = re.compile(r"([a-z0-9.-]{1,100}\.[a-z]{2,}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def new_run_id(random_bits: int) -> str:
+    """Ten letters out of 50 random bits, which the caller draws (`secrets.randbits(RUN_BITS)`)."""
+    return _base32(random_bits, RUN_BITS)
+
+
+def owner_id(user: str, machine: str) -> str:
+    """Six letters that stay the same for one user on one machine, and tell nobody who that is."""
+    digest = hashlib.sha256(f"{user}\0{machine}".encode("utf-8", "surrogateescape")).digest()
+    return _base32(int.from_bytes(digest[:4], "big") >> 2, 30)
+
+
+def node_name(owner: str, run: str, index: int | None = None) -> str:
+    """`tpujob-<owner>-<run>`, and `-<index>` where a run has several nodes."""
+    assert _OWNER.fullmatch(owner) and _RUN.fullmatch(run), "owner and run come from owner_id and new_run_id"
+    return f"{PREFIX}-{owner}-{run}" if index is None else f"{PREFIX}-{owner}-{run}-{index}"
+
+
+def labels(*, run: str, owner: str, lease_until: float, deadline: float, name: str, mode: str) -> dict[str, str]:
+    """What every node carries from its create call on. Times are unix seconds; `name` is the job's, for people."""
+    return {
+        "tpujob": "1",
+        "tpujob-run": run,
+        "tpujob-owner": owner,
+        "tpujob-lease": str(int(lease_until)),
+        "tpujob-deadline": str(int(deadline)),
+        "tpujob-name": to_label_value(name),
+        "tpujob-mode": to_label_value(mode),
+    }
+
+
+def is_ours(node: str, node_labels: Mapping[str, str]) -> bool:
+    """Both marks, the name's and the label's: one alone may be somebody else's."""
+    return node.startswith(f"{PREFIX}-") and node_labels.get("tpujob") == "1"
+
+
+def to_label_value(text: str) -> str:
+    """The nearest text that the API takes as a label value."""
+    return re.sub(r"[^a-z0-9_-]+", "-", _plain(text))[:63]
+
+
+def to_job_name(text: str) -> str:
+    """A job name out of a file's stem: `MNIST (eight cores)` → `mnist-eight-cores`."""
+    name = re.sub(r"[^a-z0-9]+", "-", _plain(text)).lstrip("-0123456789")[:MAX_JOB_NAME_CHARS].rstrip("-")
+    return name or "job"
+
+
+def job_name_problem(text: str) -> str | None:
+    if len(text) > MAX_JOB_NAME_CHARS:
+        return f"has {len(text)} characters; at most {MAX_JOB_NAME_CHARS} are allowed"
+    return None if _NODE.fullmatch(text) else _rule("a job name is made of", "; it starts with a letter")
+
+
+def node_problem(text: str) -> str | None:
+    if len(text) > MAX_NODE_CHARS:
+        return f"has {len(text)} characters; a node name has at most {MAX_NODE_CHARS}"
+    return None if _NODE.fullmatch(text) else _rule("a node name is made of", "; it starts with a letter")
+
+
+def project_problem(text: str) -> str | None:
+    if _PROJECT.fullmatch(text):
+        return None
+    return "is not a project id: 6 to 30 lower-case letters, digits and `-`, a letter first, such as my-project-123"
+
+
+def zone_problem(text: str) -> str | None:
+    return None if _ZONE.fullmatch(text) else "is not a zone; zones look like us-central1-a"
+
+
+def region_problem(text: str) -> str | None:
+    return None if _REGION.fullmatch(text) else "is not a region; regions look like us-central1"
+
+
+def label_problem(key: str, value: str) -> str | None:
+    """For labels that somebody else chose: our own are built by `labels`."""
+    if key == PREFIX or key.startswith(f"{PREFIX}-"):
+        return f"is reserved: labels that start with `{PREFIX}` are set by tpujob"
+    if not _LABEL_KEY.fullmatch(key):
+        return "is not a label key: at most 63 lower-case letters, digits, `_` and `-`, a letter first"
+    if not _LABEL_VALUE.fullmatch(value):
+        return "has a value that is no label value: at most 63 lower-case letters, digits, `_` and `-`"
+    return None
+
+
+def labels_problem(chosen: Mapping[str, str]) -> str | None:
+    """The first problem of all, beginning with the label's key."""
+    if len(chosen) > MAX_LABELS:
+        return f"{len(chosen)} labels; a node has at most {MAX_LABELS}"
+    found = ((key, label_problem(key, value)) for key, value in chosen.items())
+    return next((f"{key} {problem}" for key, problem in found if problem), None)
+
+
+def _rule(start: str, more: str) -> str:
+    return f"is not allowed: {start} lower-case letters, digits and `-`{more} and does not end with `-`"
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+
+
+def _base32(number: int, bits: int) -> str:
+    assert 0 <= number < 1 << bits, f"{bits} bits are asked for"
+    return "".join(_DIGITS[number >> shift & 31] for shift in range(bits - _BITS_PER_DIGIT, -1, -_BITS_PER_DIGIT))
