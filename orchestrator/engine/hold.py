@@ -16,6 +16,10 @@ from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError,
 STOP_S = 15 * 60.0
 
 
+class NeedsConsent(UserError):
+    """Only deleting what is there would help, and nobody said yes to that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What `up` was asked for."""
@@ -77,7 +81,7 @@ async def _revive(lease: Lease, recreate: bool, can: Capabilities, brought: Brou
         brought.lease = await start(lease)
         return "started"
     if view is not None and not recreate:
-        raise UserError(
+        raise NeedsConsent(
             f"{lease.handle} is {view.native_state}: it can only be deleted and made again",
             hint=f"`tpujob up {lease.handle} --yes` does that",
         )

@@ -1,0 +1,100 @@
+"""The `tpujob` command: registers one command per file, turns errors into one line and an exit code.
+
+Nothing heavy is imported on the way to `--help`: commands import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.cli import down, emulator, listing, logs, plan, run, show, ssh, start, status, stop, up
+from orchestrator.errors import TpujobError, UserError
+
+app = typer.Typer(
+    name="tpujob",
+    help="Run training jobs on Cloud TPUs and never pay for a forgotten one.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("up")(up.up)
+app.command("run")(run.run)
+app.command("plan")(plan.plan)
+app.command("status")(status.status)
+app.command("list")(listing.list_runs)
+app.command("show")(show.show)
+app.command("logs")(logs.logs)
+app.command("stop")(stop.stop)
+app.command("start")(start.start)
+app.command("down")(down.down)
+app.command("ssh", context_settings={"allow_interspersed_args": False})(ssh.ssh)
+app.add_typer(emulator.app, name="emulator")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tpujob {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The console script. Exit codes: docs/cli.md."""
+    try:
+        code = _call()
+    except TpujobError as error:
+        from orchestrator.cli.talk import Talk
+
+        Talk().fail(error)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    except Exception as error:
+        code = _bug(error)
+    try:
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stderr.flush()
+    # Threads of abandoned network calls must not keep the process: everything durable is durable by now.
+    os._exit(code)
+
+
+def _call() -> int:
+    try:
+        app()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 70
+        return UserError.exit_code if code == 2 else code  # 2 is only ever Typer's own usage error
+    return 0
+
+
+def _bug(error: Exception) -> int:
+    text = "".join(traceback.format_exception(error))
+    where = Path(os.environ.get("TMPDIR", "/tmp")) / f"tpujob-bug-{os.getpid()}.txt"  # noqa: S108
+    try:
+        with os.fdopen(os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        hint = f"the traceback is in {where}; what is alive: `tpujob status`"
+    except OSError:
+        hint = "what is alive: `tpujob status`"
+    print(f"a bug in tpujob: {type(error).__name__}: {error}\nhint: {hint}", file=sys.stderr)
+    return TpujobError.exit_code

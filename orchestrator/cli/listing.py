@@ -1,0 +1,43 @@
+"""`tpujob list`: the runs, newest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from orchestrator.cli.options import Json
+
+
+def list_runs(as_json: Json = False) -> None:
+    """The runs of this machine, newest first."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit, emit_json
+    from orchestrator.core.durations import format_duration
+    from orchestrator.report.words import day_clock
+
+    session = Session.open()
+    session.recover()
+    rows: list[dict[str, Any]] = [
+        {
+            "run": run.id,
+            "name": run.name,
+            "state": str(attempt.state),
+            "rc": attempt.rc,
+            "cloud": run.cloud,
+            "job": run.job_path,
+            "created_at": run.created_at,
+            "ended_at": attempt.ended_at,
+            "directory": run.directory,
+        }
+        for run, attempt in session.ledger.runs()
+    ]
+    if as_json:
+        emit_json(rows)
+    elif not rows:
+        emit("no runs yet; `tpujob run jobs/hello.yaml` makes one")
+    else:
+        for row in rows:
+            took = format_duration(row["ended_at"] - row["created_at"]) if row["ended_at"] else "-"
+            emit("\t".join([row["run"], row["name"], row["state"], day_clock(row["created_at"]), took, row["cloud"]]))
+    raise typer.Exit(session.exit_code())

@@ -1,0 +1,53 @@
+"""`tpujob logs`: what the workers wrote."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import Worker
+
+POLL_S = 0.2
+
+
+def logs(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    worker: Worker = None,
+) -> None:
+    """What the workers of a run wrote, as far as it arrived here."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit
+    from orchestrator.errors import UnknownRun
+    from orchestrator.remote.terminal import LineSplitter
+
+    session = Session.open()
+    session.recover()
+    found, attempt = session.ledger.find_run(run)
+    directory = Path(found.directory) / "logs"
+    splitters: dict[Path, LineSplitter] = {}
+    offsets: dict[Path, int] = {}
+    while True:
+        ended = attempt.state.ended  # read before the files: what was written until then is in them
+        for path in sorted(directory.glob("worker*.log"), key=lambda path: int(path.stem.removeprefix("worker"))):
+            index = int(path.stem.removeprefix("worker"))
+            if worker is not None and index != worker:
+                continue
+            splitter = splitters.setdefault(path, LineSplitter())
+            with path.open("rb") as file:
+                file.seek(offsets.get(path, 0))
+                data = file.read()
+                offsets[path] = file.tell()
+            for line in splitter.feed(data) + (splitter.flush() if ended or not follow else []):
+                emit(f"worker{index} | {line}" if worker is None else line)
+        if ended or not follow:
+            break
+        time.sleep(POLL_S)
+        _, attempt = session.ledger.find_run(found.id)
+    if not splitters:
+        which = f"worker {worker}" if worker is not None else "any worker"
+        raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
+    raise typer.Exit(session.exit_code())

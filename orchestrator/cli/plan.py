@@ -1,0 +1,64 @@
+"""`tpujob plan`: check a job file and show what would be asked of the cloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import Cloud, Json, Project
+
+
+def plan(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    as_json: Json = False,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
+    from orchestrator.cli import slices
+    from orchestrator.cli.jobs import load
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit, emit_json
+    from orchestrator.core.durations import format_usd_per_hour
+    from orchestrator.core.plan import make
+    from orchestrator.engine import prepare
+
+    spec, _ = load(job)
+    session = Session.open(cloud, project)
+    made = make(prepare.wish(spec), default_zone=session.target.zone)
+    drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=prepare.Purpose.RUN)
+    shape: dict[str, Any] = {
+        "job": spec.name,
+        "cloud": session.target.kind,
+        "project": session.target.project,
+        "candidates": [
+            {
+                "accelerator_type": candidate.accelerator_type,
+                "zone": candidate.zone,
+                "runtime_version": candidate.runtime_version,
+                "spot": candidate.spot,
+                "usd_per_hour": candidate.usd_per_hour,
+                "why": candidate.why,
+            }
+            for candidate in made.candidates
+        ],
+        "dropped": [{"zone": dropped.zone, "why": dropped.why} for dropped in made.dropped],
+        "workers": made.workers,
+        "cores": made.cores,
+        "max_duration_s": made.max_duration_s,
+        "worst_case_usd": made.worst_case_usd,
+        "request": session.preview(drafts[0][1]),
+    }
+    for draft, _ in drafts:
+        session.forget_keys(draft.id)
+    if as_json:
+        emit_json(shape)
+        raise typer.Exit(session.exit_code())
+    session.announce()
+    slices.show_plan(session, made)
+    for candidate in made.candidates:
+        price = format_usd_per_hour(candidate.usd_per_hour)
+        emit(f"{candidate.accelerator_type}\t{candidate.zone}\t{candidate.runtime_version}\t{price}\t{candidate.why}")
+    raise typer.Exit(session.exit_code())

@@ -1,0 +1,131 @@
+"""`tpujob run`: run a job file from YAML to proven absence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import Cloud, Project
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.core.job import JobSpec
+    from orchestrator.engine.run import Outcome
+
+
+def run(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
+    ] = None,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it."""
+    from orchestrator.cli import slices
+    from orchestrator.cli.jobs import load
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.stream import JobOutput
+    from orchestrator.core.plan import make
+    from orchestrator.engine import prepare
+    from orchestrator.engine.run import run_job
+
+    keep_s = _keep_s(keep)
+    spec, env = load(job)
+    session = Session.open(cloud, project)
+    emulated = session.target.kind == "emulated"
+    plan = make(prepare.wish(spec), default_zone=session.target.zone)
+    if emulated and spec.train is not None:
+        prepare.check_local_training()
+    session.announce()
+    emulation = prepare.Emulation.here(_emulated_cores(session, spec, plan.cores_per_worker)) if emulated else None
+    slices.show_plan(session, plan, emulation.cores if emulation else None)
+    session.recover()
+
+    runs_directory = Path(session.target.runs_dir or "runs").absolute()
+    new, attempt = prepare.new_run(spec, job, session.target.kind, runs_directory)
+    Path(new.directory).mkdir(parents=True)
+    drafts = prepare.drafts(plan, slices.place(session), handle=new.name, purpose=prepare.Purpose.RUN)
+    bundle = prepare.bundle(spec, job, session.directory / "bundles")
+    output = JobOutput(Path(new.directory), session.talk.quiet)
+    prepared = prepare.job_run(
+        spec,
+        new,
+        attempt,
+        drafts=drafts,
+        held=_held(session, plan, spec),
+        shipped=bundle,
+        phases=prepare.phases(spec, new, attempt, shipped=bundle, env=env, emulation=emulation),
+        sink=output,
+        keep_s=keep_s,
+    )
+    outcome = session.on_cloud(lambda can: run_job(prepared, can))
+    output.close()
+    _finish(session, outcome, [draft.id for draft, _ in drafts])
+
+
+def _keep_s(keep: str | None) -> float | None:
+    from orchestrator.core.durations import parse_duration
+    from orchestrator.errors import UserError
+
+    if keep is None:
+        return None
+    try:
+        seconds = parse_duration(keep)
+    except ValueError as error:
+        raise UserError(f"--keep {keep}: {error}") from error
+    if not 60 <= seconds <= 7 * 86400:
+        raise UserError(f"--keep {keep}: must be between 1m and 7d")
+    return seconds
+
+
+def _emulated_cores(session: Session, spec: JobSpec, real: int) -> int:
+    """How many processes stand for the cores of one emulated host: never more than it has, few by default."""
+    from orchestrator.cli.slices import DEFAULT_EMULATED_CORES
+
+    declared = spec.train.emulated.cores if spec.train and spec.train.emulated else None
+    return min(declared or session.target.emulated_cores or DEFAULT_EMULATED_CORES, real)
+
+
+def _held(session: Session, plan: object, spec: JobSpec) -> object:
+    import time
+
+    from orchestrator.core.plan import Plan
+    from orchestrator.engine import prepare
+
+    assert isinstance(plan, Plan)
+    fitting = [lease for lease in session.open_leases() if prepare.fits(lease, plan, spec, time.time())]
+    return fitting[0] if fitting else None
+
+
+def _finish(session: Session, outcome: Outcome, drafted: list[str]) -> None:
+    from orchestrator.cli.talk import emit
+    from orchestrator.core.durations import format_duration
+    from orchestrator.report.results import describe
+    from orchestrator.report.words import outcome_lines
+
+    session.talk.quiet()
+    kept = outcome.lease.id if outcome.lease is not None and outcome.tenure.kept_until is not None else None
+    if outcome.tenure.released is not None and not outcome.tenure.released.gone:
+        session.note(outcome.tenure.released)
+    for lease_id in drafted:
+        if lease_id != kept and lease_id not in session.unproven:
+            session.forget_keys(lease_id)
+    if outcome.error is not None:
+        session.talk.fail(outcome.error)
+    result = describe(outcome)
+    for line in outcome_lines(outcome, emulated=session.target.kind == "emulated", result=result):
+        emit(line)
+    took = format_duration(outcome.ended_at - outcome.started_at)
+    session.talk.say(
+        "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
+    )
+    raise typer.Exit(session.exit_code(outcome.exit_code))
+
+
+def _relative(directory: str) -> str:
+    path = Path(directory)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else directory

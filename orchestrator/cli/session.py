@@ -1,0 +1,202 @@
+"""The composition root of every command: which cloud, the ledger, the locks, the world, and what is overdue.
+
+A command opens one Session. Opening touches no network: the cloud is connected when the first effect asks for it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator import settings
+from orchestrator.cli.talk import Talk
+from orchestrator.core import names
+from orchestrator.core.lease import Lease, LeaseState
+from orchestrator.engine.effects import OpenLeases, Program
+from orchestrator.engine.interpreter import Interpreter
+from orchestrator.engine.owners import FileOwners
+from orchestrator.engine.recover import overdue, recover
+from orchestrator.engine.release import Released
+from orchestrator.engine.world import RealWorld
+from orchestrator.errors import TeardownUnproven, TpujobError, UserError
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.settings import Target
+
+if TYPE_CHECKING:
+    from orchestrator.core.slices import Capabilities, Cloud, SliceRequest
+    from orchestrator.emulator.control import Endpoint
+
+T = TypeVar("T")
+
+EMULATED, GOOGLE = "emulated", "google"
+RECOVERY_S = 20.0  # how long a command that only wants to read waits for the proof of an old teardown
+
+
+class Session:
+    """`unproven` collects leases that this command could not prove gone: with any of them it exits with 75."""
+
+    def __init__(self, target: Target, directory: Path, *, quiet: bool = False) -> None:
+        self.target = target
+        self.directory = directory
+        self.talk = Talk()
+        self.ledger = Ledger(directory / "ledger.sqlite3")
+        self.owners = FileOwners(directory / "locks")
+        self.unproven: dict[str, Released] = {}
+        self._worlds: dict[str, RealWorld] = {}
+        self._quiet = quiet
+
+    @classmethod
+    def open(cls, cloud: str | None = None, project: str | None = None, *, quiet: bool = False) -> Session:
+        target = settings.resolve(cloud, project, os.environ)
+        directory = settings.open_state_dir(settings.state_dir(os.environ))
+        return cls(target, directory, quiet=quiet)
+
+    # -- the world ------------------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """The first line of every command that acts: which cloud it is, and why."""
+        self.talk.say("cloud", self.target.why)
+
+    def world(self, cloud: str | None = None) -> RealWorld:
+        kind = cloud or self.target.kind
+        if kind not in self._worlds:
+            self._worlds[kind] = RealWorld(
+                ledger=self.ledger,
+                owners=self.owners,
+                tell=self.talk.tell,
+                lease_directory=self.lease_directory,
+                open_cloud=lambda: self._connect(kind),
+            )
+        return self._worlds[kind]
+
+    @property
+    def cloud(self) -> Cloud:
+        return self.world().cloud
+
+    def run(self, program: Program[T], cloud: str | None = None) -> T:
+        return Interpreter(self.world(cloud)).run(program)
+
+    def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
+        """Run a program that needs to know what the cloud can promise."""
+        return self.run(build(self.world(cloud).cloud.capabilities), cloud)
+
+    def _connect(self, kind: str) -> Cloud:
+        from orchestrator.cloud.credentials import connect
+
+        target = self.target if kind == self.target.kind else replace(self.target, kind=kind)
+        if kind == EMULATED:
+            endpoint = self.emulator()
+            return connect(target, endpoint.url, endpoint.token)
+        return connect(target, None, None)
+
+    def emulator(self) -> Endpoint:
+        """The embedded Cloud TPU, started if it is not running."""
+        from orchestrator.emulator import control
+
+        return control.ensure_running(self.emulator_directory)
+
+    def preview(self, request: SliceRequest) -> dict[str, Any]:
+        """The exact API request that a create would send. Connects to nothing."""
+        from orchestrator.cloud.tpu_api import preview
+
+        return preview(request)
+
+    @property
+    def emulator_directory(self) -> Path:
+        return self.directory / "emulator"
+
+    def lease_directory(self, lease_id: str) -> Path:
+        directory = self.directory / "leases" / lease_id
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory
+
+    @property
+    def owner(self) -> str:
+        return names.owner_id(getpass.getuser(), socket.gethostname())
+
+    # -- what is owed ---------------------------------------------------------------------------------------------
+
+    def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None) -> None:
+        """First of all, finish what an earlier command left behind: in whichever cloud that was."""
+        for kind in (EMULATED, GOOGLE):
+            if not self.run(overdue(kind, spare=spare), kind):
+                continue
+            try:
+                results = self.on_cloud(lambda can, k=kind: recover(k, can, budget_s=budget_s, spare=spare), kind)  # type: ignore[misc]
+            except TpujobError as error:
+                self._recovery_failed(kind, error)
+                continue
+            for released in results:
+                self.note(released)
+
+    def _recovery_failed(self, kind: str, error: TpujobError) -> None:
+        self.talk.fail(error)
+        for lease, why in self.run(overdue(kind), kind):
+            self.talk.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
+            self.unproven[lease.id] = _unasked(lease, error)
+
+    def note(self, released: Released) -> None:
+        """Say how a release ended, and remember it for the exit code."""
+        from orchestrator.report.words import banner, clock
+
+        if released.gone:
+            self.unproven.pop(released.lease.id, None)
+            self.forget_keys(released.lease.id)
+            if not self._quiet:
+                self.talk.say("release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
+            return
+        self.unproven[released.lease.id] = released
+        self.talk.loud(banner(released))
+
+    def forget_keys(self, lease_id: str) -> None:
+        """The keys of a slice that is gone open nothing any more."""
+        import shutil
+
+        shutil.rmtree(self.directory / "leases" / lease_id, ignore_errors=True)
+
+    def exit_code(self, code: int = 0) -> int:
+        return TeardownUnproven.exit_code if self.unproven else code
+
+    # -- leases by name -------------------------------------------------------------------------------------------
+
+    def open_leases(self) -> list[Lease]:
+        return [lease for lease in self.run(_open_leases()) if lease.cloud == self.target.kind]
+
+    def held(self, handle: str | None = None) -> Lease | None:
+        """The slice that `up` brought under this name; without a name, the user's own or the only one there is."""
+        every = [lease for lease in self.open_leases() if lease.state is not LeaseState.DOWN]
+        if handle is not None:
+            found = [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id)]
+        else:
+            found = [lease for lease in every if lease.handle == default_handle()] or every
+        if len(found) > 1:
+            listed = ", ".join(f"{lease.handle} ({lease.name.node})" for lease in found)
+            raise UserError(f"several slices are meant: {listed}", hint="name one of them")
+        return found[0] if found else None
+
+    def need(self, handle: str | None) -> Lease:
+        lease = self.held(handle)
+        if lease is None:
+            what = f"no slice named {handle!r}" if handle else "no slice"
+            raise UserError(f"there is {what} on the {self.target.kind} cloud", hint="`tpujob up` brings one")
+        return lease
+
+
+async def _open_leases() -> list[Lease]:
+    return await OpenLeases()
+
+
+def _unasked(lease: Lease, error: TpujobError) -> Released:
+    from orchestrator.core.absence import Verdict
+
+    return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
+
+
+def default_handle() -> str:
+    """The user's name, as `ctpu` did it, in the form that a label can carry."""
+    return names.to_label_value(getpass.getuser()) or "tpu"

@@ -1,0 +1,57 @@
+"""`tpujob ssh`: a shell, or one command, on a worker of a held slice."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import Cloud, Project
+
+
+def ssh(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME] [-- CMD…]", help="Slice, then a command.")
+    ] = None,
+    worker: Annotated[int, typer.Option(min=0, help="Worker index, from 0.")] = 0,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Open a shell on a worker, or run one command there."""
+    import shutil
+
+    from orchestrator.cli.session import Session
+    from orchestrator.engine.effects import Workers
+    from orchestrator.engine.retry import until
+    from orchestrator.engine.world import open_fleet
+    from orchestrator.errors import UserError
+
+    name, command = _split(words or [])
+    if shutil.which("ssh") is None:
+        raise UserError("there is no `ssh` on this machine's PATH", hint="install an OpenSSH client")
+    session = Session.open(cloud, project)
+    session.announce()
+    session.recover()
+    lease = session.need(name)
+    workers = session.run(until(session.world().now() + 30, Workers(lease.name)))
+    if worker >= len(workers):
+        raise UserError(f"{lease.handle} has {len(workers)} workers, numbered from 0; there is no {worker}")
+    fleet = open_fleet(session.lease_directory(lease.id), workers, notice=lambda text: session.talk.say("ssh", text))
+    argv = fleet.openssh_argv(worker, command)
+    session.talk.quiet()
+    session.ledger.close()
+    os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on; its exit code is ours
+
+
+def _split(words: list[str]) -> tuple[str | None, list[str]]:
+    """`ssh alice -- nvidia-smi`, `ssh -- uptime`, `ssh alice`: what stands before `--` is the name."""
+    import sys
+
+    typed = sys.argv[1:]
+    if "--" in typed:
+        command = typed[typed.index("--") + 1 :]
+        before = words[: len(words) - len(command)]
+    else:
+        command, before = [], words
+    return (before[0] if before else None), (before[1:] + command)

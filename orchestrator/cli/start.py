@@ -1,0 +1,22 @@
+"""`tpujob start`: start a stopped slice."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.options import Cloud, Name, Project
+
+
+def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
+    """Start a stopped slice again."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit
+    from orchestrator.engine import hold
+
+    session = Session.open(cloud, project)
+    session.announce()
+    session.recover()
+    lease = session.need(name)
+    session.run(hold.start(lease))
+    emit(f"{lease.handle}: READY ({lease.name.node})")
+    raise typer.Exit(session.exit_code())

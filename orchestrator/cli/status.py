@@ -1,0 +1,85 @@
+"""`tpujob status`: what is alive and what is owed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import typer
+
+from orchestrator.cli.options import Cloud, Json, Project
+
+
+def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> None:
+    """What is alive right now, asked of the API, with what it cost so far; and what is not proven gone."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit, emit_json
+
+    session = Session.open(cloud, project)
+    session.recover()
+    rows = [_row(session, lease) for lease in session.open_leases()]
+    if as_json:
+        emit_json(
+            {"cloud": session.target.kind, "project": session.target.project, "why": session.target.why, "slices": rows}
+        )
+        raise typer.Exit(session.exit_code())
+    session.announce()
+    if not rows:
+        emit("nothing is alive and nothing is owed")
+    for row in rows:
+        emit(_line(row))
+    raise typer.Exit(session.exit_code())
+
+
+def _row(session: Any, lease: Any) -> dict[str, Any]:
+    from orchestrator.engine.effects import Get
+    from orchestrator.engine.retry import until
+    from orchestrator.errors import CloudError
+    from orchestrator.report.words import usd_so_far
+
+    now = time.time()
+    try:
+        view = session.run(until(now + 10, Get(lease.name)), lease.cloud)
+        state = view.native_state if view else "not visible"
+    except CloudError as error:
+        state = f"unknown: {error.message}"
+    return {
+        "name": lease.handle,
+        "node": lease.name.node,
+        "project": lease.name.project,
+        "zone": lease.name.zone,
+        "accelerator_type": lease.accelerator_type,
+        "spot": lease.spot,
+        "purpose": str(lease.purpose),
+        "lease": str(lease.state),
+        "state": state,
+        "created_at": lease.created_at,
+        "deadline": lease.deadline,
+        "hold_until": lease.hold_until,
+        "in_use": session.owners.alive(lease.id),
+        "usd_per_hour": lease.usd_per_hour,
+        "usd_so_far": usd_so_far(lease, now),
+        "emulated": lease.cloud == "emulated",
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    from orchestrator.core.durations import format_duration, format_usd
+    from orchestrator.report.words import clock
+
+    ends = clock(row["hold_until"] or row["deadline"])
+    use = "in use" if row["in_use"] else "idle"
+    cost = "emulated, free" if row["emulated"] else f"{format_usd(row['usd_so_far'])} so far"
+    age = format_duration(time.time() - row["created_at"])
+    words = [
+        row["name"],
+        row["node"],
+        row["accelerator_type"],
+        row["zone"],
+        row["state"],
+        use,
+        age,
+        f"until {ends}",
+        cost,
+    ]
+    return "\t".join(words)

@@ -1,0 +1,22 @@
+"""`tpujob stop`: stop a held slice without deleting it."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.options import Cloud, Name, Project
+
+
+def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
+    """Stop a held slice: it keeps its disk and its name. This is not a teardown."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit
+    from orchestrator.engine import hold
+
+    session = Session.open(cloud, project)
+    session.announce()
+    session.recover()
+    lease = session.need(name)
+    view = session.run(hold.stop(lease))
+    emit(f"{lease.handle}: {view.native_state} ({lease.name.node}); it holds its quota until `tpujob down`")
+    raise typer.Exit(session.exit_code())

@@ -1,0 +1,50 @@
+"""Job output on its way to the person: one raw log file per worker, and `worker0 | …` lines on stdout."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.cli.talk import emit
+
+
+class JobOutput:
+    """The sink that the fleet's follower threads write to. Keeps every byte in `logs/worker<i>.log`."""
+
+    def __init__(self, directory: Path, quiet: Callable[[], None]) -> None:
+        from orchestrator.remote.terminal import LineSplitter
+
+        self._directory = directory / "logs"
+        self._new_splitter = LineSplitter
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._files: dict[int, BinaryIO] = {}
+        self._splitters: dict[int, LineSplitter] = {}
+
+    def __call__(self, worker: int, data: bytes) -> None:
+        with self._lock:
+            self._file(worker).write(data)
+            splitter = self._splitters.setdefault(worker, self._new_splitter())
+            self._show(worker, splitter.feed(data))
+
+    def close(self) -> None:
+        with self._lock:
+            for worker, splitter in self._splitters.items():
+                self._show(worker, splitter.flush())
+            for file in self._files.values():
+                file.close()
+
+    def _show(self, worker: int, lines: list[str]) -> None:
+        if lines:
+            self._quiet()
+        for line in lines:
+            emit(f"worker{worker} | {line}")
+
+    def _file(self, worker: int) -> BinaryIO:
+        if worker not in self._files:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path = self._directory / f"worker{worker}.log"
+            self._files[worker] = path.open("ab", buffering=0)
+        return self._files[worker]

@@ -1,0 +1,59 @@
+"""The bash scripts that a job's phases run on every worker. Pure text; they are shipped as files, never typed into a shell.
+
+The working directory is the attempt's `work/`, into which the bundle was unpacked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+
+# What a TPU VM needs for a `train:` job (torch is not among torch_xla's own requirements). Both are on PyPI.
+TRAIN_REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0", "numpy>=1.26")
+
+
+def environment_name(requirements: Sequence[str]) -> str:
+    """The same requirements give the same name, so an environment that is there already is used again."""
+    return hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:12]
+
+
+def train_python(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
+    """The interpreter that `train_setup` makes, as the shell on the worker writes it."""
+    return f'"$HOME/tpujob/venvs/{environment_name(requirements)}/bin/python"'
+
+
+def train_setup(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
+    """Make a virtual environment with the pinned torch and torch_xla, unless a complete one is there."""
+    name = environment_name(requirements)
+    wanted = " ".join(shlex.quote(requirement) for requirement in requirements)
+    return f"""set -euo pipefail
+venv="$HOME/tpujob/venvs/{name}"
+if [ -e "$venv/.complete" ]; then
+  echo "setup: environment {name} is there already"
+  exit 0
+fi
+echo "setup: installing "{shlex.quote(", ".join(requirements))}" (minutes on a fresh VM)"
+rm -rf "$venv"
+mkdir -p "$HOME/tpujob/venvs"
+if ! python3 -m venv "$venv" 2>/dev/null; then
+  echo "setup: this image lacks python3-venv; installing it"
+  rm -rf "$venv"
+  sudo apt-get -qq update && sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv
+  python3 -m venv "$venv"
+fi
+"$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --progress-bar off {wanted}
+"$venv/bin/python" -c 'import torch, torch_xla; print("setup: torch", torch.__version__, "torch_xla", torch_xla.__version__)'
+touch "$venv/.complete"
+"""
+
+
+def train_main(python: str) -> str:
+    return f"""export PYTHONPATH="$PWD" PYTHONUNBUFFERED=1
+exec {python} -m payload --config train.json
+"""
+
+
+def chain(commands: Sequence[str]) -> str:
+    """The user's own commands, one after the other; the first that fails ends the script with its code."""
+    return "set -e\n" + "\n".join(commands) + "\n"

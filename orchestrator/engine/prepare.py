@@ -1,0 +1,280 @@
+"""From a job and a plan to a `JobRun`: names, keys, requests, bundle, scripts, environment. Sends nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import secrets
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core import names, scripts
+from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease import Lease, LeaseState, Purpose
+from orchestrator.core.plan import Plan, Wish
+from orchestrator.core.slices import SliceName, SliceRequest, WorkerAddress
+from orchestrator.engine.run import JobRun, Phase
+from orchestrator.engine.tenure import PROVISION_S, Draft
+from orchestrator.engine.world import LOGIN_USER
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.core.job import JobSpec
+    from orchestrator.remote.bundle import Bundle
+    from orchestrator.remote.fleet import StartRequest
+
+COORDINATOR_PORT = 8479  # next to the ports that libtpu itself uses (8470 …)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where slices are asked for: the cloud and project, who asks, and where private files of a lease go."""
+
+    cloud: str
+    project: str
+    owner: str
+    lease_directory: Callable[[str], Path]
+    network: str = "default"
+    service_account: str | None = None
+
+    @property
+    def emulated(self) -> bool:
+        return self.cloud == "emulated"
+
+
+def wish(spec: JobSpec) -> Wish:
+    return Wish(
+        accelerator=spec.tpu.accelerator,
+        places=tuple(spec.tpu.zone or ()),
+        runtime=spec.tpu.runtime,
+        spot=spec.tpu.spot,
+        max_duration_s=spec.limits.max_duration_s,
+        unlisted=spec.tpu.unlisted,
+    )
+
+
+def drafts(plan: Plan, place: Place, *, handle: str, purpose: Purpose) -> tuple[Draft, ...]:
+    """A lease and its create request for every candidate, each with a name that was never used before."""
+    return tuple(_draft(plan, index, place, handle, purpose) for index in range(len(plan.candidates)))
+
+
+def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose) -> Draft:
+    from orchestrator.remote.keys import create_key, ssh_keys_metadata
+
+    candidate = plan.candidates[index]
+    now = time.time()
+    lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id))
+    lease = Lease(
+        id=lease_id,
+        handle=handle,
+        purpose=purpose,
+        cloud=place.cloud,
+        name=name,
+        accelerator_type=candidate.accelerator_type,
+        runtime_version=candidate.runtime_version,
+        spot=candidate.spot,
+        owner=place.owner,
+        deadline=now + plan.max_duration_s,
+        created_at=now,
+        usd_per_hour=candidate.usd_per_hour,
+    )
+    key = create_key(place.lease_directory(lease_id))
+    request = SliceRequest(
+        name=name,
+        accelerator_type=candidate.accelerator_type,
+        runtime_version=candidate.runtime_version,
+        spot=candidate.spot,
+        labels=names.labels(
+            run=lease_id,
+            owner=place.owner,
+            name=handle,
+            lease_until=now + PROVISION_S,
+            deadline=lease.deadline,
+            mode=str(purpose),
+        ),
+        metadata={
+            "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
+            "enable-guest-attributes": "TRUE",  # workers publish their host keys there
+            "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
+        },
+        network=place.network,
+        service_account=place.service_account,
+    )
+    return lease, request
+
+
+def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
+    """Can this job run on the slice that `up` brought: same type, a wanted zone and runtime, READY, time enough?"""
+    return (
+        lease.state is LeaseState.READY
+        and lease.hold_until is not None
+        and lease.accelerator_type == spec.tpu.accelerator
+        and lease.name.zone in {candidate.zone for candidate in plan.candidates}
+        and (spec.tpu.runtime is None or lease.runtime_version == spec.tpu.runtime)
+        and lease.spot == spec.tpu.spot
+        and min(lease.deadline, lease.hold_until) - now > min(spec.limits.max_duration_s, 600)
+    )
+
+
+def check_local_training() -> None:
+    """Under emulation a `train:` job runs in this very environment: say at once what it lacks."""
+    missing = [module for module in ("torch", "torch_xla", "numpy") if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(
+            f"emulated workers train in this Python environment, which has no {' and no '.join(missing)}",
+            hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
+        )
+
+
+def bundle(spec: JobSpec, job_path: Path, destination: Path) -> Bundle | None:
+    """What the job ships: the payload and its configuration, `code:`, `data_dir:`. None when there is nothing to ship."""
+    from orchestrator.remote.bundle import build
+
+    sources: dict[str, Path | bytes] = {}
+    if spec.code is not None:
+        sources["."] = _directory(job_path, spec.code, "code")
+    if spec.train is not None:
+        sources["payload"] = _payload_directory()
+        config = spec.train.model_dump(mode="json")
+        if spec.train.data_dir is not None:
+            sources["data"] = _directory(job_path, spec.train.data_dir, "train.data_dir")
+            config["data_dir"] = "data"
+        sources["train.json"] = json.dumps(config, indent=1, sort_keys=True).encode()
+    return build(sources, destination) if sources else None
+
+
+def _payload_directory() -> Path:
+    found = importlib.util.find_spec("payload")  # not imported: the client needs no torch
+    if found is None or not found.submodule_search_locations:
+        raise UserError("the payload package is not installed beside tpujob", hint="reinstall tpujob")
+    return Path(found.submodule_search_locations[0])
+
+
+def _directory(job_path: Path, relative: str, field: str) -> Path:
+    path = (job_path.parent / relative).resolve()
+    if not path.is_dir():
+        raise UserError(f"{job_path}: {field}: {path} is not a directory", hint="paths are relative to the job file")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """What is different on the emulated cloud: this Python, a free local port, fewer cores."""
+
+    python: str
+    port: int
+    cores: int
+
+    @classmethod
+    def here(cls, cores: int) -> Emulation:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        return cls(python=shlex.quote(sys.executable), port=port, cores=cores)
+
+
+def phases(
+    spec: JobSpec,
+    run: Run,
+    attempt: Attempt,
+    *,
+    shipped: Bundle | None,
+    env: Mapping[str, str],
+    emulation: Emulation | None,
+) -> tuple[Phase, ...]:
+    """`setup` (if there is anything to set up) and `main`, each the same script on every worker."""
+    setup: list[str] = []
+    if spec.train is not None:
+        python = emulation.python if emulation else scripts.train_python()
+        main = scripts.train_main(python)
+        if emulation is None and not spec.setup:
+            setup.append(scripts.train_setup())
+    else:
+        main = str(spec.command) + "\n"
+    if spec.setup:
+        setup.append(scripts.chain(spec.setup))
+
+    def request(phase: str, script: str) -> Callable[[Lease, tuple[WorkerAddress, ...]], StartRequest]:
+        from orchestrator.remote.fleet import StartRequest
+
+        def build(lease: Lease, workers: tuple[WorkerAddress, ...]) -> StartRequest:
+            return StartRequest(
+                attempt=attempt.id,
+                phase=phase,
+                bundle_sha256=shipped.sha256 if shipped else None,
+                script=script,
+                env_by_worker=[
+                    _environment(run, attempt, lease, workers, n, env, emulation) for n in range(len(workers))
+                ],
+            )
+
+        return build
+
+    first = [Phase("setup", AttemptState.SETUP, request("setup", "\n".join(setup)))] if setup else []
+    return (*first, Phase("main", AttemptState.RUNNING, request("main", main)))
+
+
+def _environment(
+    run: Run,
+    attempt: Attempt,
+    lease: Lease,
+    workers: Sequence[WorkerAddress],
+    index: int,
+    env: Mapping[str, str],
+    emulation: Emulation | None,
+) -> dict[str, str]:
+    port = emulation.port if emulation else COORDINATOR_PORT
+    ours = {
+        "TPU_NAME": lease.name.node,
+        "TPUJOB_RUN": run.id,
+        "TPUJOB_ATTEMPT": attempt.id,
+        "TPUJOB_WORKER": str(index),
+        "TPUJOB_WORKERS": str(len(workers)),
+        "TPUJOB_COORDINATOR": f"{workers[0].host}:{port}",
+        "PJRT_DEVICE": "CPU" if emulation else "TPU",
+    }
+    if emulation is not None:
+        ours["TPUJOB_EMULATED_CORES"] = str(emulation.cores)
+    return {**ours, **env}
+
+
+def new_run(spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path) -> tuple[Run, Attempt]:
+    run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    directory = runs_directory / f"{spec.name}-{run_id}"
+    described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
+    run = Run(run_id, str(spec.name), str(job_path), cloud, time.time(), str(directory), described)
+    return run, Attempt(id=f"{run_id}-1", run_id=run_id)
+
+
+def job_run(
+    spec: JobSpec,
+    run: Run,
+    attempt: Attempt,
+    *,
+    drafts: tuple[Draft, ...],
+    held: Lease | None,
+    shipped: Bundle | None,
+    phases: tuple[Phase, ...],
+    sink: Callable[[int, bytes], None],
+    keep_s: float | None,
+) -> JobRun:
+    return JobRun(
+        run=run,
+        attempt=attempt,
+        drafts=drafts,
+        held=held,
+        bundle=shipped,
+        phases=phases,
+        artifacts=tuple(spec.artifacts),
+        directory=Path(run.directory),
+        sink=sink,
+        max_duration_s=spec.limits.max_duration_s,
+        keep_s=keep_s,
+    )

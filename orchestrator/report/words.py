@@ -1,0 +1,130 @@
+"""The sentences in which tpujob reports: times, money, the plan, the end of a run, and the banner of §75.
+
+Pure: values in, lines out. Figures have units; emulated things say that they are; a price has its date.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from orchestrator import catalog
+from orchestrator.cloud import gcloud_text
+from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
+from orchestrator.core.lease import Lease
+from orchestrator.core.plan import Plan
+from orchestrator.engine.release import Released
+from orchestrator.engine.run import Outcome
+
+SPAN_WORDS = {
+    "wait": "waiting for the VM",
+    "connect": "connecting",
+    "ship": "shipping",
+    "setup": "setup",
+    "main": "job",
+    "collect": "collecting",
+    "release": "releasing",
+}
+
+
+def clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%SZ")
+
+
+def day_clock(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def usd_so_far(lease: Lease, now: float) -> float | None:
+    """Dollars from the create call to absence (or now), by the dated table. None when the price is unknown."""
+    if lease.sent_at is None:
+        return 0.0
+    if lease.usd_per_hour is None:
+        return None
+    return lease.usd_per_hour * max((lease.gone_at or now) - lease.sent_at, 0.0) / 3600
+
+
+def plan_lines(plan: Plan, now: float, *, emulated: bool, emulated_cores: int | None = None) -> list[str]:
+    first = plan.candidates[0]
+    kind = "spot" if first.spot else "on-demand"
+    workers = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
+    cores = f"{plan.cores} cores"
+    if emulated_cores is not None:
+        cores += f" emulated as {emulated_cores * plan.workers}"
+    until = f"ends by {day_clock(now + plan.max_duration_s)} at the latest"
+    lines = [f"{first.accelerator_type} · {first.zone} · {kind} · {workers} · {cores} · {until}"]
+    if len(plan.candidates) > 1:
+        others = ", ".join(candidate.zone for candidate in plan.candidates[1:])
+        lines.append(f"if {first.zone} has no capacity: {others}")
+    price = format_usd_per_hour(first.usd_per_hour)
+    worst = plan.worst_case_usd
+    bound = f", at most {format_usd(worst)} by the deadline" if worst is not None else ""
+    start = "on Google Cloud this would be" if emulated else "this costs"
+    lines.append(f"{start} {price}{bound} ({catalog.PRICES_AS_OF})")
+    return lines
+
+
+def outcome_lines(outcome: Outcome, *, emulated: bool, result: str) -> list[str]:
+    """The four lines that end a run: result, spans, cost, released."""
+    total_s = outcome.ended_at - outcome.started_at
+    spans = [
+        f"{words} {format_duration(outcome.spans[key])}"
+        for key, words in SPAN_WORDS.items()
+        if outcome.spans.get(key, 0.0) >= 0.05
+    ]
+    lines = [
+        f"result   {result}",
+        f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}",
+        f"cost     {_cost(outcome, emulated)}",
+        f"released {_released(outcome)}",
+    ]
+    return lines
+
+
+def _cost(outcome: Outcome, emulated: bool) -> str:
+    lease = outcome.lease
+    if lease is None:
+        return "nothing was created"
+    if outcome.tenure.kept_until is not None:
+        price = format_usd_per_hour(lease.usd_per_hour)
+        return f"{'(emulated) ' if emulated else ''}{price} goes on while {lease.handle} is kept"
+    amount = usd_so_far(lease, outcome.ended_at)
+    if amount is None:
+        return "unknown: the price table has no price for it"
+    if emulated:
+        return f"$0.00 (emulated; on Google Cloud about {format_usd(amount)}, {catalog.PRICES_AS_OF})"
+    return f"about {format_usd(amount)} ({catalog.PRICES_AS_OF})"
+
+
+def _released(outcome: Outcome) -> str:
+    tenure = outcome.tenure
+    if tenure.kept_until is not None and outcome.lease is not None:
+        return f"no: {outcome.lease.handle} is kept until {day_clock(tenure.kept_until)}; `tpujob down` releases it"
+    if tenure.released is None:
+        return "nothing was created"
+    if not tenure.released.gone:
+        return f"NOT VERIFIED: {tenure.released.lease.name.node} (see above)"
+    return f"{tenure.released.lease.name.node} absent (checked {clock(tenure.released.checked_at)})"
+
+
+def banner(released: Released) -> str:
+    """What cannot be verified gone: what it may cost, what was seen, who tries on, and what to type now."""
+    lease, verdict = released.lease, released.verdict
+    name = lease.name
+    emulated = lease.cloud == "emulated"
+    price = format_usd_per_hour(lease.usd_per_hour)
+    where = f"{lease.accelerator_type}, {name.zone}, project {name.project}"
+    head = f"!! NOT VERIFIED GONE: {name.node} ({where}) may be billing {price}"
+    if emulated:
+        head = f"!! NOT VERIFIED GONE: {name.node} ({where}; emulated, nobody pays for it)"
+    seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen
+    lines = [head, f"   last seen   {seen}; missing for the proof: {'; '.join(verdict.missing)}"]
+    if verdict.quiet_until is not None:
+        lines.append(
+            f"   watching    no slice is visible; a late create could still land until {clock(verdict.quiet_until)}"
+        )
+    lines.append("   next        every tpujob command goes on with this first; `tpujob down` waits for it")
+    if not emulated:
+        lines.append(f"   do now      {gcloud_text.delete_node(name)}")
+        lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")
+    lines.append("   exit status 75 (teardown unverified)")
+    return "\n".join(lines)
