@@ -1,0 +1,42 @@
+"""`python -m orchestrator.emulator --state-dir DIR [--port 0]`: the daemon, in the foreground or detached."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.emulator", description="An embedded Cloud TPU.")
+    parser.add_argument("--state-dir", type=Path, required=True, help="where its state, token and VMs live")
+    parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--detach", action="store_true", help="return at once, go on in the background")
+    parser.add_argument("--ready-fd", type=int, help="a descriptor to close when everything answers")
+    options = parser.parse_args()
+    if options.detach:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("asyncssh").setLevel(logging.WARNING)
+    from orchestrator.emulator import daemon, store
+
+    try:
+        daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd))
+    except (store.AlreadyRunning, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The daemon's own paths, /_emulator/…: status, the billing meter, settings, processes and shutdown.
+
+No cloud has these: the CLI's `emulator` commands and tests use them, the client of the cloud never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import asdict, fields
+from typing import Any
+
+from aiohttp import web
+
+import orchestrator
+from orchestrator.emulator import processes, wire
+from orchestrator.emulator.api_errors import bad_field
+from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.records import Settings
+
+
+class Admin:
+    def __init__(self, driver: Driver, shutdown: asyncio.Event) -> None:
+        self.driver, self.state, self.shutdown = driver, driver.state, shutdown
+        self.started_at = driver.clock()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/_emulator/status", self.status),
+            web.get("/_emulator/billing", self.billing),
+            web.get("/_emulator/settings", self.get_settings),
+            web.patch("/_emulator/settings", self.patch_settings),
+            web.get("/_emulator/processes", self.processes),
+            web.post("/_emulator/shutdown", self.shut_down),
+        ]
+
+    async def status(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        nodes = [
+            {
+                "name": node.name,
+                "uid": node.uid,
+                "state": node.state,
+                "type": node.accelerator_type,
+                "workers": node.workers,
+                "created": wire.timestamp(node.created_at),
+            }
+            for node in self.state.nodes.values()
+        ]
+        return web.json_response(
+            {
+                "version": orchestrator.__version__,
+                "pid": os.getpid(),
+                "state_dir": str(self.driver.store.directory),
+                "started": wire.timestamp(self.started_at),
+                "nodes": nodes,
+                "settings": asdict(self.state.settings),
+            }
+        )
+
+    async def billing(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        return web.json_response(self.state.meter.read(max(self.state.now, self.driver.clock())))
+
+    async def get_settings(self, request: web.Request) -> web.Response:
+        return web.json_response(asdict(self.state.settings))
+
+    async def patch_settings(self, request: web.Request) -> web.Response:
+        changes = await request.json()
+        if not isinstance(changes, dict):
+            raise bad_field("The settings are not a JSON object.")
+        current = asdict(self.state.settings)
+        for name, value in changes.items():
+            if name not in current:
+                raise bad_field(f'Unknown setting "{name}"; there are {", ".join(f.name for f in fields(Settings))}.')
+            _check(name, value, current[name])
+        for name, value in changes.items():
+            setattr(self.state.settings, name, value)
+        self.driver.changed()
+        return web.json_response(asdict(self.state.settings))
+
+    async def processes(self, request: web.Request) -> web.Response:
+        """For each node the processes that run on it and the ports at which its workers listen."""
+        rows = []
+        for node in list(self.state.nodes.values()):
+            found = await asyncio.to_thread(processes.find, node.uid, self.driver.vms / node.uid)
+            hosts = node.hosts if node.uid in self.driver.hosts and node.state not in ("STOPPED", "DELETING") else []
+            ports = [port for host in hosts for port in (host.ssh_port, host.metadata_port)]
+            rows.append({"name": node.name, "uid": node.uid, "pids": [p.pid for p in found], "ports": ports})
+        return web.json_response({"nodes": rows})
+
+    async def shut_down(self, request: web.Request) -> web.Response:
+        self.shutdown.set()
+        return web.json_response({})
+
+
+def _check(name: str, value: Any, present: Any) -> None:
+    if isinstance(present, list):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise bad_field(f'Setting "{name}" is a list of strings.')
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+        raise bad_field(f'Setting "{name}" is a number of seconds.')

@@ -1,0 +1,132 @@
+"""The API's refusals, with the literal texts of Cloud TPU where they are known.
+
+Pure data: the state machine and the request parser raise `ApiError`, the wire turns it into an HTTP body or into the
+`error` of a done operation. Texts come from public issue threads; clients are known to match on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+# Canonical status -> (number inside an operation's error, HTTP status).
+STATUSES = {
+    "CANCELLED": (1, 499),
+    "INVALID_ARGUMENT": (3, 400),
+    "NOT_FOUND": (5, 404),
+    "ALREADY_EXISTS": (6, 409),
+    "PERMISSION_DENIED": (7, 403),
+    "RESOURCE_EXHAUSTED": (8, 429),
+    "FAILED_PRECONDITION": (9, 400),
+    "ABORTED": (10, 409),
+    "UNIMPLEMENTED": (12, 501),
+    "INTERNAL": (13, 500),
+    "UNAUTHENTICATED": (16, 401),
+}
+
+
+class ApiError(Exception):
+    """One refusal: a canonical status, a message, and the typed details that clients read."""
+
+    def __init__(self, status: str, message: str, details: tuple[dict[str, Any], ...] = ()) -> None:
+        super().__init__(message)
+        self.status, self.message, self.details = status, message, details
+        self.code, self.http = STATUSES[status]
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body of an HTTP error."""
+        error: dict[str, Any] = {"code": self.http, "message": self.message, "status": self.status}
+        if self.details:
+            error["details"] = list(self.details)
+        return {"error": error}
+
+    def in_operation(self) -> dict[str, Any]:
+        """The `error` of a done operation (google.rpc.Status)."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.details:
+            error["details"] = list(self.details)
+        return error
+
+
+def _with_eid(text: str) -> str:
+    """Cloud TPU ends its messages with an error id; here it is a digest, so that equal errors look equal."""
+    return f"{text} [EID: 0x{hashlib.sha256(text.encode()).hexdigest()[:16]}]"
+
+
+def bad_request(text: str) -> ApiError:
+    return ApiError("INVALID_ARGUMENT", _with_eid(f"Cloud TPU received a bad request. {text}"))
+
+
+def bad_field(text: str) -> ApiError:
+    """A body that is no JSON of the expected message; the wording of Google's JSON parser."""
+    return ApiError("INVALID_ARGUMENT", f"Invalid JSON payload received. {text}")
+
+
+def not_found(name: str) -> ApiError:
+    return ApiError("NOT_FOUND", f"Resource '{name}' was not found")
+
+
+def already_exists(name: str) -> ApiError:
+    detail = {"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": name}
+    return ApiError("ALREADY_EXISTS", f"Resource '{name}' already exists", (detail,))
+
+
+def wrong_state(verb: str, state: str) -> ApiError:
+    text = f"Cloud TPU received a bad request. {verb} is not supported while in state {state}"
+    return ApiError("FAILED_PRECONDITION", _with_eid(text))
+
+
+def busy() -> ApiError:
+    """A patch while another operation works on the node."""
+    return ApiError("ABORTED", "unable to queue the operation")
+
+
+def superseded(verb: str) -> ApiError:
+    return ApiError("CANCELLED", f"The {verb} operation was cancelled because the node is being deleted.")
+
+
+def no_capacity(zone: str) -> ApiError:
+    text = (
+        f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
+        "offered (see https://cloud.google.com/tpu/docs/regions)"
+    )
+    return ApiError("RESOURCE_EXHAUSTED", _with_eid(text))
+
+
+def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
+    return bad_request(
+        f'The requested accelerator configuration for accelerator type, "{accelerator_type}", could not be found in '
+        f'the zonal accelerator configurations for "{zone}".; the accelerator {accelerator_type} was not found in '
+        f"zone {zone}"
+    )
+
+
+def zone_not_supported(zone: str) -> ApiError:
+    return bad_request(f'The requested zone "{zone}" is not supported.')
+
+
+def location_denied(project: str, location: str) -> ApiError:
+    detail = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "LOCATION_POLICY_VIOLATED",
+        "domain": "googleapis.com",
+        "metadata": {
+            "consumer": f"projects/{project}",
+            "location": location,
+            "service": "tpu.googleapis.com",
+        },
+    }
+    message = f"Permission denied on 'locations/{location}' (or it may not exist)."
+    return ApiError("PERMISSION_DENIED", message, (detail,))
+
+
+def unauthenticated() -> ApiError:
+    return ApiError(
+        "UNAUTHENTICATED",
+        "Request is missing required authentication credential. Expected the token of this emulator as "
+        "`Authorization: Bearer …`; it is in the file `token` of the emulator's state directory.",
+    )
+
+
+def forbidden(message: str) -> ApiError:
+    return ApiError("PERMISSION_DENIED", message)

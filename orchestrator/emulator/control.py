@@ -1,0 +1,189 @@
+"""How clients find, start and stop the daemon. Standard library only at the top: the CLI imports this at every start.
+
+The daemon holds a lock on its state directory while it lives, so "is it running?" has an exact answer, also after a
+kill -9 or a reboot; `ensure_running` takes a second lock, so that two clients start one daemon.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 20.0
+POLL_S = 0.01
+LOG_LIMIT_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A running daemon: where it answers and the token that it wants."""
+
+    url: str
+    token: str
+    pid: int
+
+
+def ensure_running(state_dir: Path) -> Endpoint:
+    """The running daemon, started if there is none. RuntimeError if it does not come up."""
+    found = _announced(state_dir)
+    if found is not None:
+        return found
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(state_dir / "start.lock"):
+        if _alive(state_dir):
+            _await_announcement(state_dir)  # somebody else started it, without the start lock
+        else:
+            _spawn(state_dir)
+        found = _announced(state_dir)
+    if found is None:
+        raise RuntimeError(f"The emulator did not come up: {_last_line(state_dir)}")
+    return found
+
+
+def running(state_dir: Path) -> Endpoint | None:
+    """The daemon that runs now, if one does."""
+    return _announced(state_dir)
+
+
+def stop(state_dir: Path) -> bool:
+    """End the daemon and every process of its VMs; nodes stay in its state. False if there was nothing to end."""
+    found = _announced(state_dir)
+    if found is not None:
+        request(found, "POST", "/_emulator/shutdown")
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while _alive(state_dir):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"The emulator (pid {found.pid}) does not stop: {_last_line(state_dir)}")
+            time.sleep(POLL_S)
+    return _end_orphans(state_dir) > 0 or found is not None
+
+
+def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeout_s: float = 10.0) -> Any:
+    """One call to the daemon's own paths; the decoded JSON. RuntimeError with the daemon's words if it refuses."""
+    address = urllib.parse.urlsplit(endpoint.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_s)
+    headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        reply = connection.getresponse()
+        text = reply.read()
+    finally:
+        connection.close()
+    if reply.status != 200:
+        raise RuntimeError(f"The emulator answered {reply.status} to {method} {path}: {text.decode()[:500]}")
+    return json.loads(text)
+
+
+def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
+    """The environment in which the real gcloud talks to this emulator, and to nothing else."""
+    return {
+        "CLOUDSDK_CONFIG": str(state_dir / "gcloud"),
+        "CLOUDSDK_CORE_PROJECT": "emulated",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint.url}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint.url}/compute/v1/",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(state_dir / "token"),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+    }
+
+
+def _announced(state_dir: Path) -> Endpoint | None:
+    """The endpoint in the daemon's file, if the daemon that wrote it lives."""
+    try:
+        said = json.loads((state_dir / "daemon.json").read_text())
+        token = (state_dir / "token").read_text().strip()
+    except FileNotFoundError:
+        return None
+    return Endpoint(said["url"], token, said["pid"]) if _alive(state_dir) else None
+
+
+def _alive(state_dir: Path) -> bool:
+    try:
+        lock = os.open(state_dir / "daemon.lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _spawn(state_dir: Path) -> None:
+    (state_dir / "daemon.json").unlink(missing_ok=True)  # of a daemon that was killed
+    log = state_dir / "daemon.log"
+    mode = "wb" if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES else "ab"
+    argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(state_dir.absolute()), "--detach"]
+    # An emulated VM's own marker must not pass to a daemon started from there: its processes are ended by it.
+    environment = {name: value for name, value in os.environ.items() if name != "TPUJOB_EMULATED_NODE"}
+    package_root = Path(__file__).resolve().parents[2]
+    ended, ready = os.pipe()  # reads as closed when the daemon answers, and also when it dies before
+    try:
+        with log.open(mode) as output:
+            subprocess.run(
+                [*argv, "--ready-fd", str(ready)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=package_root,
+                env=environment,
+                pass_fds=[ready],
+                start_new_session=True,
+                check=True,
+            )
+        os.close(ready)
+        select.select([ended], [], [], START_TIMEOUT_S)
+    finally:
+        os.close(ended)
+
+
+def _await_announcement(state_dir: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while _announced(state_dir) is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _end_orphans(state_dir: Path) -> int:
+    """Processes that outlived a killed daemon: those in the directories of the VMs that it left."""
+    directories = list((state_dir / "vms").iterdir()) if (state_dir / "vms").is_dir() else []
+    if not directories:
+        return 0
+    from orchestrator.emulator.processes import end_all
+
+    return sum(end_all(directory.name, directory.resolve()) for directory in directories)
+
+
+def _last_line(state_dir: Path) -> str:
+    try:
+        lines = (state_dir / "daemon.log").read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        lines = []
+    return lines[-1] if lines else f"{state_dir / 'daemon.log'} is empty."
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,117 @@
+"""Makes the TPU VMs follow the state machine: powers them on and off as nodes want it, and reports back.
+
+One loop lets time pass and starts a task for each node whose hosts lag behind; requests change the state and call
+`changed`, which keeps the change on disk before the answer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import shutil
+import time
+from collections.abc import Callable
+
+from orchestrator.emulator import command, processes
+from orchestrator.emulator.cloud_state import CloudState
+from orchestrator.emulator.records import Node, Power
+from orchestrator.emulator.store import Store
+from orchestrator.emulator.tpu_vm import SliceHosts
+
+log = logging.getLogger(__name__)
+RETRY_S = 1.0
+
+
+class Driver:
+    def __init__(self, state: CloudState, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self.state, self.store, self.clock = state, store, clock
+        self.vms = store.directory / "vms"
+        self.hosts: dict[str, SliceHosts] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._reapers: set[asyncio.Task[int]] = set()
+        self._wake = asyncio.Event()
+
+    def advance(self) -> None:
+        if self.state.advance(self.clock()):
+            self.changed()
+
+    def changed(self) -> None:
+        self.store.save(self.state)
+        self._wake.set()
+
+    async def recover(self) -> None:
+        """After a start: end what unknown nodes left behind, and bring back the hosts of known ones."""
+        self.state.power_failed()
+        known = {node.uid for node in self.state.nodes.values()}
+        for directory in self.vms.iterdir() if self.vms.is_dir() else ():
+            if directory.name not in known:
+                await asyncio.to_thread(processes.end_all, directory.name, directory)
+                shutil.rmtree(directory, ignore_errors=True)
+        self._start_tasks()
+        await asyncio.gather(*self._tasks.values())
+        self.changed()
+
+    async def run(self) -> None:
+        """Let time pass, for ever."""
+        while True:
+            self._wake.clear()
+            self.advance()
+            self._start_tasks()
+            due = self.state.next_due()
+            pause_s = None if due is None else max(0.0, due - self.clock())
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause_s)
+            except TimeoutError:
+                continue
+
+    async def power_off(self) -> None:
+        """The daemon ends: close every port and end every process. The nodes stay in the state."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(hosts.off() for hosts in self.hosts.values()))
+
+    def _start_tasks(self) -> None:
+        for node in self.state.nodes.values():
+            if node.uid not in self._tasks and (node.power != node.wanted_power or node.boot_pending):
+                task = self._tasks[node.uid] = asyncio.create_task(self._follow(node))
+                task.add_done_callback(functools.partial(self._followed, node.uid))
+
+    def _followed(self, uid: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(uid, None)
+        self._wake.set()  # the node may want something else by now
+
+    async def _follow(self, node: Node) -> None:
+        try:
+            if node.power != (wanted := node.wanted_power):
+                await self._power(node, wanted)
+            elif node.boot_pending:
+                self._boot(node)
+        except Exception:
+            log.exception("the hosts of %s do not follow; another try in %s s", node.name, RETRY_S)
+            await asyncio.sleep(RETRY_S)
+
+    async def _power(self, node: Node, wanted: Power) -> None:
+        hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.changed))
+        log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
+        addresses = None
+        if wanted is Power.ON:
+            addresses = await hosts.on()
+        elif wanted is Power.OFF:
+            await hosts.off()
+        else:
+            await hosts.erase()
+            del self.hosts[node.uid]
+        self.state.powered(node.uid, wanted, self.clock(), addresses)
+        self.changed()
+
+    def _boot(self, node: Node) -> None:
+        """Run the startup-script, then note that it was begun: a crash in between begins it once more."""
+        script = node.spec.get("metadata", {}).get("startup-script", "")
+        for process in self.hosts[node.uid].boot(script) if script else ():
+            reaper = asyncio.create_task(command.ended(process))
+            self._reapers.add(reaper)
+            reaper.add_done_callback(self._reapers.discard)
+        node.boot_pending = False
+        self.changed()

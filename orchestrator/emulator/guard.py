@@ -1,0 +1,65 @@
+"""The door of the daemon: only this user's own clients on this machine, on every path.
+
+Three checks: the Host header is loopback (a name that a web page rebinds to 127.0.0.1 is not), no Origin header at all
+(no browser has business here), and the 256-bit token, compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from orchestrator.emulator import api_errors
+from orchestrator.emulator.api_errors import ApiError
+
+log = logging.getLogger(__name__)
+# What Google answers to a path that no API has: a client must not take it for "this resource does not exist".
+NOT_AN_API = (
+    "<!DOCTYPE html>\n<html lang=en>\n<title>Error 404 (Not Found)!!1</title>\n"
+    "<p><b>404.</b> <ins>That’s an error.</ins>\n<p>The requested URL was not found on this server.\n</html>\n"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """`host` as in a Host header, with or without a port."""
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def check(request: web.Request, token: str) -> None:
+    if not is_loopback(request.headers.get("Host", "")):
+        raise api_errors.forbidden("The Host header must name this machine's loopback interface.")
+    if "Origin" in request.headers:
+        raise api_errors.forbidden("Requests from web pages are refused.")
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise api_errors.unauthenticated()
+
+
+def middleware(token: str) -> Middleware:
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            check(request, token)
+            return await handler(request)
+        except ApiError as error:
+            return web.json_response(error.body(), status=error.http)
+        except web.HTTPNotFound:
+            return web.Response(text=NOT_AN_API, status=404, content_type="text/html")
+        except web.HTTPException:
+            raise
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            internal = ApiError("INTERNAL", "an internal error has occurred")
+            return web.json_response(internal.body(), status=internal.http)
+
+    return guarded

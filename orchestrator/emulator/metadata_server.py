@@ -1,0 +1,162 @@
+"""The metadata server of one worker: what a program on a TPU VM learns about its node, and where it publishes.
+
+Read by google-auth, gcloud and scripts through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from orchestrator import catalog
+from orchestrator.emulator.node_request import project_number
+from orchestrator.emulator.records import Node
+
+FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+ROOT = "/computeMetadata/v1/"
+MAX_ATTRIBUTE_BYTES = 256 * 1024
+Tree = dict[str, Any]
+
+
+def tpu_env(node: Node, worker: int) -> str:
+    """YAML lines, as on a TPU VM. One process for each host is the shape that all types share."""
+    kind = catalog.lookup(node.accelerator_type)
+    assert kind is not None, "a node has an accelerator type of the catalog"
+    values = {
+        "ACCELERATOR_TYPE": node.accelerator_type,
+        "WORKER_ID": worker,
+        "CONSUMER_PROJECT_ID": node.project,
+        "CONSUMER_PROJECT_NUMBER": project_number(node.project),
+        "ZONE": node.zone,
+        "NODE_ID": node.node_id,
+        "PREEMPTIBLE": str(node.spot).lower(),
+        "RUNTIME_VERSION": node.spec["runtimeVersion"],
+        "TOPOLOGY": kind.topology,
+    }
+    return "".join(f"{key}: '{value}'\n" for key, value in values.items())
+
+
+def tree(node: Node, worker: int) -> Tree:
+    """Everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines."""
+    account = node.spec["serviceAccount"]
+    # The fields a TPU VM has here are unknown:unknown:IP; on loopback all hosts share one IP.
+    endpoints = ",".join("unknown:unknown:127.0.0.1" for _ in range(node.workers))
+    attributes = dict(node.spec.get("metadata", {})) | {
+        "instance-id": node.node_id,
+        "accelerator-type": node.accelerator_type,
+        "agent-worker-number": str(worker),
+        "worker-network-endpoints": endpoints,
+        "tpu-env": tpu_env(node, worker),
+    }
+    number = project_number(node.project)
+    token = {"access_token": f"emulated-{node.uid}", "expires_in": 3599, "token_type": "Bearer"}
+    login = {
+        "aliases": ["default"],
+        "email": account["email"],
+        "scopes": account["scope"],
+        "token": json.dumps(token),
+    }
+    return {
+        "instance": {
+            "id": node.uid,
+            "hostname": f"{hostname(node, worker)}.{node.zone}.c.{node.project}.internal",
+            "name": hostname(node, worker),
+            "zone": f"projects/{number}/zones/{node.zone}",
+            "attributes": attributes,
+            "preempted": "FALSE",
+            "maintenance-event": "NONE",
+            "service-accounts": {"default": login, account["email"]: login},
+            "guest-attributes": _nested(node.hosts[worker].attributes if worker < len(node.hosts) else {}),
+        },
+        "project": {"project-id": node.project, "numeric-project-id": str(number), "attributes": {}},
+        "universe": {"universe-domain": "googleapis.com"},
+    }
+
+
+def hostname(node: Node, worker: int) -> str:
+    return f"t1v-n-{int(node.uid) & 0xFFFFFFFF:08x}-w-{worker}"
+
+
+class MetadataServer:
+    """One listener on loopback. `published` is called after a guest attribute was written."""
+
+    def __init__(self, node: Node, worker: int, published: Callable[[], None]) -> None:
+        self.node, self.worker, self.published = node, worker, published
+        self._web = web.Server(self._answer)
+        self._listener: asyncio.Server | None = None
+
+    async def open(self, port: int) -> int:
+        """Listen, on `port` if it is free; the port."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._web, "127.0.0.1", port)
+        except OSError:
+            self._listener = await loop.create_server(self._web, "127.0.0.1", 0)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await self._web.shutdown(0.1)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
+            return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
+        if request.path == "/":
+            return web.Response(text="computeMetadata/\n", headers=FLAVOR)
+        if not request.path.startswith(ROOT):
+            return web.Response(status=404, headers=FLAVOR)
+        path = request.path.removeprefix(ROOT)
+        if request.method == "PUT":
+            return await self._publish(request, path)
+        value = _find(tree(self.node, self.worker), [part for part in path.split("/") if part])
+        if value is None:
+            return web.Response(status=404, headers=FLAVOR)
+        if request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json":
+            return web.json_response(value, headers=FLAVOR)
+        return _shown(value, path)
+
+    async def _publish(self, request: web.BaseRequest, path: str) -> web.Response:
+        match path.split("/"):
+            case ["instance", "guest-attributes", namespace, key] if namespace and key:
+                text = await request.text()
+            case _:
+                return web.Response(status=404, headers=FLAVOR)
+        if len(text) > MAX_ATTRIBUTE_BYTES or self.worker >= len(self.node.hosts):
+            return web.Response(status=400, headers=FLAVOR)
+        self.node.hosts[self.worker].attributes[f"{namespace}/{key}"] = text
+        self.published()
+        return web.Response(headers=FLAVOR)
+
+
+def _shown(value: Any, path: str) -> web.Response:
+    if isinstance(value, dict):
+        if path and not path.endswith("/"):
+            return web.Response(status=301, headers=FLAVOR | {"Location": f"{ROOT}{path}/"})
+        entries = (f"{name}/" if isinstance(inner, dict) else name for name, inner in sorted(value.items()))
+        return web.Response(text="".join(f"{entry}\n" for entry in entries), headers=FLAVOR)
+    if isinstance(value, list):
+        return web.Response(text="".join(f"{line}\n" for line in value), headers=FLAVOR)
+    kind = "application/json" if path.endswith("/token") else "application/text"
+    return web.Response(text=value, content_type=kind, headers=FLAVOR)
+
+
+def _find(value: Any, parts: list[str]) -> Any:
+    for part in parts:
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _nested(attributes: dict[str, str]) -> Tree:
+    result: Tree = {}
+    for path, value in attributes.items():
+        namespace, _, key = path.partition("/")
+        result.setdefault(namespace, {})[key] = value
+    return result

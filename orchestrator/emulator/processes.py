@@ -1,0 +1,62 @@
+"""Every process of an emulated TPU VM, found wherever it fled, and ended.
+
+A process belongs to a node when its environment carries the node's marker, when it works inside the node's directory,
+or when a process that does is among its ancestors; so neither setsid nor a cleared environment alone is an escape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import psutil
+
+MARKER = "TPUJOB_EMULATED_NODE"
+
+
+def find(uid: str, directory: Path) -> list[psutil.Process]:
+    """The living processes of the node whose marker ends in `uid` and whose files are under `directory`."""
+    own = psutil.Process().pid
+    processes = {process.pid: process for process in psutil.process_iter() if process.pid != own}
+    parents: dict[int, int] = {}
+    members: set[int] = set()
+    for pid, process in processes.items():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            parents[pid] = process.ppid()
+            if _belongs(process, uid, directory):
+                members.add(pid)
+    grown = True
+    while grown:
+        children = {pid for pid, parent in parents.items() if parent in members} - members
+        members |= children
+        grown = bool(children)
+    return [processes[pid] for pid in sorted(members)]
+
+
+def end_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
+    """Kill until two looks in a row find nobody: one look can miss a process that is just being made."""
+    killed, empty = 0, 0
+    deadline = time.monotonic() + timeout_s
+    while empty < 2:
+        found = find(uid, directory)
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        killed += len(found)
+        empty = 0 if found else empty + 1
+        time.sleep(0.005)
+        if found and time.monotonic() > deadline:
+            raise TimeoutError(f"Processes of node {uid} do not end: {[process.pid for process in found]}.")
+    return killed
+
+
+def _belongs(process: psutil.Process, uid: str, directory: Path) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        if process.environ().get(MARKER, "").endswith(f"/{uid}"):
+            return True
+    with contextlib.suppress(psutil.Error, OSError):
+        return Path(process.cwd()).is_relative_to(directory)
+    return False

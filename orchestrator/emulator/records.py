@@ -1,0 +1,131 @@
+"""The things of the emulated cloud: settings, nodes, operations, and the table of states that pass by themselves.
+
+Plain values without behaviour of their own; `cloud_state` changes them, `wire` shows them, `store` keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Power(StrEnum):
+    """What the hosts of a node are, or should be. GONE: no process, no port, no home directory."""
+
+    ON = "on"
+    OFF = "off"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A state that passes by itself: into `then` (None: absent), not before `delay` and not before `power` is reached."""
+
+    then: str | None
+    delay: str
+    power: Power
+    if_failed: str | None = None
+
+
+TRANSITIONS = {
+    "CREATING": Transition("READY", "provision_s", Power.ON, if_failed=None),
+    "STARTING": Transition("READY", "start_s", Power.ON, if_failed="STOPPED"),
+    "STOPPING": Transition("STOPPED", "stop_s", Power.OFF),
+    "DELETING": Transition(None, "delete_s", Power.GONE),
+}
+SETTLED_POWER = {"READY": Power.ON, "STOPPED": Power.OFF}
+VERBS = {"stop": ("READY", "STOPPING"), "start": ("STOPPED", "STARTING")}
+
+
+@dataclass(slots=True)
+class Settings:
+    """What tests and people may change while it runs. `no_capacity` holds `ZONE/TYPE`, either part may be `*`."""
+
+    provision_s: float = 2.0
+    stop_s: float = 0.5
+    start_s: float = 1.0
+    delete_s: float = 0.5
+    no_capacity: list[str] = field(default_factory=list)
+    unreachable: list[str] = field(default_factory=list)  # zones that a list leaves out and names as unreachable
+
+    def has_capacity(self, zone: str, accelerator_type: str) -> bool:
+        return not any(f"{z}/{t}" in self.no_capacity for z in (zone, "*") for t in (accelerator_type, "*"))
+
+
+@dataclass(slots=True)
+class Host:
+    """One TPU VM as the machine knows it: where it answers, and the guest attributes it published."""
+
+    ssh_port: int
+    metadata_port: int
+    attributes: dict[str, str] = field(default_factory=dict)  # "namespace/key" -> value
+
+
+def is_spot(spec: Mapping[str, Any]) -> bool:
+    """gcloud alpha says it by the provisioning model alone, with `spot: false` beside it."""
+    scheduling = spec.get("schedulingConfig", {})
+    return bool(
+        scheduling.get("spot") or scheduling.get("preemptible") or scheduling.get("provisioningModel") == "SPOT"
+    )
+
+
+@dataclass(slots=True)
+class Node:
+    uid: str  # the API's `id`: a decimal int64, never used twice
+    project: str
+    zone: str
+    node_id: str
+    spec: dict[str, Any]  # what the client asked for, normalised: camelCase, enum names
+    workers: int
+    state: str
+    created_at: float
+    due: float | None = None  # when the present transition may end
+    operation: str | None = None  # the operation that ends with it
+    failure: dict[str, Any] | None = None  # how that operation will fail, if it will
+    power: Power = Power.OFF
+    hosts: list[Host] = field(default_factory=list)
+    boot_pending: bool = False  # READY was reached; the startup script has not been run yet
+
+    @property
+    def name(self) -> str:
+        return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
+
+    @property
+    def accelerator_type(self) -> str:
+        return str(self.spec["acceleratorType"])
+
+    @property
+    def spot(self) -> bool:
+        return is_spot(self.spec)
+
+    @property
+    def wanted_power(self) -> Power:
+        if self.failure is not None:
+            return Power.GONE if TRANSITIONS[self.state].if_failed is None else Power.OFF
+        return SETTLED_POWER.get(self.state) or TRANSITIONS[self.state].power
+
+
+@dataclass(slots=True)
+class Operation:
+    name: str
+    verb: str
+    target: str
+    created_at: float
+    api_version: str
+    ended_at: float | None = None
+    error: dict[str, Any] | None = None
+    response: Node | None = None  # the node as it was when the operation ended; None for a delete
+
+    @property
+    def done(self) -> bool:
+        return self.ended_at is not None
+
+
+def load_node(data: Mapping[str, Any]) -> Node:
+    return Node(**{**data, "power": Power(data["power"]), "hosts": [Host(**host) for host in data["hosts"]]})
+
+
+def load_operation(data: Mapping[str, Any]) -> Operation:
+    return Operation(**{**data, "response": load_node(data["response"]) if data["response"] else None})

@@ -1,0 +1,235 @@
+"""The Cloud TPU REST API, /v2 and /v2alpha1, and the part of /v1 that gcloud still reads.
+
+Each route is one question to the state machine and one answer of `wire`; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+
+from orchestrator import catalog
+from orchestrator.emulator import api_errors, node_request, wire
+from orchestrator.emulator.api_errors import ApiError, bad_field
+from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.records import Operation
+from orchestrator.emulator.schema import camel
+
+ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
+ANY_ZONE = "/{version:v1|v2|v2alpha1}/projects/{project}/locations/{zone}"
+NODE = ZONE + "/nodes/{node:[^/:]+}"
+
+
+class RestApi:
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.state = driver.state
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/{version:v1|v2|v2alpha1}/projects/{project}/locations", self.list_locations),
+            web.get(ANY_ZONE, self.get_location),
+            web.get(ANY_ZONE + "/acceleratorTypes", self.list_accelerator_types),
+            web.get(ANY_ZONE + "/acceleratorTypes/{type}", self.get_accelerator_type),
+            web.get(ZONE + "/runtimeVersions", self.list_runtimes("runtimeVersions")),
+            web.get(ZONE + "/runtimeVersions/{runtime}", self.get_runtime("runtimeVersions")),
+            web.get(
+                ANY_ZONE.replace("v1|v2|v2alpha1", "v1") + "/tensorflowVersions",
+                self.list_runtimes("tensorflowVersions"),
+            ),
+            web.post(ZONE + "/nodes", self.create_node),
+            web.get(ZONE + "/nodes", self.list_nodes),
+            web.get(NODE, self.get_node),
+            web.delete(NODE, self.delete_node),
+            web.patch(NODE, self.patch_node),
+            web.post(NODE + ":{verb:stop|start}", self.change_power),
+            web.post(NODE + ":getGuestAttributes", self.guest_attributes),
+            web.get(ANY_ZONE + "/operations", self.list_operations),
+            web.get(ANY_ZONE + "/operations/{operation}", self.get_operation),
+            web.get("/compute/v1/projects/{project}", self.compute_project),
+        ]
+
+    # --- what is offered ----------------------------------------------------------------------------------------------
+
+    async def list_locations(self, request: web.Request) -> web.Response:
+        return _page(request, "locations", [_location(request, zone) for zone in sorted(catalog.zones())])
+
+    async def get_location(self, request: web.Request) -> web.Response:
+        _, zone = _place(request)
+        return web.json_response(_location(request, zone))
+
+    async def list_accelerator_types(self, request: web.Request) -> web.Response:
+        parent = _parent(request)
+        kinds = [_accelerator_type(parent, name) for name in catalog.types_in_zone(request.match_info["zone"])]
+        return _page(request, "acceleratorTypes", kinds)
+
+    async def get_accelerator_type(self, request: web.Request) -> web.Response:
+        parent, name = _parent(request), request.match_info["type"]
+        if name not in catalog.types_in_zone(request.match_info["zone"]):
+            raise api_errors.not_found(f"{parent}/acceleratorTypes/{name}")
+        return web.json_response(_accelerator_type(parent, name))
+
+    def list_runtimes(self, collection: str) -> Callable[[web.Request], Any]:
+        async def answer(request: web.Request) -> web.Response:
+            parent = _parent(request)
+            rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
+            return _page(request, collection, rows)
+
+        return answer
+
+    def get_runtime(self, collection: str) -> Callable[[web.Request], Any]:
+        async def answer(request: web.Request) -> web.Response:
+            version = request.match_info["runtime"]
+            name = f"{_parent(request)}/{collection}/{version}"
+            if version not in node_request.runtimes():
+                raise api_errors.not_found(name)
+            return web.json_response({"name": name, "version": version})
+
+        return answer
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    async def create_node(self, request: web.Request) -> web.Response:
+        project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
+        wanted = node_request.parse_create(
+            project, zone, _query(request).get("nodeId", ""), await _body(request), version
+        )
+        operation = self.state.create(
+            project=project,
+            zone=zone,
+            node_id=wanted.node_id,
+            spec=wanted.spec,
+            workers=wanted.workers,
+            usd_per_hour=wanted.usd_per_hour,
+            api_version=version,
+            now=self.driver.clock(),
+        )
+        return self._changed(request, operation)
+
+    async def list_nodes(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        project, zone = request.match_info["project"], request.match_info["zone"]
+        if zone != "-":
+            node_request.check_location(project, zone)
+        silent = [z for z in self.state.settings.unreachable if zone in ("-", z)]
+        rows = [
+            wire.node_json(node, request.match_info["version"])
+            for node in self.state.nodes.values()
+            if node.project == project and zone in ("-", node.zone) and node.zone not in silent
+        ]
+        extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
+        return _page(request, "nodes", rows, extra)
+
+    async def get_node(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        return web.json_response(wire.node_json(self.state.node(_node_name(request)), request.match_info["version"]))
+
+    async def delete_node(self, request: web.Request) -> web.Response:
+        return self._changed(
+            request, self.state.delete(_node_name(request), request.match_info["version"], self.driver.clock())
+        )
+
+    async def patch_node(self, request: web.Request) -> web.Response:
+        name, version = _node_name(request), request.match_info["version"]
+        changes = node_request.parse_patch(await _body(request), _query(request).get("updateMask", ""), version)
+        return self._changed(request, self.state.patch(name, changes, version, self.driver.clock()))
+
+    async def change_power(self, request: web.Request) -> web.Response:
+        verb, version = request.match_info["verb"], request.match_info["version"]
+        operation = self.state.change_power(_node_name(request), verb, version, self.driver.clock())
+        return self._changed(request, operation)
+
+    async def guest_attributes(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        node, body = self.state.node(_node_name(request)), await _body(request)
+        asked = {camel(key): value for key, value in body.items()}
+        workers, query = asked.get("workerIds", []), asked.get("queryPath", "")
+        if not isinstance(query, str) or not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
+            raise bad_field("Invalid value at 'query_path' or 'worker_ids'.")
+        if node.state != "READY":
+            raise api_errors.wrong_state("getGuestAttributes", node.state)
+        return web.json_response(wire.guest_attributes_json(node.hosts, workers, query))
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    async def list_operations(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        parent, version = _parent(request), request.match_info["version"]
+        rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
+        return _page(request, "operations", [wire.operation_json(op, version) for op in reversed(rows)])
+
+    async def get_operation(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        name = f"{_parent(request)}/operations/{request.match_info['operation']}"
+        if name not in self.state.operations:
+            raise api_errors.not_found(name)
+        return web.json_response(wire.operation_json(self.state.operations[name], request.match_info["version"]))
+
+    async def compute_project(self, request: web.Request) -> web.Response:
+        """All that `gcloud compute tpus tpu-vm ssh` asks Compute Engine: the project's own SSH keys. There are none."""
+        project = request.match_info["project"]
+        metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": []}
+        return web.json_response({"name": project, "commonInstanceMetadata": metadata})
+
+    def _changed(self, request: web.Request, operation: Operation) -> web.Response:
+        """Keep the change, then answer with the operation as it stands."""
+        self.driver.changed()
+        return web.json_response(wire.operation_json(operation, request.match_info["version"]))
+
+
+def _place(request: web.Request) -> tuple[str, str]:
+    project, zone = request.match_info["project"], request.match_info["zone"]
+    node_request.check_location(project, zone)
+    return project, zone
+
+
+def _parent(request: web.Request) -> str:
+    project, zone = _place(request)
+    return f"projects/{project}/locations/{zone}"
+
+
+def _node_name(request: web.Request) -> str:
+    return f"{_parent(request)}/nodes/{request.match_info['node']}"
+
+
+def _location(request: web.Request, zone: str) -> dict[str, str]:
+    return {"name": f"projects/{request.match_info['project']}/locations/{zone}", "locationId": zone}
+
+
+def _accelerator_type(parent: str, name: str) -> dict[str, Any]:
+    kind = catalog.lookup(name)
+    assert kind is not None, f"the catalog offers {name} but does not describe it"
+    config = {"type": kind.api_type, "topology": kind.topology}
+    return {"name": f"{parent}/acceleratorTypes/{name}", "type": name, "acceleratorConfigs": [config]}
+
+
+def _query(request: web.Request) -> dict[str, str]:
+    return {camel(key): value for key, value in request.query.items()}
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    text = await request.text()
+    try:
+        body = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise bad_field(f"The body is not JSON: {error}.") from None
+    if not isinstance(body, dict):
+        raise bad_field("The body is not a JSON object.")
+    return body
+
+
+def _page(
+    request: web.Request, collection: str, rows: Iterable[dict[str, Any]], extra: dict[str, Any] | None = None
+) -> web.Response:
+    query = _query(request)
+    shown, token = wire.page(list(rows), query.get("pageSize"), query.get("pageToken"))
+    body: dict[str, Any] = {collection: list(shown)} if shown else {}
+    if token:
+        body["nextPageToken"] = token
+    return web.json_response(body | (extra or {}))
+
+
+__all__ = ["ApiError", "RestApi"]

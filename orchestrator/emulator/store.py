@@ -1,0 +1,89 @@
+"""The state directory: the lock of the one daemon, its token, and the state file that survives a kill -9.
+
+A change is on disk before its answer leaves: written to a temporary file, then renamed over the old one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+
+from orchestrator.emulator.cloud_state import CloudState
+from orchestrator.emulator.records import Settings
+
+LOCK, TOKEN, STATE, ENDPOINT = "daemon.lock", "token", "state.json", "daemon.json"
+ENVIRONMENT = "TPUJOB_EMULATOR_"
+LOCK_TRIES, LOCK_PAUSE_S = 20, 0.01
+DELAYS = ("provision_s", "stop_s", "start_s", "delete_s")
+
+
+class AlreadyRunning(RuntimeError):
+    """Another daemon holds this state directory."""
+
+
+class Store:
+    """Opening it takes the lock; the lock is held until the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory = directory.resolve()
+        if self.directory.stat().st_uid != os.getuid():
+            raise PermissionError(f"{self.directory} belongs to another user.")
+        self.directory.chmod(0o700)
+        self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        self._take_lock()
+        self.token = self._token()
+
+    def _take_lock(self) -> None:
+        """Several tries, because a client that asks "is it running?" holds the lock for an instant."""
+        for _ in range(LOCK_TRIES):
+            try:
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(LOCK_PAUSE_S)
+        raise AlreadyRunning(f"An emulator is already running in {self.directory}.")
+
+    def _token(self) -> str:
+        path = self.directory / TOKEN
+        if not path.exists():
+            self._write(TOKEN, secrets.token_urlsafe(32))
+        path.chmod(0o600)
+        return path.read_text().strip()
+
+    def load(self) -> CloudState:
+        """The state of the last daemon, or an empty cloud. Delays named in the environment outrank saved ones."""
+        path = self.directory / STATE
+        state = CloudState.load(json.loads(path.read_text())) if path.exists() else CloudState(secrets.token_hex(16))
+        set_delays_from(os.environ, state.settings)
+        return state
+
+    def save(self, state: CloudState) -> None:
+        self._write(STATE, json.dumps(state.dump(), separators=(",", ":")))
+
+    def announce(self, url: str) -> None:
+        """Clients find the daemon by this file; it is written when the daemon answers."""
+        self._write(ENDPOINT, json.dumps({"url": url, "pid": os.getpid()}))
+
+    def withdraw(self) -> None:
+        (self.directory / ENDPOINT).unlink(missing_ok=True)
+
+    def _write(self, name: str, text: str) -> None:
+        temporary = self.directory / f"{name}.new"
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        temporary.replace(self.directory / name)
+
+
+def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Settings) -> None:
+    for name in DELAYS:
+        text = environment.get(ENVIRONMENT + name.upper())
+        if text is not None:
+            value = float(text)
+            if not 0 <= value < 1e6:
+                raise ValueError(f"{ENVIRONMENT}{name.upper()} must be a number of seconds, not {text!r}.")
+            setattr(settings, name, value)

@@ -1,0 +1,123 @@
+"""The TPU VMs of one node: for each worker a home directory, an SSH server, a metadata server and local processes.
+
+The driver switches them on and off and erases them; after `off` or `erase` no process and no open port is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.emulator import processes
+from orchestrator.emulator.metadata_server import MetadataServer, hostname
+from orchestrator.emulator.records import Host, Node
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.ssh_server import SshServer
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROFILE = "# Login shells reset PATH; the emulated VM's Python is the one that runs the emulator.\nexport PATH={path}\n"
+
+
+class Worker:
+    """One TPU VM."""
+
+    def __init__(self, node: Node, index: int, directory: Path, published: Callable[[], None]) -> None:
+        self.node, self.index, self.directory = node, index, directory
+        self.home = directory / "home"
+        self.metadata = MetadataServer(node, index, published)
+        self.metadata_port = 0
+        self.ssh: SshServer | None = None
+
+    async def on(self, before: Host | None) -> Host:
+        """Open the doors, at the same ports as before where they are free."""
+        from orchestrator.emulator.ssh_server import SshServer
+
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / ".profile").write_text(PROFILE.format(path=_path()))
+        self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
+        self.ssh = SshServer(
+            self.directory / "host_key", self.home, lambda: self.node.spec.get("metadata", {}), self.environment
+        )
+        port, key = await self.ssh.open(before.ssh_port if before else 0)
+        attributes = dict(before.attributes) if before else {}
+        attributes |= {
+            "hostkeys/ssh-ed25519": key,
+            "hostkeys/hostname": hostname(self.node, self.index),
+            "tpujob-emulator/ssh-port": str(port),
+        }
+        return Host(port, self.metadata_port, attributes)
+
+    async def close(self) -> None:
+        if self.ssh is not None:
+            await self.ssh.close()
+            self.ssh = None
+        await self.metadata.close()
+
+    def environment(self, user: str) -> Mapping[str, str]:
+        address = f"127.0.0.1:{self.metadata_port}"
+        return {
+            "HOME": str(self.home),
+            "USER": user,
+            "LOGNAME": user,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "PATH": _path(),
+            "GCE_METADATA_HOST": address,
+            "GCE_METADATA_IP": address,
+            "GCE_METADATA_ROOT": address,
+            processes.MARKER: marker(self.node),
+        }
+
+    def boot(self, script: str) -> subprocess.Popen[bytes]:
+        """Start the startup-script; its output goes to a file beside the home directory."""
+        path = self.directory / "startup-script"
+        path.write_text(script)
+        with (self.directory / "startup-script.log").open("ab") as log:
+            return subprocess.Popen(
+                ["/bin/bash", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                env=self.environment("root"),
+                start_new_session=True,
+            )
+
+
+class SliceHosts:
+    """All workers of one node."""
+
+    def __init__(self, node: Node, directory: Path, published: Callable[[], None]) -> None:
+        self.node, self.directory = node, directory
+        self.workers = [Worker(node, i, directory / f"worker{i}", published) for i in range(node.workers)]
+
+    async def on(self) -> list[Host]:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        before: list[Host | None] = [*self.node.hosts] or [None] * len(self.workers)
+        return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
+
+    async def off(self) -> None:
+        await asyncio.gather(*(worker.close() for worker in self.workers))
+        await asyncio.to_thread(processes.end_all, self.node.uid, self.directory)
+
+    async def erase(self) -> None:
+        await self.off()
+        await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
+
+    def boot(self, script: str) -> list[subprocess.Popen[bytes]]:
+        return [worker.boot(script) for worker in self.workers]
+
+
+def marker(node: Node) -> str:
+    return f"{node.project}/{node.zone}/{node.node_id}/{node.uid}"
+
+
+def _path() -> str:
+    return f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}"  # noqa: PTH120  not resolved: a virtual environment's own

@@ -1,0 +1,97 @@
+"""The state machine's values as the API's JSON, for each version of the API.
+
+Pure. Operations are strict, since google-cloud-tpu refuses an unknown `@type` or field inside them; enums are names,
+int64 are strings, times are RFC 3339.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.records import Host, Node, Operation
+from orchestrator.emulator.schema import NODE
+
+T = TypeVar("T")
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
+TYPES = "type.googleapis.com/google.cloud.tpu"
+
+
+def timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def node_json(node: Node, api_version: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"name": node.name, "state": node.state}
+    result |= {key: value for key, value in node.spec.items() if key in NODE.get(api_version, NODE["v2"])}
+    scheduling = result.get("schedulingConfig", {})
+    if api_version == "v2" and "provisioningModel" in scheduling:
+        result["schedulingConfig"] = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
+        result["schedulingConfig"]["spot"] = node.spot
+    result |= {"createTime": timestamp(node.created_at), "id": node.uid, "apiVersion": "V2"}
+    if node.state == "READY":
+        result["health"] = "HEALTHY"
+        endpoint = {"ipAddress": "127.0.0.1", "port": 8470, "accessConfig": {"externalIp": "127.0.0.1"}}
+        result["networkEndpoints"] = [endpoint for _ in node.hosts]
+    return result
+
+
+def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "@type": f"{TYPES}.{api_version}.OperationMetadata",
+        "createTime": timestamp(operation.created_at),
+        "target": operation.target,
+        "verb": operation.verb,
+        "cancelRequested": False,
+        "apiVersion": operation.api_version,
+    }
+    result: dict[str, Any] = {"name": operation.name, "metadata": metadata, "done": operation.done}
+    if operation.ended_at is None:
+        return result
+    metadata["endTime"] = timestamp(operation.ended_at)
+    if operation.error is not None:
+        result["error"] = operation.error
+    elif operation.response is not None:
+        result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | node_json(operation.response, api_version)
+    else:
+        result["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    return result
+
+
+def guest_attributes_json(hosts: Sequence[Host], workers: Sequence[str], query: str) -> dict[str, Any]:
+    """One entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
+    wanted = [hosts[int(w)] for w in workers if w.isascii() and w.isdigit() and int(w) < len(hosts)]
+    everyone = not [w for w in workers if w]  # gcloud sends [""] for all
+    entries = []
+    for host in hosts if everyone else wanted:
+        items = []
+        for path, value in sorted(host.attributes.items()):
+            namespace, _, key = path.partition("/")
+            if query.rstrip("/") in ("", namespace, path):
+                items.append({"namespace": namespace, "key": key, "value": value})
+        entries.append({"queryPath": query, "queryValue": {"items": items}})
+    return {"guestAttributes": entries}
+
+
+def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequence[T], str | None]:
+    """One page and the token of the next. Tokens are opaque to clients: the number of rows already given."""
+    start = 0
+    if token:
+        try:
+            start = int(base64.urlsafe_b64decode(token).decode().removeprefix("from:"))
+        except (binascii.Error, ValueError):
+            raise ApiError("INVALID_ARGUMENT", "The page token is invalid.") from None
+    try:
+        asked = int(size or 0)
+    except ValueError:
+        raise ApiError("INVALID_ARGUMENT", f'The page size "{size}" is not a number.') from None
+    if asked < 0 or start < 0:
+        raise ApiError("INVALID_ARGUMENT", "The page size must not be negative.")
+    end = start + min(asked or DEFAULT_PAGE, MAX_PAGE)
+    following = base64.urlsafe_b64encode(f"from:{end}".encode()).decode() if end < len(rows) else None
+    return rows[start:end], following
