@@ -112,20 +112,22 @@ def nearest(text: str, *, count: int = 3) -> list[str]:
     import difflib  # only a mistake needs it
 
     said = text.strip().lower()
+    if said.isdecimal():
+        return [name for name in reversed(types()) if name.endswith(f"-{said}")][:count]
     family, _, number = said.rpartition("-")
     family = {"v5e": "v5litepod", "v5lite": "v5litepod"}.get(family, family)
     kin = [kind.name for kind in _table().types.values() if kind.family == family]
-    if kin and number.isascii() and number.isdigit():
+    if kin and number.isdecimal():
         wanted = int(number[:9])
         return sorted(kin, key=lambda name: abs(int(name.rpartition("-")[2]) - wanted))[:count]
-    return kin[:count] or difflib.get_close_matches(said, types(), n=count, cutoff=0.5)
+    return kin[:count] or difflib.get_close_matches(said[:80], types(), n=count, cutoff=0.5)
 
 
 def nearest_place(text: str, *, count: int = 3) -> list[str]:
     """Zones and regions that somebody who wrote `text` may have meant."""
     import difflib
 
-    return difflib.get_close_matches(text.strip().lower(), regions() + zones(), n=count, cutoff=0.7)
+    return difflib.get_close_matches(text.strip().lower()[:80], regions() + zones(), n=count, cutoff=0.7)
 
 
 @dataclass(frozen=True, slots=True)

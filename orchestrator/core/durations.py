@@ -19,7 +19,7 @@ def parse_duration(text: str) -> float:
     """Seconds of `90s`, `30m`, `1h30m`, `1.5h`, `2d`. Raises ValueError with a sentence that says what to write."""
     match = _DURATION.fullmatch(text.strip())
     if not match or not any(match.groups()):
-        raise ValueError(f"a duration needs numbers with units, such as {_example(text.strip())}")
+        raise ValueError(f"write numbers with units, such as {_example(text.strip())}")
     return float(sum(float(match[unit]) * seconds for unit, seconds in _UNITS_S.items() if match[unit]))
 
 

@@ -23,6 +23,7 @@ MAX_LABELS = 64
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _BITS_PER_DIGIT = 5
 
+_RULE = "letters a-z, digits and `-`, a letter first and no `-` last"
 _NODE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _OWNER = re.compile(rf"[{_DIGITS}]{{6}}")
 _RUN = re.compile(rf"[{_DIGITS}]{{10}}")
@@ -82,13 +83,13 @@ def to_job_name(text: str) -> str:
 def job_name_problem(text: str) -> str | None:
     if len(text) > MAX_JOB_NAME_CHARS:
         return f"has {len(text)} characters; at most {MAX_JOB_NAME_CHARS} are allowed"
-    return None if _NODE.fullmatch(text) else _rule("a job name is made of", "; it starts with a letter")
+    return None if _NODE.fullmatch(text) else f"is not a job name: {_RULE}"
 
 
 def node_problem(text: str) -> str | None:
     if len(text) > MAX_NODE_CHARS:
         return f"has {len(text)} characters; a node name has at most {MAX_NODE_CHARS}"
-    return None if _NODE.fullmatch(text) else _rule("a node name is made of", "; it starts with a letter")
+    return None if _NODE.fullmatch(text) else f"is not a node name: {_RULE}"
 
 
 def project_problem(text: str) -> str | None:
@@ -122,10 +123,6 @@ def labels_problem(chosen: Mapping[str, str]) -> str | None:
         return f"{len(chosen)} labels; a node has at most {MAX_LABELS}"
     found = ((key, label_problem(key, value)) for key, value in chosen.items())
     return next((f"{key} {problem}" for key, problem in found if problem), None)
-
-
-def _rule(start: str, more: str) -> str:
-    return f"is not allowed: {start} lower-case letters, digits and `-`{more} and does not end with `-`"
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,95 @@
+"""Writes what the docs say about the job file out of its model: docs/job.schema.json and the tables of docs/job-file.md.
+
+Run it (`python docs/job_reference.py`) after changing `orchestrator/core/job.py`; a test fails until somebody does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core import job
+
+DOCS = Path(__file__).parent
+BEGIN, END = "<!-- keys: written by docs/job_reference.py -->", "<!-- end of keys -->"
+
+
+def schema_text() -> str:
+    return json.dumps(job.schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def page_text(page: str) -> str:
+    """The page with its tables renewed, and everything else as it was."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+
+
+def tables() -> str:
+    schema = job.schema()
+    return "\n".join(_table(name, section) for name, section in _sections(schema, schema, ""))
+
+
+def _sections(schema: dict[str, Any], section: dict[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The whole file, then each section in the order of the keys."""
+    yield name, section
+    for key, part in section["properties"].items():
+        if reference := _reference(part):
+            inner = schema["$defs"][reference.rpartition("/")[2]]
+            yield from _sections(schema, inner, f"{name}.{key}".lstrip("."))
+
+
+def _table(name: str, section: dict[str, Any]) -> str:
+    head = f"### `{name}:`\n\n{section['description']}\n" if name else "### The file\n"
+    rows = [f"| `{key}` | {_kind(part)} | {_default(part)} | {part['description']} |" for key, part in _items(section)]
+    return "\n".join([head, "| key | value | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _items(section: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return list(section["properties"].items())
+
+
+def _default(part: dict[str, Any]) -> str:
+    default = part.get("default")
+    return "" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _kind(part: dict[str, Any]) -> str:
+    if _reference(part):
+        return "section"
+    if "anyOf" in part:
+        kinds = [_kind(each) for each in part["anyOf"] if each.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "const" in part:
+        return f"`{part['const']}`"
+    if "enum" in part:
+        return ", ".join(f"`{choice}`" for choice in part["enum"])
+    return _PLAIN[part["type"]] + _bounds(part)
+
+
+_PLAIN = {
+    "string": "text",
+    "boolean": "`true` or `false`",
+    "integer": "whole number",
+    "number": "number",
+    "array": "list of texts",
+    "object": "names and texts",
+}
+
+
+def _bounds(part: dict[str, Any]) -> str:
+    words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {part[word]:,}" for word, sign in words.items() if word in part]
+    return f" {', '.join(bounds)}" if bounds else ""
+
+
+def _reference(part: dict[str, Any]) -> str | None:
+    return next((each["$ref"] for each in (part, *part.get("anyOf", ())) if "$ref" in each), None)
+
+
+if __name__ == "__main__":
+    (DOCS / "job.schema.json").write_text(schema_text(), encoding="utf-8")
+    page = DOCS / "job-file.md"
+    page.write_text(page_text(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,247 @@
+"""The job file: what somebody wants to run, and on which TPU. `load` turns its text into a JobSpec or lists every mistake.
+
+These models are the only definition of the file: validation, the JSON Schema that editors complete from, and the table in
+docs/job-file.md all come from them. Pure: whether a directory exists is checked by whoever ships it, with
+`JobSpec.mistake` to point at the line. Importing me costs pydantic and yaml, so the CLI does it inside commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import WithJsonSchema as Shape
+
+from orchestrator import catalog
+from orchestrator.core import job_rules as rules
+from orchestrator.core import names, yaml_source
+from orchestrator.core.job_mistakes import Sections, explain
+from orchestrator.core.job_schema import schema_of
+from orchestrator.core.placement import shown
+from orchestrator.core.yaml_source import Mistake, Path, Source
+from orchestrator.errors import JobSpecError
+
+MAX_REPORTED = 20
+
+# `train:` with nothing below it means the default training, not its absence.
+_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits")
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT, "minItems": 1}
+_TEXT_OR_TEXTS: dict[str, Any] = {"anyOf": [_TEXT, _TEXTS]}
+_ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}
+_OR_NULL: dict[str, Any] = {"anyOf": [_TEXT, _TEXTS, {"type": "null"}]}
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Directory = Annotated[str, AfterValidator(rules.directory)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Tpu(_Section):
+    """Which TPU to ask for."""
+
+    accelerator: Annotated[str, BeforeValidator(rules.accelerator)] = Field(
+        default="v5litepod-8", description="Accelerator type, as in the Cloud TPU API."
+    )
+    zone: Annotated[tuple[str, ...], BeforeValidator(rules.places), Shape(_OR_NULL)] = Field(
+        default=(),
+        description="Zone, region (its zones that offer the type) or a list of them (or `a, b`), tried in order. "
+        "Left out: the zone of your settings, else every zone that offers the type.",
+    )
+    runtime: Annotated[str, AfterValidator(rules.runtime)] | None = Field(
+        default=None, description="Runtime version (the VM image). Left out: the usual one for the accelerator type."
+    )
+    spot: bool = Field(default=False, description="Ask for spot capacity: cheaper, and may be taken away at any time.")
+    unlisted: bool = Field(default=False, description="Allow types and zones that are newer than tpujob's own table.")
+
+    @property
+    def runtime_version(self) -> str:
+        """The runtime to ask for: the job's own, else the accelerator type's default."""
+        kind = catalog.lookup(self.accelerator)
+        return self.runtime or (kind.default_runtime if kind else "")
+
+
+class Emulated(_Section):
+    """A smaller slice of the training, used only on the emulated Cloud TPU and said in log and artifacts."""
+
+    cores: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="Processes that stand for all cores of the TPU."
+    )
+    examples: Count | None = Field(default=None, description="Use only so many training examples.")
+    epochs: Count | None = Field(default=None, description="Train for so many epochs.")
+
+
+class Train(_Section):
+    """The built-in training: an image classifier on every core of the slice."""
+
+    model: Literal["mnist_cnn"] = Field(
+        default="mnist_cnn", description="The network: the CNN of the PyTorch MNIST example."
+    )
+    dataset: Literal["mnist", "fashion-mnist", "synthetic"] = Field(default="mnist", description="What to learn.")
+    data_dir: Directory | None = Field(
+        default=None,
+        description="Directory with the IDX files, relative to this file; shipped with the job. Left out: download.",
+    )
+    fallback: Literal["synthetic"] | None = Field(
+        default=None, description="What to learn when the data set cannot be had; left out: fail."
+    )
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = Field(default=5, description="Passes over the training examples.")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=128, description="Examples per step over all cores together (the global batch)."
+    )
+    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(_ALL_OR_NUMBER)] = Field(
+        default="all", description="`all` cores of the slice, or a number of them."
+    )
+    lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(default=0.05, description="Learning rate.")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Momentum of `sgd`.")
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="Optimizer.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(default=1, description="Same seed, same losses.")
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="`bf16` uses autocast.")
+    examples: Count | None = Field(default=None, description="Use only so many training examples. Left out: all.")
+    eval: bool = Field(default=True, description="Measure accuracy on all test examples.")
+    checkpoint: bool = Field(default=True, description="Write the trained weights.")
+    timing: Literal["stamped", "drained"] = Field(
+        default="stamped", description="`drained` waits for the device after each step, for tables with a spread."
+    )
+    emulated: Emulated = Field(default=Emulated(), description="Overrides on the emulated Cloud TPU.")
+
+    def config(self, *, data_dir: str | None) -> dict[str, Any]:
+        """What the payload reads as train.json. `data_dir` is where the data lies on the worker, if it was shipped."""
+        return {**self.model_dump(mode="json"), "data_dir": data_dir}
+
+
+class Limits(_Section):
+    """Where the job ends, whatever happens."""
+
+    max_duration: Annotated[
+        float,
+        BeforeValidator(rules.max_duration),
+        Shape({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$", "default": "24h"}),
+    ] = Field(default=86400.0, description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m.")
+
+    @property
+    def max_duration_s(self) -> float:
+        return self.max_duration
+
+
+class JobSpec(_Section):
+    """A job that is well-formed; nothing about it has been asked of a cloud yet."""
+
+    name: Annotated[str, AfterValidator(rules.job_name)] = Field(
+        default="", description="Lower-case letters, digits and `-`, at most 40. Left out: the file's name."
+    )
+    tpu: Tpu = Field(default=Tpu(), description="The TPU to run on.")
+    train: Train | None = Field(default=None, description="The built-in training. A job has either this or `command`.")
+    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(_TEXT_OR_TEXTS)] = Field(
+        default=None, description="What bash runs on every worker: text, or a list of arguments."
+    )
+    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(_OR_NULL)] = Field(
+        default=None,
+        description="Commands that prepare a worker before the job. Left out: nothing for `command:`; "
+        "for `train:` an environment with torch_xla.",
+    )
+    env: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of the job. `${env:NAME}` is replaced by your own variable NAME.",
+    )
+    code: Directory | None = Field(
+        default=None, description="Directory to ship, relative to this file; the job starts in a copy of it."
+    )
+    artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(), description="Patterns of files to bring back besides what the job writes to $TPUJOB_ARTIFACTS."
+    )
+    limits: Limits = Field(default=Limits(), description="What the job may use at most.")
+
+    _file: str = PrivateAttr("job")
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    def mistake(self, path: Path, text: str) -> str:
+        """A line about a place of the file, for checks that need more than the file: `job.yaml:7: code: is not there`."""
+        return _line(self._file, Mistake(self._source.line(path), path, text))
+
+    def warnings(self) -> list[str]:
+        """Lines about what is allowed and rarely wanted."""
+        return [self.mistake(path, text) for path, text in rules.env_warnings(self.env)]
+
+
+def load(text: str | bytes, *, path: str) -> JobSpec:
+    """The job that `text` describes. `path` stands in messages and gives a nameless job its name."""
+    source = yaml_source.read(text)
+    mistakes = list(source.mistakes)
+    data = _with_sections(source.data)
+    spec: JobSpec | None = None
+    if () not in source.spoilt:
+        try:
+            spec = JobSpec.model_validate(data)
+        except ValidationError as error:
+            mistakes += explain(error, source, _sections())
+        mistakes += list(_unsaid(rules.whole(data), source, mistakes))
+    if mistakes or spec is None:
+        lines = [_line(path, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
+        more = [f"{path}: and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
+        hint = f"`tpujob plan {path}` checks a file without creating anything"
+        raise JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
+    if not spec.name:
+        spec = spec.model_copy(update={"name": names.to_job_name(PurePath(path).stem)})
+    spec._file, spec._source = path, source
+    return spec
+
+
+def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The job's environment with each `${env:NAME}` replaced. The result may hold secrets: never print or store it."""
+    missing: list[str] = []
+    for name, value in spec.env.items():
+        for wanted in dict.fromkeys(rules.ENV_REFERENCE.findall(value)):
+            if wanted not in environ:
+                missing.append(
+                    spec.mistake(("env", name), f"your variable {wanted} is not set; export it, or remove this")
+                )
+    if missing:
+        raise JobSpecError(missing)
+    return {
+        name: rules.ENV_REFERENCE.sub(lambda reference: environ[reference[1]], value)
+        for name, value in spec.env.items()
+    }
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of the file, for editors."""
+    return schema_of(JobSpec.model_json_schema(), empty_is_default=_EMPTY_IS_DEFAULT)
+
+
+def _with_sections(data: Mapping[str, Any]) -> dict[str, Any]:
+    filled = {key: {} if value is None and key in _EMPTY_IS_DEFAULT else value for key, value in data.items()}
+    if isinstance(train := filled.get("train"), Mapping) and "emulated" in train and train["emulated"] is None:
+        filled["train"] = {**train, "emulated": {}}
+    return filled
+
+
+def _unsaid(found: Iterable[tuple[Path, str]], source: Source, said: list[Mistake]) -> Iterator[Mistake]:
+    """Mistakes at places that nothing has been said about yet: a second remark on one value is seldom news."""
+    places = {mistake.path for mistake in said}
+    unknown = {str(path[0]) for path in places if len(path) == 1}
+    for path, text in found:
+        about_nothing = path == () and unknown  # perhaps `comand:` was meant, which has its own line already
+        if path not in places and not about_nothing and not source.is_spoilt(path):
+            places.add(path)
+            yield Mistake(source.line(path), path, text)
+
+
+def _sections() -> Sections:
+    return {
+        (): list(JobSpec.model_fields),
+        ("tpu",): list(Tpu.model_fields),
+        ("train",): list(Train.model_fields),
+        ("train", "emulated"): list(Emulated.model_fields),
+        ("limits",): list(Limits.model_fields),
+    }
+
+
+def _line(file: str, mistake: Mistake) -> str:
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in mistake.path).lstrip(".")
+    return f"{file}:{mistake.line}: {field}: {mistake.text}" if field else f"{file}:{mistake.line}: {mistake.text}"

@@ -1,0 +1,237 @@
+"""The rules of a job file that a type cannot say, each a function that ends in advice. Pure; `core.job` calls me.
+
+Rules for one value raise ValueError with the rest of a sentence. Rules that look at several values, or at many alike,
+yield (path, sentence) pairs, so that every mistake is reported at its own line and all of them at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator import catalog
+from orchestrator.core import names, placement
+from orchestrator.core.durations import parse_duration
+from orchestrator.core.placement import shown
+from orchestrator.core.yaml_source import Path
+
+MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0
+MAX_PATTERNS = 100
+
+ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
+_RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
+_RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
+
+# The shapes of keys that people paste: Google, GitHub, GitLab, AWS, Hugging Face, OpenAI and Slack, PEM, JWT, bearer tokens.
+_SECRET_TEXT = re.compile(
+    r"ya29\.|AIza[\w-]{30}|\bgh[pousr]_\w{20}|github_pat_\w{20}|glpat-[\w-]{16}|\bAKIA[0-9A-Z]{16}|\bhf_\w{20}"
+    r"|\bsk-[\w-]{20}|\bxox[abprs]-[\w-]{10}|-----BEGIN [A-Z ]*PRIVATE KEY|\beyJ[\w-]{10,200}\.[\w-]{10}|\bBearer [\w.-]{16}"
+)
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.I
+)
+_SECRET_VALUE = re.compile(r"(?=.*\d)[^\s/$]{16,}")
+
+
+def job_name(text: str) -> str:
+    if problem := names.job_name_problem(text):
+        raise ValueError(f"`{shown(text)}` {problem}; for example `{names.to_job_name(text)}`")
+    return text
+
+
+def accelerator(value: Any) -> Any:
+    """Only its kind: whether such a type exists depends on `unlisted`."""
+    if isinstance(value, str):
+        return value
+    raise ValueError(placement.accelerator_problem(shown(str(value))))
+
+
+def places(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return placement.split_places(value)
+    if isinstance(value, list) and all(isinstance(place, str) for place in value):
+        return tuple(place.strip() for place in value)
+    if value is None:
+        return ()
+    raise ValueError("expected a zone, a region or a list of them, such as us-central1-a")
+
+
+def runtime(text: str) -> str:
+    if not _RUNTIME.fullmatch(text):
+        raise ValueError(f"`{shown(text)}` is not a runtime version; they look like v2-alpha-tpuv5-lite")
+    return text
+
+
+def cores(value: Any) -> Any:
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"expected `all` or a number of cores from 1 on, not `{shown(_number(value))}`")
+
+
+def directory(text: str) -> str:
+    """Its form only: whether it is there is the business of whoever ships it."""
+    if not text.strip():
+        raise ValueError("is empty; name a directory relative to this file, such as `.`, or remove the key")
+    if text.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", text):
+        raise ValueError(f"`{shown(text)}` is not relative to this file; write a path such as `src` or `../src`")
+    return text
+
+
+def shell_text(value: Any) -> str:
+    """A command as bash runs it: text as it is, a list as the arguments of one program."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value:
+        for number, word in enumerate(value, 1):
+            if not isinstance(word, str):
+                raise ValueError(f"argument {number} of the list is not text; write it in quotes: {_quoted(word)}")
+        if value[0].strip():
+            return shlex.join(value)
+    if isinstance(value, (str, list)) or value is None:
+        raise ValueError("is empty; write what to run, such as `python train.py`")
+    raise ValueError("expected a command as text, or a list of its arguments")
+
+
+def commands(value: Any) -> tuple[str, ...] | None:
+    """`setup:`, one command or several."""
+    if value is None:
+        return None
+    each = value if isinstance(value, list) else [value]
+    for number, command in enumerate(each, 1):
+        if not isinstance(command, str) or not command.strip():
+            raise ValueError(f"command {number} is not text that could be run; write one command per list item")
+    return tuple(each)
+
+
+def max_duration(value: Any) -> float:
+    written = _number(value)
+    try:
+        seconds = parse_duration(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} (6m to 7d)") from None
+    if not MIN_DURATION_S <= seconds <= MAX_DURATION_S:
+        raise ValueError(f"`{shown(written)}` is not between 6m and 7d; write for example 2h")
+    return seconds
+
+
+def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Rules about several values of the file, on data whose types may still be wrong."""
+    yield from _train_or_command(data)
+    yield from _tpu(_mapping(data, "tpu"), _mapping(data, "train"))
+    yield from _env(_mapping(data, "env"))
+    yield from _artifacts(data.get("artifacts"))
+    yield from _secrets(data, ())
+
+
+def env_warnings(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    for name in env:
+        if _RISKY_ENV.fullmatch(name):
+            yield ("env", name), "changes how programs on the worker start; remove it if the job does not need it"
+
+
+def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if "train" in data and "command" in data:
+        yield ("command",), "a job has either `train:` or `command:`, not both; remove one of them"
+    elif "train" not in data and "command" not in data:
+        yield (), "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"
+
+
+def _tpu(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    unlisted = tpu.get("unlisted") is True
+    kind = tpu.get("accelerator", "v5litepod-8")
+    if not isinstance(kind, str):
+        return
+    problem = placement.accelerator_problem(kind, unlisted=unlisted)
+    if problem:
+        yield ("tpu", "accelerator"), problem
+    elif not catalog.lookup(kind) and tpu.get("runtime") is None:
+        yield ("tpu", "runtime"), f"{kind} is not in the catalog, so it has no default runtime; name one here"
+    yield from _zones(tpu.get("zone"), kind, unlisted=unlisted)
+    known, wanted = catalog.lookup(kind), train.get("cores")
+    if known and isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > known.cores:
+        yield ("train", "cores"), f"{kind} has {known.cores} cores, not {wanted}; write at most {known.cores}, or `all`"
+
+
+def _zones(zone: Any, kind: str, *, unlisted: bool) -> Iterator[tuple[Path, str]]:
+    if zone == [] or (isinstance(zone, str) and not placement.split_places(zone)):
+        yield ("tpu", "zone"), "is empty; name a zone or region, or remove the key to take any zone that has the type"
+    each: list[tuple[Path, Any]] = [(("tpu", "zone", number), place) for number, place in enumerate(_list(zone))]
+    if isinstance(zone, str):
+        each = [(("tpu", "zone"), place) for place in placement.split_places(zone)]
+    for path, place in each:
+        if isinstance(place, str) and (problem := placement.place_problem(place.strip(), kind, unlisted=unlisted)):
+            yield path, problem
+
+
+def _env(env: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    for name, value in env.items():
+        path = ("env", name)
+        if not _ENV_NAME.fullmatch(name):
+            yield path, "is not a variable name; use letters, digits and `_`, not a digit first"
+        elif _RESERVED_ENV.fullmatch(name):
+            yield path, "is set by tpujob on every worker; choose another name"
+        if not isinstance(value, str):
+            continue
+        if "\n" in value:
+            yield path, "has a line break in its value; write the value on one line"
+        if "${env:" in ENV_REFERENCE.sub("", value):
+            yield path, "has a `${env:` that names no variable; write ${env:NAME}"
+        elif _SECRET_NAME.search(name) and not ENV_REFERENCE.search(value) and _SECRET_VALUE.fullmatch(value):
+            yield path, _keep_out(name)
+
+
+def _artifacts(patterns: Any) -> Iterator[tuple[Path, str]]:
+    if len(_list(patterns)) > MAX_PATTERNS:
+        yield ("artifacts",), f"has {len(patterns)} patterns; write at most {MAX_PATTERNS}, with wildcards"
+    for number, pattern in enumerate(_list(patterns)):
+        if not isinstance(pattern, str):
+            continue
+        if not pattern.strip():
+            yield ("artifacts", number), "is empty; write a pattern such as `out/*.json`"
+        elif pattern.startswith(("/", "~")) or "\\" in pattern or ".." in pattern.split("/"):
+            why = f"`{shown(pattern)}` leaves the job's directory; write a pattern below it, such as `out/*.json`"
+            yield ("artifacts", number), why
+
+
+def _secrets(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Every text of the file: keys belong in the environment, and only `env:` reads that."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _secrets(part, (*path, key))
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _secrets(part, (*path, number))
+    elif isinstance(value, str):
+        if _SECRET_TEXT.search(value):
+            yield path, _keep_out(str(path[-1]) if path[:1] == ("env",) else "TOKEN")
+        if "${env:" in value and path[:1] != ("env",):
+            yield path, "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"
+
+
+def _keep_out(name: str) -> str:
+    return f"looks like a secret, and files are shared; export it and write `env: {{{shown(name)}: ${{env:{shown(name)}}}}}`"
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _quoted(value: Any) -> str:
+    return f'"{shown(_number(value))}"' if isinstance(value, (int, float)) else '"…"'
+
+
+def _number(value: Any) -> str:
+    """As a file says it: `true`, `null`, 3, 1e+09, .inf."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value:g}".replace("inf", ".inf").replace("nan", ".nan") if isinstance(value, float) else str(value)
