@@ -1,0 +1,57 @@
+"""The SSH key of one run: made here, published in the node's metadata, gone with the run's directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+
+COMMENT = "tpujob"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    private_path: Path
+    public_line: str  # "ssh-ed25519 AAAA… tpujob"
+
+
+def create_key(directory: Path) -> KeyPair:
+    """A new ed25519 key in `directory`, or the one that an earlier try of the same run left there."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    path = directory / "id_ed25519"
+    if path.exists():
+        return _existing(path)
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(text)
+        os.fsync(file.fileno())
+    draft.rename(path)
+    return _existing(path)
+
+
+def _existing(path: Path) -> KeyPair:
+    from cryptography.hazmat.primitives import serialization as form
+
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"{path} can be read by others", hint=f"chmod 600 {path}")
+    try:
+        key = form.load_ssh_private_key(path.read_bytes(), password=None)
+    except ValueError as error:
+        raise ConfigError(f"{path} is not an SSH key: {error}") from error
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH).decode()
+    return KeyPair(path, f"{public} {COMMENT}")
+
+
+def ssh_keys_metadata(user: str, public_line: str) -> str:
+    """The value of the node metadata key `ssh-keys` that lets `user` in with this key."""
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
+        raise ConfigError(f"{user!r} is not a usable login name", hint="letters a-z, digits, - and _ are, 32 at most")
+    return f"{user}:{public_line}"

@@ -1,0 +1,64 @@
+"""The log and the state of a phase as a stream, from any byte of the log on.
+
+`follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` says that the road is open. The
+last frame is a status that is final. A stream that ends without one was cut, and says nothing about the phase:
+`remote.follow` asks again from the next byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .phase import Phase
+from .wire import frame, reply
+
+HEARTBEAT_S = 2.0
+LOOK_S = 0.04  # between two looks at the log
+LOOK_IDLE_S = 0.2  # after ten seconds of silence
+PIECE_BYTES = 65536
+
+
+def follow(attempt: str, name: str, offset_text: str) -> None:
+    phase, offset = Phase(attempt, name), int(offset_text)
+    reply({"stream": "log"})
+    told = ""
+    spoke_at = moved_at = time.monotonic()
+    while True:
+        status = phase.status()  # before the log: once this is final, no byte is still to come
+        limit = status["log_size"] if status["state"] == "exited" else None
+        for piece in _log_after(phase.dir / "log", offset, limit):
+            frame(b"L", piece)
+            offset += len(piece)
+            spoke_at = moved_at = time.monotonic()
+        if limit is not None and offset != limit:
+            status = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}
+        if status["state"] != told:
+            frame(b"S", json.dumps(status).encode())
+            told = status["state"]
+        if told in ("exited", "lost", "none"):
+            return
+        if time.monotonic() - spoke_at >= HEARTBEAT_S:
+            frame(b"L", b"")
+            spoke_at = time.monotonic()
+        time.sleep(LOOK_S if time.monotonic() - moved_at < 10 else LOOK_IDLE_S)
+
+
+def _log_after(path: Path, offset: int, limit: int | None) -> Iterator[bytes]:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.lseek(fd, offset, os.SEEK_SET)
+        while True:
+            piece = os.read(fd, PIECE_BYTES if limit is None else max(0, min(PIECE_BYTES, limit - offset)))
+            if not piece:
+                return
+            yield piece
+            offset += len(piece)
+    finally:
+        os.close(fd)

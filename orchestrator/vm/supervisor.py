@@ -1,0 +1,234 @@
+"""The supervisor of a phase on a worker: starts it once, outlives every connection, and writes down how it ended.
+
+Its promises: a phase starts at most once, however often and however brokenly it is asked to; its exit code and the size
+of its log are on disk before its lock is dropped; and when it has ended, nothing that it started is left running.
+`remote.fleet` calls `start` and `stop` over SSH, on every worker, and again after every cut connection.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import tree
+from .phase import Phase, boot_id, bundle_path, private
+from .wire import reply
+
+LEFTOVER_GRACE_S = 2.0  # for what a job left running when its main process ended by itself
+SHUTDOWN_GRACE_S = 5.0  # the machine itself is going down
+START_WAIT_S = 300.0  # while another launcher unpacks a large bundle
+STOP_WAIT_S = 15.0  # beyond its grace
+PR_SET_CHILD_SUBREAPER = 36
+
+# The main process waits here until started.json is on disk; if the supervisor dies before, it reads the end and ends.
+GATE = 'umask 022; read -r go && exec bash -- "$0" </dev/null'
+
+
+def start() -> None:
+    """The request comes on stdin: it holds secrets, and an argument list is public. A second start changes nothing."""
+    request = json.loads(sys.stdin.buffer.read())
+    phase = Phase(request["attempt"], request["phase"])
+    phase.dir.mkdir(parents=True, exist_ok=True)
+    lock = _lock_to_start(phase)
+    if lock is None:
+        reply({"started": False})
+        return
+    news, tell = os.pipe()
+    if os.fork() == 0:
+        os.close(news)
+        _daemonise(phase.dir)
+        _supervise(phase, request, tell)
+    os.close(tell)
+    os.close(lock)  # the supervisor inherited it: the lock goes from hand to hand without a gap
+    with os.fdopen(news, "rb") as pipe:
+        said = pipe.read()
+    reply(json.loads(said) if said else {"error": "the supervisor ended before it could start the phase"})
+
+
+def _lock_to_start(phase: Phase) -> int | None:
+    """None: it was started already. A busy lock alone says nothing (it may be a short look): only started.json does."""
+    deadline = time.monotonic() + START_WAIT_S
+    while phase.read("started.json") is None:
+        lock = phase.lock(fcntl.LOCK_EX)
+        if lock is not None:
+            if phase.read("started.json") is None:
+                return lock
+            os.close(lock)
+            break
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"another launcher holds the lock since {START_WAIT_S:.0f} s")
+        time.sleep(0.01)
+    return None
+
+
+def _daemonise(directory: Path) -> None:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(directory / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for fd, target in ((null, 0), (null, 1), (errors, 2)):
+        os.dup2(fd, target)
+
+
+def _supervise(phase: Phase, request: dict[str, Any], tell: int) -> NoReturn:
+    code = 1
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            unpack(phase, request.get("bundle_sha256"))
+            supervisor = Supervisor(phase, request)
+        except Exception as error:
+            _say(tell, {"error": f"{type(error).__name__}: {error}"})
+            raise
+        _say(tell, {"started": True})
+        supervisor.watch()
+        code = 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)  # never back into the launcher's code; the lock is dropped here
+
+
+def _say(fd: int, word: dict[str, Any]) -> None:
+    try:
+        os.write(fd, json.dumps(word).encode())
+    except BrokenPipeError:
+        sys.stderr.write("the launcher was gone before it could be told\n")
+    os.close(fd)
+
+
+def unpack(phase: Phase, bundle_sha256: str | None) -> None:
+    """The bundle into `work/`, once per attempt. Its content was checked against its name when it arrived."""
+    work = phase.run / "work"
+    (phase.run / "artifacts").mkdir(exist_ok=True)
+    if work.exists():
+        return
+    draft = phase.run / f".work.{os.getpid()}"
+    draft.mkdir()
+    if bundle_sha256 is not None:
+        with tarfile.open(bundle_path(bundle_sha256)) as tar:
+            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            tar.extractall(draft, **safely)  # noqa: S202 (our own archive, its hash checked)
+    try:
+        draft.rename(work)
+    except OSError:
+        if not work.exists():
+            raise
+        shutil.rmtree(draft)  # another phase was first
+
+
+class Supervisor:
+    """Made by starting the phase; `watch` returns when nothing of it is left and exit.json is written."""
+
+    def __init__(self, phase: Phase, request: dict[str, Any]) -> None:
+        self.phase = phase
+        self.main_status: int | None = None
+        self.going_down = False
+        with open(phase.dir / "script", "w", opener=private) as file:
+            file.write(request["script"])
+        public = {key: value for key, value in request.items() if key not in ("env", "script")}
+        phase.write("request.json", dict(public, env=sorted(request["env"])))  # names only: the values are secret
+        with open(phase.dir / "log", "ab", opener=private) as log:
+            child = subprocess.Popen(
+                ["bash", "-c", GATE, str(phase.dir / "script")],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=phase.run / "work",
+                env=self._environment(request["env"]),
+                start_new_session=True,
+            )
+        self.main, self.started_at = child.pid, time.time()
+        phase.write("started.json", {"pid": self.main, "started_at": self.started_at, "boot": boot_id()})
+        assert child.stdin is not None
+        child.stdin.write(b"go\n")
+        child.stdin.close()
+        child.returncode = 0  # `reap` waits for it, not Popen
+
+    def _environment(self, asked: dict[str, str]) -> dict[str, str]:
+        phase = self.phase
+        environment = dict(os.environ, PYTHONUNBUFFERED="1")  # a log that lags by a buffer helps nobody
+        environment["TPUJOB_ARTIFACTS"] = str(phase.run / "artifacts")
+        environment.update(asked)
+        environment.update({tree.MARK: str(phase.dir), "TPUJOB_ATTEMPT": phase.attempt})
+        return environment
+
+    def watch(self) -> None:
+        """Until the main process ended or somebody asked for the end; then end the rest, and write down how it went."""
+        wake, waker = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "going_down", True))
+        stop = None
+        while not self.reap() and stop is None:
+            if select.select([wake], [], [], 0.1)[0]:
+                os.read(wake, 4096)
+            stop = {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.phase.read("stop.json")
+        tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"]))
+        self._write_exit(stopped=stop is not None)
+
+    def _write_exit(self, *, stopped: bool) -> None:
+        status = self.main_status
+        died_of = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+        rc = None if status is None else 128 + died_of if died_of is not None else os.WEXITSTATUS(status)
+        with (self.phase.dir / "log").open("rb") as log:
+            os.fsync(log.fileno())
+            log_size = os.fstat(log.fileno()).st_size
+        ended = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
+        self.phase.write("exit.json", dict(ended, rc=rc, signal=died_of, stopped=stopped))
+
+    def reap(self) -> bool:
+        """Collect every child that ended, orphans too. True once the main process is among them."""
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                if pid == self.main:
+                    self.main_status = status
+                pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        return self.main_status is not None
+
+    def members(self) -> set[int]:
+        self.reap()
+        mark = f"{tree.MARK}={self.phase.dir}".encode()
+        return tree.members(mark, session=self.main, supervisor=os.getpid())
+
+
+def stop(attempt: str, name: str, grace_s: str) -> None:
+    """Ask the supervisor; if it is dead or stuck, do its work. Returns when nothing of the phase is left running."""
+    phase = Phase(attempt, name)
+    if phase.alive():
+        phase.write("stop.json", {"grace_s": float(grace_s)})
+        deadline = time.monotonic() + float(grace_s) + STOP_WAIT_S
+        while phase.alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    status = phase.status()
+    if status["state"] in ("lost", "running"):
+        started = phase.read("started.json") or {}
+        pid = int(started.get("pid", 0))
+        # After a reboot, or where its process id has a new owner, the session of the dead main process proves nothing.
+        ours = started.get("boot") == boot_id() and _is_marked_or_gone(pid, phase)
+        mark = f"{tree.MARK}={phase.dir}".encode()
+        status["ended"] = tree.end(lambda: tree.members(mark, session=pid if ours else 0), float(grace_s))
+    reply(status)
+
+
+def _is_marked_or_gone(pid: int, phase: Phase) -> bool:
+    mark = f"{tree.MARK}={phase.dir}".encode()
+    return all(process.marked for process in tree.processes(mark) if process.pid == pid)

@@ -1,0 +1,83 @@
+"""Everything that a phase started, found and ended.
+
+A process belongs to a phase by its environment, by its session, or by descent from one that does. One of the three holds
+even for who clears the environment or calls setsid, as long as the supervisor lives: it is a subreaper, so that orphans
+become its children. Used by the supervisor, and by `stop` for what a killed supervisor left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+MARK = "TPUJOB_PHASE_DIR"  # in the environment of everything a phase starts; its value is unique on the machine
+STUCK_S = 10.0  # a process that outlives SIGKILL for so long hangs in the kernel
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    marked: bool
+
+
+def processes(mark: bytes) -> list[Process]:
+    """Every living process of this user. Zombies need no killing."""
+    if not Path("/proc/self/stat").exists():
+        return _processes_from_ps()
+    found = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            if path.stat().st_uid != os.geteuid():
+                continue
+            stat = (path / "stat").read_bytes().rpartition(b")")[2].split()
+            environ = (path / "environ").read_bytes()
+        except OSError:  # it has just ended, or is not ours to look at
+            continue
+        if stat[0] not in (b"Z", b"X"):
+            found.append(Process(int(path.name), int(stat[1]), int(stat[3]), mark in environ.split(b"\0")))
+    return found
+
+
+def _processes_from_ps() -> list[Process]:
+    """Where there is no /proc the environment cannot be read: groups and descent must do."""
+    text = subprocess.check_output(["ps", "-x", "-o", "pid=,ppid=,pgid=,stat="], universal_newlines=True)
+    rows = [line.split() for line in text.splitlines()]
+    return [Process(int(row[0]), int(row[1]), int(row[2]), False) for row in rows if not row[3].startswith("Z")]
+
+
+def members(mark: bytes, *, session: int = 0, supervisor: int = 0) -> set[int]:
+    everyone = processes(mark)
+    inside = {p.pid for p in everyone if p.marked}
+    inside |= {p.pid for p in everyone if (session and p.session == session) or (supervisor and p.parent == supervisor)}
+    born = inside
+    while born:
+        born = {p.pid for p in everyone if p.parent in inside} - inside
+        inside |= born
+    return inside - {os.getpid()}
+
+
+def end(find: Callable[[], set[int]], grace_s: float) -> bool:
+    """TERM, and after the grace KILL, to all that `find` finds, also what is started meanwhile. True: none is left."""
+    deadline = time.monotonic() + grace_s
+    asked: set[int] = set()
+    while True:
+        found = find()
+        if not found:
+            return True
+        late = time.monotonic() >= deadline
+        if time.monotonic() > deadline + STUCK_S:
+            return False
+        for pid in found if late else found - asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        asked |= found
+        time.sleep(0.02)

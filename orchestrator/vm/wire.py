@@ -1,0 +1,27 @@
+"""How the agent on a worker answers: lines `tpujob:{json}`, and frames for streams.
+
+The prefix tells our answers from what a login shell prints before them. Everything goes to stdout without a buffer, so
+that a cut connection is noticed at the next write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+PREFIX = b"tpujob:"
+
+
+def reply(value: dict[str, Any]) -> None:
+    write(PREFIX + json.dumps(value).encode() + b"\n")
+
+
+def frame(kind: bytes, content: bytes) -> None:
+    write(b"%s %d\n%s" % (kind, len(content), content))
+
+
+def write(data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(1, rest) :]
