@@ -66,7 +66,8 @@ def _sentence(detail: ErrorDetails, path: Path, source: Source, sections: Sectio
     if kind == "literal_error":
         return _choice(str(context["expected"]), detail["input"], got)
     if kind in _BOUNDS:
-        return f"{_BOUNDS[kind].format(**context)}, not {got}"
+        bounds = {name: int(bound) if bound == int(bound) else bound for name, bound in context.items()}
+        return f"{_BOUNDS[kind].format(**bounds)}, not {got}"
     if kind == "string_type" and path[:1] == ("env",):
         return "expected text; write the value in quotes"  # and do not repeat what may be a password
     expected = {"string": "text", "bool": "`true` or `false`", "int": "a whole number", "float": "a number"}

@@ -1,0 +1,149 @@
+"""The facts about accelerator types, zones and prices."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from orchestrator import catalog
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "cores", "hosts", "topology", "api_type", "runtime"),
+    [
+        ("v2-8", 4, 8, 1, "2x2", "V2", "tpu-ubuntu2204-base"),
+        ("v2-32", 16, 32, 4, "4x4", "V2", "tpu-ubuntu2204-base"),
+        ("v3-8", 4, 8, 1, "2x2", "V3", "tpu-ubuntu2204-base"),
+        ("v3-2048", 1024, 2048, 256, "32x32", "V3", "tpu-ubuntu2204-base"),
+        ("v4-8", 4, 8, 1, "2x2x1", "V4", "tpu-ubuntu2204-base"),
+        ("v4-512", 256, 512, 64, "4x8x8", "V4", "tpu-ubuntu2204-base"),
+        ("v5litepod-1", 1, 1, 1, "1x1", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+        ("v5litepod-4", 4, 4, 1, "2x2", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+        ("v5litepod-8", 8, 8, 1, "2x4", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+        ("v5litepod-16", 16, 16, 4, "4x4", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+        ("v5litepod-256", 256, 256, 64, "16x16", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+        ("v5p-8", 4, 8, 1, "2x2x1", "V5P", "v2-alpha-tpuv5"),
+        ("v5p-384", 192, 384, 48, "4x4x12", "V5P", "v2-alpha-tpuv5"),
+        ("v5p-12288", 6144, 12288, 1536, "16x16x24", "V5P", "v2-alpha-tpuv5"),
+        ("v6e-8", 8, 8, 1, "2x4", "V6E", "v2-alpha-tpuv6e"),
+        ("v6e-64", 64, 64, 16, "8x8", "V6E", "v2-alpha-tpuv6e"),
+    ],
+)
+def test_the_shape_of_a_type(
+    name: str, chips: int, cores: int, hosts: int, topology: str, api_type: str, runtime: str
+) -> None:
+    kind = catalog.lookup(name)
+    assert kind is not None
+    assert (kind.chips, kind.cores, kind.hosts, kind.topology) == (chips, cores, hosts, topology)
+    assert (kind.api_type, kind.default_runtime) == (api_type, runtime)
+    assert (kind.chips_per_host, kind.cores_per_host) == (chips // hosts, cores // hosts)
+
+
+@pytest.mark.parametrize("name", catalog.types())
+def test_every_shape_adds_up(name: str) -> None:
+    kind = catalog.lookup(name)
+    assert kind is not None and kind.name == name == f"{kind.family}-{name.rpartition('-')[2]}"
+    sides = [int(side) for side in kind.topology.split("x")]
+    assert math.prod(sides) == kind.chips
+    assert len(sides) == (3 if kind.generation in ("v4", "v5p") else 2)
+    assert kind.hosts * kind.chips_per_host == kind.chips and kind.hosts * kind.cores_per_host == kind.cores
+    assert kind.default_runtime == catalog.runtimes(kind.generation)[0]
+    assert kind.hbm_gib >= 16 * kind.chips
+    assert catalog.zones_with(name)
+
+
+# Shapes of v4 and v5p slices as Google's xpk lists them.
+LISTED_BY_XPK = (
+    "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 8x8x12 8x8x16 "
+    "4x12x20 8x12x16 4x20x20 12x12x12 8x8x28 12x12x16 8x12x28 12x16x16 12x12x24 16x16x16 12x16x24 16x16x20 12x12x36 "
+    "12x20x24 16x16x24 12x24x24 16x20x28 4x28x28 8x20x20 4x20x44 4x12x92 8x8x92"
+)
+
+
+@pytest.mark.parametrize("topology", LISTED_BY_XPK.split())
+def test_a_torus_is_as_compact_as_its_chips_allow(topology: str) -> None:
+    chips = math.prod(int(side) for side in topology.split("x"))
+    assert catalog.default_topology(chips, dimensions=3) == topology
+
+
+def test_ranges_of_sizes_are_written_out() -> None:
+    sizes = [int(name.rpartition("-")[2]) for name in catalog.types() if name.startswith("v5p-")]
+    assert sizes[:8] == [8, 16, 32, 64, 128, 256, 384, 512]
+    assert sizes[-2:] == [12160, 12288]
+    assert catalog.lookup("v4-6144") and catalog.lookup("v4-8192") and not catalog.lookup("v4-6272")
+
+
+@pytest.mark.parametrize("name", ["v5litepod-7", "v5p-136", "V5LITEPOD-8", "v5litepod", "tpu7x-8", "", "v5litepod-08"])
+def test_an_unknown_type_is_none(name: str) -> None:
+    assert catalog.lookup(name) is None
+    assert catalog.zones_with(name) == ()
+
+
+def test_zones_are_found_by_region_and_by_type_in_the_order_of_the_table() -> None:
+    assert catalog.zones_of("us-central1") == ("us-central1-b", "us-central1-c", "us-central1-f", "us-central1-a")
+    assert catalog.zones_of("nowhere1") == ()
+    assert catalog.zones_with("v5litepod-8")[:2] == ("asia-east1-a", "asia-east1-b")
+    assert [zone for zone in catalog.zones_of("us-central1") if zone in catalog.zones_with("v5litepod-8")] == [
+        "us-central1-a"
+    ]
+    assert "v5litepod-8" in catalog.types_in_zone("us-central1-a")
+    assert catalog.types_in_zone("us-central1-z") == ()
+    assert {zone.rpartition("-")[0] for zone in catalog.zones()} == set(catalog.regions())
+
+
+@pytest.mark.parametrize(
+    ("name", "zone", "spot", "usd"),
+    [
+        ("v5litepod-8", "us-central1-a", False, 9.6),
+        ("v5litepod-8", "us-central1-a", True, 2.38168),
+        ("v5p-8", "us-east5-a", False, 16.8),  # four chips at 4.20, not eight
+        ("v2-8", "europe-west4-a", False, 4.95),  # the price of one host, not of a pod
+        ("v2-32", "europe-west4-a", False, 24.0),
+        ("v6e-8", "southamerica-west1-a", True, None),
+        ("v6e-8", "us-central2-b", False, None),
+        ("v5litepod-8", "us-central1-b", False, None),
+        ("v99-8", "us-central1-a", False, None),
+    ],
+)
+def test_an_hour_costs_chips_times_the_price_of_a_chip_or_is_unknown(
+    name: str, zone: str, spot: bool, usd: float | None
+) -> None:
+    assert catalog.usd_per_hour(name, zone, spot=spot) == usd
+
+
+def test_no_price_is_zero() -> None:
+    for offer in catalog.offers():
+        assert offer.ondemand_usd_chip_hour is None or offer.ondemand_usd_chip_hour > 0
+        assert offer.spot_usd_chip_hour is None or offer.spot_usd_chip_hour > 0
+        assert offer.zone.startswith(f"{offer.region}-")
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("v5litepod-9", "v5litepod-8"),
+        ("v5e-16", "v5litepod-16"),
+        ("V6E-8", "v6e-8"),
+        ("v5p-129", "v5p-128"),
+        ("8", "v6e-8"),
+    ],
+)
+def test_a_mistyped_type_finds_its_neighbour(text: str, first: str) -> None:
+    assert catalog.nearest(text)[0] == first
+
+
+def test_a_mistyped_place_finds_its_neighbour() -> None:
+    assert catalog.nearest_place("us-centrall1")[0] == "us-central1"
+    assert catalog.nearest_place("europe-west4a")[0] == "europe-west4-a"
+    assert catalog.nearest_place("; rm -rf ~") == []
+
+
+def test_the_catalog_needs_nothing_but_the_standard_library() -> None:
+    code = "import sys, orchestrator.catalog as c; c.types(); print(*{m.partition('.')[0] for m in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert set(loaded) - set(sys.stdlib_module_names) <= {"orchestrator", "__main__"} | {
+        name for name in loaded if name.startswith(("_", "__editable__"))
+    }
