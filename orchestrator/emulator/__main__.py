@@ -27,7 +27,7 @@ def main() -> int:
 
     try:
         daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd))
-    except (store.AlreadyRunning, OSError, ValueError) as error:
+    except (store.AlreadyRunning, store.DamagedState, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

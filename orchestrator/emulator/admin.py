@@ -16,6 +16,7 @@ import orchestrator
 from orchestrator.emulator import processes, wire
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.records import Settings
 
 
@@ -66,9 +67,7 @@ class Admin:
         return web.json_response(asdict(self.state.settings))
 
     async def patch_settings(self, request: web.Request) -> web.Response:
-        changes = await request.json()
-        if not isinstance(changes, dict):
-            raise bad_field("The settings are not a JSON object.")
+        changes = await json_object(request)
         current = asdict(self.state.settings)
         for name, value in changes.items():
             if name not in current:

@@ -14,12 +14,13 @@ import signal
 import struct
 import subprocess
 import termios
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import asyncssh
+
+from orchestrator.emulator import processes
 
 CHUNK = 1 << 16
 SHELL = "/bin/bash"
@@ -72,7 +73,7 @@ async def _conclude(
     also_close: int | None = None,
 ) -> None:
     """Report the exit once the command and its output have ended; let go at once when the client has left."""
-    exit_code = asyncio.create_task(ended(process))
+    exit_code = asyncio.create_task(processes.ended(process))
     if also_close is not None:
         exit_code.add_done_callback(lambda _: os.close(also_close))
     end = asyncio.gather(exit_code, *outputs)
@@ -92,20 +93,6 @@ def _report(session: Session, code: int) -> None:
         session.exit(code)
     else:
         session.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
-
-
-async def ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code (negative: the signal), awaited in a thread of its own, since any number of commands may run."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[int] = loop.create_future()
-
-    def wait() -> None:
-        code = process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody asks any more
-            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(code))
-
-    threading.Thread(target=wait, daemon=True, name=f"wait-{process.pid}").start()
-    return await future
 
 
 async def _feed(session: Session, pipe: IO[bytes], process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 
-from orchestrator.emulator import command, processes
+from orchestrator.emulator import processes
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.records import Node, Power
 from orchestrator.emulator.store import Store
@@ -110,7 +110,7 @@ class Driver:
         """Run the startup-script, then note that it was begun: a crash in between begins it once more."""
         script = node.spec.get("metadata", {}).get("startup-script", "")
         for process in self.hosts[node.uid].boot(script) if script else ():
-            reaper = asyncio.create_task(command.ended(process))
+            reaper = asyncio.create_task(processes.ended(process))
             self._reapers.add(reaper)
             reaper.add_done_callback(self._reapers.discard)
         node.boot_pending = False

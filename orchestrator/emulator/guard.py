@@ -41,7 +41,9 @@ def check(request: web.Request, token: str) -> None:
     if "Origin" in request.headers:
         raise api_errors.forbidden("Requests from web pages are refused.")
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+    if scheme.lower() != "bearer" or not hmac.compare_digest(
+        given.strip().encode(errors="surrogateescape"), token.encode()
+    ):
         raise api_errors.unauthenticated()
 
 

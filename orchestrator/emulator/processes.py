@@ -6,7 +6,10 @@ or when a process that does is among its ancestors; so neither setsid nor a clea
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -51,6 +54,20 @@ def end_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
         if found and time.monotonic() > deadline:
             raise TimeoutError(f"Processes of node {uid} do not end: {[process.pid for process in found]}.")
     return killed
+
+
+async def ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code (negative: the signal), awaited in a thread of its own, since any number of commands may run."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[int] = loop.create_future()
+
+    def wait() -> None:
+        code = process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody asks any more
+            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(code))
+
+    threading.Thread(target=wait, daemon=True, name=f"wait-{process.pid}").start()
+    return await future
 
 
 def _belongs(process: psutil.Process, uid: str, directory: Path) -> bool:

@@ -5,7 +5,6 @@ Each route is one question to the state machine and one answer of `wire`; nothin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,8 +12,9 @@ from aiohttp import web
 
 from orchestrator import catalog
 from orchestrator.emulator import api_errors, node_request, wire
-from orchestrator.emulator.api_errors import ApiError, bad_field
+from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.records import Operation
 from orchestrator.emulator.schema import camel
 
@@ -95,7 +95,7 @@ class RestApi:
     async def create_node(self, request: web.Request) -> web.Response:
         project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
         wanted = node_request.parse_create(
-            project, zone, _query(request).get("nodeId", ""), await _body(request), version
+            project, zone, _query(request).get("nodeId", ""), await json_object(request), version
         )
         operation = self.state.create(
             project=project,
@@ -134,7 +134,7 @@ class RestApi:
 
     async def patch_node(self, request: web.Request) -> web.Response:
         name, version = _node_name(request), request.match_info["version"]
-        changes = node_request.parse_patch(await _body(request), _query(request).get("updateMask", ""), version)
+        changes = node_request.parse_patch(await json_object(request), _query(request).get("updateMask", ""), version)
         return self._changed(request, self.state.patch(name, changes, version, self.driver.clock()))
 
     async def change_power(self, request: web.Request) -> web.Response:
@@ -144,7 +144,7 @@ class RestApi:
 
     async def guest_attributes(self, request: web.Request) -> web.Response:
         self.driver.advance()
-        node, body = self.state.node(_node_name(request)), await _body(request)
+        node, body = self.state.node(_node_name(request)), await json_object(request)
         asked = {camel(key): value for key, value in body.items()}
         workers, query = asked.get("workerIds", []), asked.get("queryPath", "")
         if not isinstance(query, str) or not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
@@ -210,17 +210,6 @@ def _query(request: web.Request) -> dict[str, str]:
     return {camel(key): value for key, value in request.query.items()}
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
-    text = await request.text()
-    try:
-        body = json.loads(text) if text.strip() else {}
-    except ValueError as error:
-        raise bad_field(f"The body is not JSON: {error}.") from None
-    if not isinstance(body, dict):
-        raise bad_field("The body is not a JSON object.")
-    return body
-
-
 def _page(
     request: web.Request, collection: str, rows: Iterable[dict[str, Any]], extra: dict[str, Any] | None = None
 ) -> web.Response:
@@ -230,6 +219,3 @@ def _page(
     if token:
         body["nextPageToken"] = token
     return web.json_response(body | (extra or {}))
-
-
-__all__ = ["ApiError", "RestApi"]

@@ -25,6 +25,10 @@ class AlreadyRunning(RuntimeError):
     """Another daemon holds this state directory."""
 
 
+class DamagedState(RuntimeError):
+    """The state file cannot be read. It is the record of what is billed, so only a person may drop it."""
+
+
 class Store:
     """Opening it takes the lock; the lock is held until the process ends."""
 
@@ -57,7 +61,14 @@ class Store:
     def load(self) -> CloudState:
         """The state of the last daemon, or an empty cloud. Delays named in the environment outrank saved ones."""
         path = self.directory / STATE
-        state = CloudState.load(json.loads(path.read_text())) if path.exists() else CloudState(secrets.token_hex(16))
+        try:
+            state = (
+                CloudState.load(json.loads(path.read_text())) if path.exists() else CloudState(secrets.token_hex(16))
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedState(
+                f"{path} is damaged or of another version ({error}); move it away to start anew."
+            ) from error
         set_delays_from(os.environ, state.settings)
         return state
 

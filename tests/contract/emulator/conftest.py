@@ -1,0 +1,126 @@
+"""Clients that we did not write, pointed at the emulator, and nodes for them to work on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core.client_options import ClientOptions
+from google.api_core.future.polling import DEFAULT_POLLING
+from google.api_core.operation import Operation
+from google.cloud import tpu_v2
+from google.oauth2.credentials import Credentials
+
+from tests.emulator_fixture import Emulator
+
+ZONE = "projects/emulated/locations/us-central1-a"
+UNTIL_DONE = DEFAULT_POLLING.with_delay(initial=0.005, maximum=0.05, multiplier=1.3).with_timeout(20)
+numbers = count(1)
+
+
+def client_for(emulator: Emulator) -> tpu_v2.TpuClient:
+    """google-cloud-tpu over REST, with the emulator's token."""
+    options = ClientOptions(api_endpoint=emulator.url)
+    return tpu_v2.TpuClient(transport="rest", credentials=Credentials(emulator.token), client_options=options)
+
+
+def finish(operation: Operation) -> Any:
+    return operation.result(polling=UNTIL_DONE)
+
+
+def node_body(**fields: Any) -> tpu_v2.Node:
+    return tpu_v2.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite", **fields)
+
+
+@pytest.fixture
+def api(shared_emulator: Emulator) -> tpu_v2.TpuClient:
+    return client_for(shared_emulator)
+
+
+@pytest.fixture
+def create(api: tpu_v2.TpuClient) -> Iterator[Callable[..., tpu_v2.Node]]:
+    """Creates READY nodes with fresh names, and deletes what the test left of them."""
+    made: list[str] = []
+
+    def make(parent: str = ZONE, **fields: Any) -> tpu_v2.Node:
+        node = finish(api.create_node(parent=parent, node_id=f"n{next(numbers)}", node=node_body(**fields)))
+        made.append(node.name)
+        return node
+
+    yield make
+    left = {node.name for node in api.list_nodes(parent="projects/emulated/locations/-")}
+    for name in left & set(made):
+        finish(api.delete_node(name=name))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One worker of a READY node and how to log in to it."""
+
+    node: str
+    worker: int
+    port: int
+    host_key: str
+    key: Path
+    user: str = "trainer"
+
+    @property
+    def options(self) -> list[str]:
+        """For ssh, scp, sftp and `rsync -e`; the host key is checked against the published one."""
+        known_hosts = self.key.parent / f"known_hosts-{self.port}"
+        if not known_hosts.exists():  # written once: other clients may be reading it
+            known_hosts.write_text(f"[127.0.0.1]:{self.port} ssh-ed25519 {self.host_key}\n")
+        return [
+            *("-F", "/dev/null", "-i", str(self.key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
+            *("-o", f"UserKnownHostsFile={known_hosts}", "-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR"),
+        ]
+
+    def argv(self, command: str, *options: str) -> list[str]:
+        return ["ssh", *self.options, "-p", str(self.port), *options, f"{self.user}@127.0.0.1", command]
+
+    def run(self, command: str, *options: str, **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(self.argv(command, *options), capture_output=True, timeout=20, check=False, **kwargs)
+
+    def says(self, command: str) -> str:
+        done = self.run(command)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
+
+
+def machines(api: tpu_v2.TpuClient, node: str, key: Path) -> list[Machine]:
+    reply = api.get_guest_attributes(request={"name": node})
+    found = []
+    for worker, attributes in enumerate(reply.guest_attributes):
+        said = {f"{item.namespace}/{item.key}": item.value for item in attributes.query_value.items}
+        port = int(said["tpujob-emulator/ssh-port"])
+        found.append(Machine(node, worker, port, said["hostkeys/ssh-ed25519"], key))
+    return found
+
+
+@pytest.fixture(scope="session")
+def login_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("OpenSSH is not installed")
+    key = tmp_path_factory.mktemp("key") / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return key
+
+
+@pytest.fixture(scope="session")
+def ssh_keys(login_key: Path) -> str:
+    return f"trainer:{login_key.with_suffix('.pub').read_text().strip()}"
+
+
+@pytest.fixture(scope="session")
+def machine(shared_emulator: Emulator, login_key: Path, ssh_keys: str) -> Iterator[Machine]:
+    """A worker that many tests share."""
+    api = client_for(shared_emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="shared", node=node_body(metadata={"ssh-keys": ssh_keys})))
+    yield machines(api, node.name, login_key)[0]
+    finish(api.delete_node(name=node.name))

@@ -1,0 +1,187 @@
+"""google-cloud-tpu, a client that we did not write, lives a node's whole life on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import tpu_v2
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from tests.contract.emulator.conftest import ZONE, finish, node_body
+from tests.emulator_fixture import Emulator
+
+Create = Callable[..., tpu_v2.Node]
+State = tpu_v2.Node.State
+
+
+def test_a_created_node_comes_back_ready_as_it_was_asked_for(api: tpu_v2.TpuClient, create: Create) -> None:
+    made = create(labels={"owner": "ada"}, scheduling_config={"spot": True}, metadata={"a": "b"})
+    node = api.get_node(name=made.name)
+    assert node == made
+    assert (node.state, node.health) == (State.READY, tpu_v2.Node.Health.HEALTHY)
+    assert (node.labels["owner"], node.metadata["a"]) == ("ada", "b")
+    assert node.scheduling_config.spot
+    assert node.accelerator_config.type_ == tpu_v2.AcceleratorConfig.Type.V5LITE_POD
+    assert node.accelerator_config.topology == "2x2"
+    assert node.api_version == tpu_v2.Node.ApiVersion.V2
+    assert node.create_time.timestamp() > 1.7e9
+    assert [endpoint.ip_address for endpoint in node.network_endpoints] == ["127.0.0.1"]
+
+
+def test_a_slice_of_sixteen_chips_has_four_workers_in_order(api: tpu_v2.TpuClient) -> None:
+    body = tpu_v2.Node(accelerator_type="v5litepod-16", runtime_version="v2-alpha-tpuv5-lite")
+    node = finish(api.create_node(parent=ZONE, node_id="four", node=body))
+    attributes = api.get_guest_attributes(request={"name": node.name}).guest_attributes
+    hostnames = [item.value for worker in attributes for item in worker.query_value.items if item.key == "hostname"]
+    assert len(node.network_endpoints) == len(attributes) == 4
+    assert [name.rpartition("-")[2] for name in hostnames] == ["0", "1", "2", "3"]
+    one = api.get_guest_attributes(request={"name": node.name, "query_path": "hostkeys/hostname", "worker_ids": ["2"]})
+    assert [[item.value for item in one.guest_attributes[0].query_value.items]] == [[hostnames[2]]]
+    finish(api.delete_node(name=node.name))
+
+
+def test_a_type_may_be_asked_for_by_number_and_topology(api: tpu_v2.TpuClient) -> None:
+    config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V5LITE_POD, topology="2x2")
+    body = tpu_v2.Node(accelerator_config=config, runtime_version="v2-alpha-tpuv5-lite")
+    node = finish(api.create_node(parent=ZONE, node_id="topology", node=body))
+    assert node.accelerator_type == "v5litepod-4"
+    finish(api.delete_node(name=node.name))
+
+
+def test_the_create_operation_names_its_verb_and_target(api: tpu_v2.TpuClient) -> None:
+    operation = api.create_node(parent=ZONE, node_id="operated", node=node_body())
+    finish(operation)
+    assert operation.metadata.verb == "create"
+    assert operation.metadata.target == f"{ZONE}/nodes/operated"
+    raw = api.get_operation({"name": operation.operation.name})
+    listed = api.list_operations({"name": ZONE})
+    assert raw.done
+    assert raw.name in [row.name for row in listed.operations]
+    finish(api.delete_node(name=f"{ZONE}/nodes/operated"))
+
+
+def test_a_deleted_node_is_absent_everywhere(api: tpu_v2.TpuClient, create: Create) -> None:
+    node = create()
+    finish(api.delete_node(name=node.name))
+    with pytest.raises(exceptions.NotFound, match="was not found"):
+        api.get_node(name=node.name)
+    with pytest.raises(exceptions.NotFound):
+        api.delete_node(name=node.name)
+    assert node.name not in [row.name for row in api.list_nodes(parent=ZONE)]
+
+
+def test_stop_and_start_keep_the_node(api: tpu_v2.TpuClient, create: Create) -> None:
+    node = create()
+    assert finish(api.stop_node(request={"name": node.name})).state == State.STOPPED
+    assert not api.get_node(name=node.name).network_endpoints
+    with pytest.raises(exceptions.BadRequest, match="stop is not supported while in state STOPPED"):
+        api.stop_node(request={"name": node.name})
+    assert finish(api.start_node(request={"name": node.name})).state == State.READY
+
+
+def test_lists_are_complete_over_pages_and_zones(api: tpu_v2.TpuClient, create: Create) -> None:
+    names = {create().name for _ in range(3)} | {create("projects/emulated/locations/us-east5-b").name}
+    pager = api.list_nodes(request={"parent": "projects/emulated/locations/-", "page_size": 1})
+    pages = list(pager.pages)
+    assert all(len(page.nodes) == 1 for page in pages)
+    assert names <= {page.nodes[0].name for page in pages}
+    assert {node.name for node in api.list_nodes(parent="projects/emulated/locations/us-east5-b")} <= names
+
+
+def test_an_unreachable_zone_is_named_and_left_out(api: tpu_v2.TpuClient, emulator: Emulator) -> None:
+    from tests.contract.emulator.conftest import client_for
+
+    alone = client_for(emulator)
+    finish(alone.create_node(parent=ZONE, node_id="hidden", node=node_body()))
+    emulator.patch_settings(unreachable=["us-central1-a"])
+    page = next(iter(alone.list_nodes(parent="projects/emulated/locations/-").pages))
+    assert (list(page.nodes), list(page.unreachable)) == ([], [ZONE])
+
+
+def test_projects_do_not_see_each_other(api: tpu_v2.TpuClient, create: Create) -> None:
+    create("projects/other-project/locations/us-central1-a")
+    assert all(node.name.startswith("projects/emulated/") for node in api.list_nodes(parent=ZONE))
+    other = list(api.list_nodes(parent="projects/other-project/locations/us-central1-a"))
+    assert len(other) == 1
+    finish(api.delete_node(name=other[0].name))
+
+
+def test_labels_are_patched_by_mask_and_nothing_else(api: tpu_v2.TpuClient, create: Create) -> None:
+    node = create(labels={"keep": "no"}, description="before")
+    change = tpu_v2.Node(name=node.name, labels={"held": "yes"}, description="after")
+    patched = finish(api.update_node(node=change, update_mask=FieldMask(paths=["labels"])))
+    assert dict(patched.labels) == {"held": "yes"}
+    assert api.get_node(name=node.name).description == "before"
+    with pytest.raises(exceptions.BadRequest, match='Field "acceleratorType" can not be updated'):
+        api.update_node(node=change, update_mask=FieldMask(paths=["accelerator_type"]))
+
+
+def test_locations_types_and_runtimes_are_those_of_the_catalog(api: tpu_v2.TpuClient) -> None:
+    from orchestrator import catalog
+
+    listed = api.list_locations({"name": "projects/emulated"})
+    assert {place.location_id for place in listed.locations} == set(catalog.zones())
+    assert api.get_location({"name": ZONE}).location_id == "us-central1-a"
+    types = [kind.type_ for kind in api.list_accelerator_types(request={"parent": ZONE, "page_size": 3})]
+    assert types == list(catalog.types_in_zone("us-central1-a"))
+    assert api.get_accelerator_type(name=f"{ZONE}/acceleratorTypes/v5litepod-16").type_ == "v5litepod-16"
+    runtimes = [runtime.version for runtime in api.list_runtime_versions(parent=ZONE)]
+    assert "v2-alpha-tpuv5-lite" in runtimes
+    assert api.get_runtime_version(name=f"{ZONE}/runtimeVersions/{runtimes[0]}").version == runtimes[0]
+
+
+def test_a_taken_name_is_a_conflict(api: tpu_v2.TpuClient, create: Create) -> None:
+    node = create()
+    with pytest.raises(exceptions.Conflict, match=f"Resource '{node.name}' already exists"):
+        api.create_node(parent=ZONE, node_id=node.name.rpartition("/")[2], node=node_body())
+
+
+@pytest.mark.parametrize(
+    ("node_id", "fields", "message"),
+    [
+        ("Bad_Name", {}, 'Invalid node ID "Bad_Name"'),
+        ("", {}, 'Invalid node ID ""'),
+        ("n" * 64, {}, "Invalid node ID"),
+        ("x", {"accelerator_type": "v2-8"}, "the accelerator v2-8 was not found in zone us-central1-a"),
+        ("x", {"accelerator_type": "v99-1"}, 'accelerator type, "v99-1", could not be found'),
+        ("x", {"accelerator_type": ""}, "an accelerator type or an accelerator configuration is required"),
+        ("x", {"runtime_version": "v0"}, 'The runtime version "v0" could not be found'),
+        ("x", {"labels": {"Big": "a"}}, 'Invalid label key "Big"'),
+        ("x", {"labels": {"a": "A b"}}, 'Invalid value "A b" of label "a"'),
+    ],
+)
+def test_a_wrong_create_is_refused_and_makes_nothing(
+    api: tpu_v2.TpuClient, node_id: str, fields: dict[str, object], message: str
+) -> None:
+    body = node_body()
+    for name, value in fields.items():
+        setattr(body, name, value)
+    with pytest.raises(exceptions.BadRequest) as refusal:
+        api.create_node(parent=ZONE, node_id=node_id, node=body)
+    assert message in refusal.value.message
+    assert not [node for node in api.list_nodes(parent=ZONE) if node.name == f"{ZONE}/nodes/{node_id}"]
+
+
+def test_a_zone_without_tpus_is_a_bad_request_and_an_unknown_place_forbidden(api: tpu_v2.TpuClient) -> None:
+    with pytest.raises(exceptions.BadRequest, match='The requested zone "asia-south1-a" is not supported'):
+        api.create_node(parent="projects/emulated/locations/asia-south1-a", node_id="x", node=node_body())
+    with pytest.raises(exceptions.Forbidden, match="Permission denied on 'locations/moon'") as refusal:
+        api.list_nodes(parent="projects/emulated/locations/moon")
+    assert refusal.value.reason == "LOCATION_POLICY_VIOLATED"
+
+
+def test_a_stockout_arrives_inside_the_operation_and_the_node_vanishes(emulator: Emulator) -> None:
+    from tests.contract.emulator.conftest import client_for
+
+    alone = client_for(emulator)
+    emulator.patch_settings(no_capacity=["us-central1-a/v5litepod-4"])
+    operation = alone.create_node(parent=ZONE, node_id="unlucky", node=node_body())
+    with pytest.raises(exceptions.ResourceExhausted, match='There is no more capacity in the zone "us-central1-a"'):
+        finish(operation)
+    assert operation.operation.error.code == 8
+    with pytest.raises(exceptions.NotFound):
+        alone.get_node(name=f"{ZONE}/nodes/unlucky")
+    elsewhere = "projects/emulated/locations/us-east5-b"
+    assert finish(alone.create_node(parent=elsewhere, node_id="lucky", node=node_body())).state == State.READY

@@ -1,0 +1,114 @@
+"""What a program on a worker learns from its metadata server, asked as google-auth and scripts ask it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from google.cloud import tpu_v2
+
+from tests.contract.emulator.conftest import ZONE, Machine, client_for, finish, machines
+from tests.emulator_fixture import Emulator
+
+
+@dataclass(frozen=True)
+class Metadata:
+    root: str
+
+    def get(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> tuple[int, str]:
+        sent = headers or {"Metadata-Flavor": "Google"}
+        url = f"http://{self.root}/computeMetadata/v1/{path}"
+        request = urllib.request.Request(url, body and body.encode(), sent, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as reply:
+                assert reply.headers["Metadata-Flavor"] == "Google"
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def says(self, path: str) -> str:
+        status, text = self.get(path)
+        assert status == 200, (path, status)
+        return text
+
+
+@pytest.fixture(scope="module")
+def third(shared_emulator: Emulator, login_key: Path, ssh_keys: str) -> Iterator[Machine]:
+    """The third worker of four."""
+    api = client_for(shared_emulator)
+    body = tpu_v2.Node(
+        accelerator_type="v5litepod-16",
+        runtime_version="v2-alpha-tpuv5-lite",
+        metadata={"ssh-keys": ssh_keys, "mine": "my own"},
+        scheduling_config={"preemptible": True},
+    )
+    node = finish(api.create_node(parent=ZONE, node_id="meta", node=body))
+    yield machines(api, node.name, login_key)[2]
+    finish(api.delete_node(name=node.name))
+
+
+@pytest.fixture(scope="module")
+def metadata(third: Machine) -> Metadata:
+    return Metadata(third.says("echo $GCE_METADATA_HOST"))
+
+
+def test_it_knows_project_zone_and_its_place_in_the_slice(metadata: Metadata) -> None:
+    number = metadata.says("project/numeric-project-id")
+    assert metadata.says("project/project-id") == "emulated"
+    assert metadata.says("instance/zone") == f"projects/{number}/zones/us-central1-a"
+    assert metadata.says("instance/attributes/agent-worker-number") == "2"
+    assert metadata.says("instance/attributes/instance-id") == "meta"
+    assert metadata.says("instance/attributes/accelerator-type") == "v5litepod-16"
+    assert metadata.says("instance/attributes/mine") == "my own"
+    assert metadata.says("instance/preempted") == "FALSE"
+    assert metadata.says("instance/maintenance-event") == "NONE"
+    endpoints = metadata.says("instance/attributes/worker-network-endpoints").split(",")
+    assert [endpoint.split(":")[2] for endpoint in endpoints] == ["127.0.0.1"] * 4
+
+
+def test_tpu_env_is_lines_of_quoted_values(metadata: Metadata) -> None:
+    lines = metadata.says("instance/attributes/tpu-env").splitlines()
+    values = dict(line.split(": ", 1) for line in lines)
+    assert (values["NODE_ID"], values["WORKER_ID"], values["PREEMPTIBLE"]) == ("'meta'", "'2'", "'true'")
+
+
+def test_without_the_flavor_header_it_refuses(metadata: Metadata) -> None:
+    assert metadata.get("project/project-id", Accept="*/*")[0] == 403
+    forwarded = {"Metadata-Flavor": "Google", "X-Forwarded-For": "1.2.3.4"}
+    assert metadata.get("project/project-id", **forwarded)[0] == 403
+
+
+def test_unknown_paths_are_absent_and_directories_are_listed(metadata: Metadata) -> None:
+    assert metadata.get("instance/attributes/none")[0] == 404
+    assert "agent-worker-number" in metadata.says("instance/attributes/").splitlines()
+    assert "attributes/" in metadata.says("instance/").splitlines()
+    assert json.loads(metadata.says("instance/attributes/?recursive=true"))["mine"] == "my own"
+
+
+def test_google_auth_on_a_worker_finds_project_and_token(third: Machine) -> None:
+    script = (
+        "import google.auth, google.auth.transport.requests as transport;"
+        "found, project = google.auth.default(); found.refresh(transport.Request());"
+        "print(project, found.token, found.service_account_email)"
+    )
+    project, token, email = third.says(f"python -W ignore -c '{script}'").split()
+    assert project == "emulated"
+    assert token.startswith("emulated-")
+    assert email.endswith("-compute@developer.gserviceaccount.com")
+
+
+def test_a_worker_publishes_guest_attributes_that_the_api_shows(
+    metadata: Metadata, third: Machine, api: tpu_v2.TpuClient
+) -> None:
+    assert metadata.get("instance/guest-attributes/job/state", "PUT", "running")[0] == 200
+    assert metadata.says("instance/guest-attributes/job/state") == "running"
+    reply = api.get_guest_attributes(request={"name": third.node, "query_path": "job/"})
+    seen = [[(item.key, item.value) for item in worker.query_value.items] for worker in reply.guest_attributes]
+    assert seen == [[], [], [("state", "running")], []]
+    assert metadata.get("instance/guest-attributes/no-key", "PUT", "x")[0] == 404
+    assert metadata.get("instance/zone", "PUT", "x")[0] == 404
