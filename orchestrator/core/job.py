@@ -23,6 +23,7 @@ from orchestrator.core.placement import shown
 from orchestrator.core.yaml_source import Mistake, Path, Source
 from orchestrator.errors import JobSpecError
 
+MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 MAX_REPORTED = 20
 
 # `train:` with nothing below it means the default training, not its absence.
@@ -109,10 +110,6 @@ class Train(_Section):
         default="stamped", description="`drained` waits for the device after each step, for tables with a spread."
     )
     emulated: Emulated = Field(default=Emulated(), description="Overrides on the emulated Cloud TPU.")
-
-    def config(self, *, data_dir: str | None) -> dict[str, Any]:
-        """What the payload reads as train.json. `data_dir` is where the data lies on the worker, if it was shipped."""
-        return {**self.model_dump(mode="json"), "data_dir": data_dir}
 
 
 class Limits(_Section):
