@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Sections = Mapping[Path, Sequence[str]]  # the keys that each section of the file knows
 
-# What other tools, and earlier versions of our own mind, call things.
+# What other tools call things, and what people write by analogy.
 _MEANT = {
     "accelerator_type": "tpu.accelerator",
     "type": "tpu.accelerator",
