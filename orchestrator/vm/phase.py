@@ -20,7 +20,7 @@ def root() -> Path:
 
 
 def bundle_path(sha256: str) -> Path:
-    if not re.match(r"[0-9a-f]{64}$", sha256):
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise ValueError(f"bad sha256 {sha256!r}")
     return root() / "bundles" / f"{sha256}.tar.gz"
 
@@ -39,7 +39,7 @@ class Phase:
 
     def __init__(self, attempt: str, phase: str) -> None:
         for name in (attempt, phase):
-            if not re.match(r"[A-Za-z0-9][A-Za-z0-9_.-]*$", name):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
                 raise ValueError(f"bad name {name!r}")
         self.attempt = attempt
         self.run = root() / "runs" / attempt

@@ -22,23 +22,27 @@ LOOK_IDLE_S = 0.2  # after ten seconds of silence
 PIECE_BYTES = 65536
 
 
+def status(attempt: str, name: str) -> None:
+    reply(Phase(attempt, name).status())
+
+
 def follow(attempt: str, name: str, offset_text: str) -> None:
     phase, offset = Phase(attempt, name), int(offset_text)
     reply({"stream": "log"})
     told = ""
     spoke_at = moved_at = time.monotonic()
     while True:
-        status = phase.status()  # before the log: once this is final, no byte is still to come
-        limit = status["log_size"] if status["state"] == "exited" else None
+        now = phase.status()  # before the log: once this is final, no byte is still to come
+        limit = now["log_size"] if now["state"] == "exited" else None
         for piece in _log_after(phase.dir / "log", offset, limit):
             frame(b"L", piece)
             offset += len(piece)
             spoke_at = moved_at = time.monotonic()
         if limit is not None and offset != limit:
-            status = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}
-        if status["state"] != told:
-            frame(b"S", json.dumps(status).encode())
-            told = status["state"]
+            now = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}
+        if now["state"] != told:
+            frame(b"S", json.dumps(now).encode())
+            told = now["state"]
         if told in ("exited", "lost", "none"):
             return
         if time.monotonic() - spoke_at >= HEARTBEAT_S:

@@ -7,16 +7,13 @@ of its log are on disk before its lock is dropped; and when it has ended, nothin
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -86,6 +83,8 @@ def _supervise(phase: Phase, request: dict[str, Any], tell: int) -> NoReturn:
     code = 1
     try:
         if sys.platform == "linux":
+            import ctypes
+
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             unpack(phase, request.get("bundle_sha256"))
@@ -112,6 +111,9 @@ def _say(fd: int, word: dict[str, Any]) -> None:
 
 def unpack(phase: Phase, bundle_sha256: str | None) -> None:
     """The bundle into `work/`, once per attempt. Its content was checked against its name when it arrived."""
+    import shutil  # a second start must not pay for these
+    import tarfile
+
     work = phase.run / "work"
     (phase.run / "artifacts").mkdir(exist_ok=True)
     if work.exists():
@@ -179,7 +181,9 @@ class Supervisor:
             if select.select([wake], [], [], 0.1)[0]:
                 os.read(wake, 4096)
             stop = {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.phase.read("stop.json")
-        tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"]))
+        if tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
+            while not self.reap():  # the main process may have died after the last look
+                time.sleep(0.01)
         self._write_exit(stopped=stop is not None)
 
     def _write_exit(self, *, stopped: bool) -> None:

@@ -66,18 +66,22 @@ def members(mark: bytes, *, session: int = 0, supervisor: int = 0) -> set[int]:
 
 
 def end(find: Callable[[], set[int]], grace_s: float) -> bool:
-    """TERM, and after the grace KILL, to all that `find` finds, also what is started meanwhile. True: none is left."""
+    """TERM once to all that `find` finds, and after the grace KILL until nothing is found. True: none is left.
+
+    What is started after TERM is left alone until then: it may be the job saving its work.
+    """
     deadline = time.monotonic() + grace_s
-    asked: set[int] = set()
-    while True:
-        found = find()
-        if not found:
-            return True
-        late = time.monotonic() >= deadline
+    _signal(find(), signal.SIGTERM)
+    while found := find():
         if time.monotonic() > deadline + STUCK_S:
             return False
-        for pid in found if late else found - asked:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-        asked |= found
+        if time.monotonic() >= deadline:
+            _signal(found, signal.SIGKILL)
         time.sleep(0.02)
+    return True
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,102 @@
+"""The agent as it runs on a worker: a process of its own, in a home directory of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+PREFIX = b"tpujob:"
+
+
+@dataclass
+class Worker:
+    home: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def popen(self, verb: str, *arguments: str) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "HOME": str(self.home), **self.env}
+        argv = [sys.executable, "-m", "orchestrator.vm", verb, *arguments]
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+
+    def output(self, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
+        process = self.popen(verb, *arguments)
+        return process.communicate(stdin, timeout=30)[0]
+
+    def ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
+        last = self.output(verb, *arguments, stdin=stdin).splitlines()[-1]
+        assert last.startswith(PREFIX), last
+        answer: dict[str, Any] = json.loads(last[len(PREFIX) :])
+        return answer
+
+    def request(self, script: str, *, attempt: str = "a1", phase: str = "main", **more: Any) -> bytes:
+        return json.dumps({"attempt": attempt, "phase": phase, "script": script, "env": {}, **more}).encode()
+
+    def start(self, script: str, **more: Any) -> dict[str, Any]:
+        return self.ask("start", stdin=self.request(script, **more))
+
+    def status(self, attempt: str = "a1", phase: str = "main") -> dict[str, Any]:
+        return self.ask("status", attempt, phase)
+
+    def path(self, *parts: str) -> Path:
+        return self.home.joinpath("tpujob", "runs", "a1", *parts)
+
+    def log(self, phase: str = "main") -> str:
+        return self.path(phase, "log").read_text()
+
+    def ended(self) -> dict[str, Any]:
+        """What exit.json says, once it is there."""
+        until(lambda: self.path("main", "exit.json").exists())
+        answer: dict[str, Any] = json.loads(self.path("main", "exit.json").read_text())
+        return answer
+
+    def started(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.path("main", "started.json").read_text())
+        return answer
+
+    def processes(self) -> list[psutil.Process]:
+        """What of this worker's phases is alive, by the mark in its environment."""
+        return [process for process in psutil.process_iter() if self._is_mine(process)]
+
+    def supervisors(self) -> list[psutil.Process]:
+        return [p for p in psutil.process_iter() if self._holds_lock(p)]
+
+    def _is_mine(self, process: psutil.Process) -> bool:
+        try:
+            marked = process.environ().get("TPUJOB_PHASE_DIR", "").startswith(str(self.home))
+            return marked and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def _holds_lock(self, process: psutil.Process) -> bool:
+        try:
+            files = [entry.resolve() for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
+        except OSError:
+            return False
+        return any(file.name == "lock" and self.home in file.parents for file in files)
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 15) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    made = Worker(tmp_path / "home")
+    made.home.mkdir()
+    yield made
+    for process in [*made.supervisors(), *made.processes()]:  # only when a test failed
+        process.kill()

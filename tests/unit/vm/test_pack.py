@@ -1,0 +1,113 @@
+"""What the packer takes from a run's directory, what it refuses, and that its answer is true."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.vm.conftest import PREFIX, Worker
+
+
+@pytest.fixture
+def run(worker: Worker) -> Path:
+    path = worker.path()
+    (path / "artifacts").mkdir(parents=True)
+    (path / "work").mkdir()
+    return path
+
+
+def packed(worker: Worker, *patterns: str, **limits: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """What came, by path, and what was refused, with why. The index must be true of the archive."""
+    request: dict[str, Any] = {"attempt": "a1", "patterns": patterns, "max_files": 100, "max_bytes": 10**6, **limits}
+    line, _, archive = worker.output("pack", stdin=json.dumps(request).encode()).partition(b"\n")
+    index = json.loads(line[len(PREFIX) :])
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        came = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    assert list(came) == [row["path"] for row in index["files"]]
+    for row in index["files"]:
+        assert row["size_bytes"] == len(came[row["path"]])
+        assert row["sha256"] == hashlib.sha256(came[row["path"]]).hexdigest()
+    return came, {row["path"]: row["why"] for row in index["refused"]}
+
+
+def test_all_artifacts_and_the_matching_files_of_the_work_directory_come(worker: Worker, run: Path) -> None:
+    (run / "artifacts" / "deep" / "er").mkdir(parents=True)
+    (run / "artifacts" / "deep" / "er" / "model.pt").write_bytes(b"weights")
+    (run / "work" / "out").mkdir()
+    for name in ("a.png", "b.txt", "out/c.png"):
+        (run / "work" / name).write_text(name)
+    came, refused = packed(worker, "*.png", "out/*.png")
+    assert came == {"artifacts/deep/er/model.pt": b"weights", "work/a.png": b"a.png", "work/out/c.png": b"out/c.png"}
+    assert refused == {}
+
+
+@pytest.mark.parametrize("pattern", ["**/*.png", "**", "out", "o*"])
+def test_deep_patterns_and_directories(worker: Worker, run: Path, pattern: str) -> None:
+    (run / "work" / "out" / "x" / "y").mkdir(parents=True)
+    (run / "work" / "out" / "x" / "y" / "c.png").write_text("c")
+    assert packed(worker, pattern) == ({"work/out/x/y/c.png": b"c"}, {})
+
+
+@pytest.mark.parametrize("pattern", ["../../etc/*", "/etc/*", "a/../../*"])
+def test_patterns_that_lead_out_are_refused(worker: Worker, run: Path, pattern: str) -> None:
+    came, refused = packed(worker, pattern)
+    assert came == {}
+    assert list(refused.values()) == ["the pattern leads out of the work directory"]
+
+
+def test_a_link_within_comes_as_its_file_and_one_that_leads_out_is_refused(worker: Worker, run: Path) -> None:
+    artifacts = run / "artifacts"
+    (artifacts / "step9.pt").write_bytes(b"weights")
+    (artifacts / "latest.pt").symlink_to("step9.pt")
+    (artifacts / "passwd").symlink_to("/etc/passwd")
+    (artifacts / "loop").symlink_to("loop")
+    (artifacts / "etc").symlink_to("/etc")
+    came, refused = packed(worker)
+    assert came == {"artifacts/latest.pt": b"weights", "artifacts/step9.pt": b"weights"}
+    assert sorted(refused) == ["artifacts/etc", "artifacts/loop", "artifacts/passwd"]
+
+
+def test_patterns_never_go_through_a_link(worker: Worker, run: Path) -> None:
+    (run / "work" / "etc").symlink_to("/etc")
+    assert packed(worker, "etc/*", "**/passwd") == ({}, {})
+
+
+def test_a_fifo_is_refused_and_does_not_hang_the_packer(worker: Worker, run: Path) -> None:
+    os.mkfifo(run / "artifacts" / "pipe")
+    (run / "artifacts" / "file").write_text("x")
+    came, refused = packed(worker)
+    assert list(came) == ["artifacts/file"]
+    assert refused == {"artifacts/pipe": "not a regular file"}
+
+
+def test_too_many_files_are_named_once_and_the_first_ones_come(worker: Worker, run: Path) -> None:
+    for number in range(9):
+        (run / "artifacts" / f"f{number}").write_text("x")
+    came, refused = packed(worker, max_files=4)
+    assert list(came) == [f"artifacts/f{number}" for number in range(4)]
+    assert list(refused) == ["artifacts/f4"]
+
+
+def test_a_file_that_would_exceed_the_total_is_refused_and_smaller_ones_come(worker: Worker, run: Path) -> None:
+    (run / "artifacts" / "big").write_bytes(bytes(600))
+    (run / "artifacts" / "small").write_bytes(bytes(50))
+    came, refused = packed(worker, max_bytes=500)
+    assert list(came) == ["artifacts/small"]
+    assert list(refused) == ["artifacts/big"]
+
+
+def test_a_name_longer_than_old_tar_allows_comes(worker: Worker, run: Path) -> None:
+    name = "n" * 200
+    (run / "artifacts" / name).write_text("x")
+    assert packed(worker)[0] == {f"artifacts/{name}": b"x"}
+
+
+def test_nothing_to_pack_is_an_empty_archive(worker: Worker, run: Path) -> None:
+    assert packed(worker, "*.png") == ({}, {})

@@ -1,0 +1,252 @@
+"""The supervisor as real processes: starts once, ends everything, never forgets how it went."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import signal
+import sys
+import time
+from importlib import resources
+
+import psutil
+import pytest
+
+from tests.unit.vm.conftest import Worker, until
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def test_a_phase_runs_detached_and_its_exit_code_and_log_size_are_kept(worker: Worker) -> None:
+    assert worker.start("echo hello; echo oops >&2; exit 17") == {"started": True}
+    ended = worker.ended()
+    assert (ended["rc"], ended["signal"], ended["stopped"]) == (17, None, False)
+    assert worker.log() == "hello\noops\n"
+    assert ended["log_size"] == len(worker.log())
+    assert worker.status()["state"] == "exited"
+
+
+def test_a_second_start_changes_nothing(worker: Worker) -> None:
+    assert worker.start("echo once; sleep 0.3")["started"]
+    assert worker.start("echo twice") == {"started": False}
+    worker.ended()
+    assert worker.start("echo thrice") == {"started": False}
+    assert worker.log() == "once\n"
+
+
+def test_many_starts_at_the_same_moment_start_it_once(worker: Worker) -> None:
+    launchers = [worker.popen("start") for _ in range(8)]
+    answers = [launcher.communicate(worker.request("echo once"), timeout=30)[0] for launcher in launchers]
+    assert sum(b"true" in answer for answer in answers) == 1
+    worker.ended()
+    assert worker.log() == "once\n"
+
+
+def test_looks_at_a_phase_never_make_its_start_fail(worker: Worker) -> None:
+    looks = [worker.popen("status", "a1", "main") for _ in range(6)]
+    assert worker.start("true") == {"started": True}
+    for look in looks:
+        look.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("after_s", [0.03, 0.06, 0.09, 0.12, 0.2])
+def test_a_launcher_killed_at_any_moment_and_asked_again_starts_it_once(worker: Worker, after_s: float) -> None:
+    launcher = worker.popen("start")
+    assert launcher.stdin is not None
+    launcher.stdin.write(worker.request("echo once"))
+    launcher.stdin.close()
+    time.sleep(after_s)
+    launcher.kill()
+    launcher.wait()
+    assert launcher.stdout is not None
+    launcher.stdout.close()
+    worker.start("echo once")
+    assert worker.ended()["rc"] == 0
+    assert worker.log() == "once\n"
+
+
+def test_the_job_sees_its_environment_and_its_directories(worker: Worker) -> None:
+    worker.start('echo "$GREETING|$TPUJOB_ATTEMPT|$TPUJOB_ARTIFACTS|$PWD"', env={"GREETING": "a b"})
+    worker.ended()
+    assert worker.log() == f"a b|a1|{worker.path('artifacts')}|{worker.path('work')}\n"
+
+
+def test_secrets_are_in_no_argument_list_and_in_no_file(worker: Worker) -> None:
+    worker.start("sleep 5", env={"TOKEN": "s3cr3t-value"})
+    assert worker.processes()
+    for process in psutil.process_iter():
+        try:
+            assert "s3cr3t-value" not in " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+    files = [path for path in worker.home.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"s3cr3t-value" in path.read_bytes()]
+    assert '"TOKEN"' in worker.path("main", "request.json").read_text()
+    worker.ask("stop", "a1", "main", "0")
+
+
+def test_what_others_may_not_read_is_private(worker: Worker) -> None:
+    worker.start("true")
+    worker.ended()
+    assert not [path for path in worker.path("main").iterdir() if path.stat().st_mode & 0o077]
+
+
+def test_a_request_with_a_missing_bundle_says_so_and_can_be_repeated(worker: Worker) -> None:
+    answer = worker.start("true", bundle_sha256="0" * 64)
+    assert "FileNotFoundError" in answer["error"]
+    assert worker.status()["state"] == "none"
+    assert worker.start("true") == {"started": True}
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "x\n"])
+def test_names_that_could_leave_the_directory_are_refused(worker: Worker, name: str) -> None:
+    assert "bad name" in worker.start("true", attempt=name)["error"]
+    assert not (worker.home / "tpujob").exists()
+
+
+def test_a_process_left_behind_ends_with_its_phase(worker: Worker) -> None:
+    worker.start("sleep 60 & setsid sleep 61 & echo started")
+    assert worker.ended()["rc"] == 0
+    assert worker.processes() == []
+
+
+@linux
+def test_stop_ends_who_ignores_term_who_has_its_own_session_and_who_cleared_its_environment(worker: Worker) -> None:
+    script = """
+        trap '' TERM
+        setsid sleep 60 &
+        setsid bash -c "trap '' TERM; while :; do sleep 1; done" &
+        (env -i setsid /bin/sleep 62 &)
+        echo ready
+        while :; do sleep 1; done
+    """
+    worker.start(script)
+    until(lambda: "ready" in worker.log() and len(worker.processes()) >= 4)
+    supervisor = worker.supervisors()[0]
+    tree = until(lambda: found if len(found := supervisor.children(recursive=True)) >= 4 else None)
+    began = time.monotonic()
+    answer = worker.ask("stop", "a1", "main", "0.3")
+    assert time.monotonic() - began < 5
+    assert (answer["state"], answer["rc"], answer["stopped"]) == ("exited", 137, True)
+    assert worker.processes() == []
+    assert not [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert answer["log_size"] == len(worker.log())
+
+
+def test_stop_leaves_the_whole_grace_to_who_saves_its_work(worker: Worker) -> None:
+    """The main shell dies of TERM at once; its child, which got TERM too, must still have the time to finish."""
+    saver = "trap 'sleep 0.6; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    worker.start('bash -c "$SAVER" & wait', env={"SAVER": saver})
+    until(lambda: "ready" in worker.log())
+    answer = worker.ask("stop", "a1", "main", "10")
+    assert answer["signal"] == signal.SIGTERM
+    assert worker.log().endswith("saved\n")
+    assert answer["log_size"] == len(worker.log())
+
+
+@linux
+def test_a_killed_supervisor_is_noticed_and_what_it_left_is_ended_by_stop(worker: Worker) -> None:
+    worker.start("setsid sleep 60 & sleep 61")
+    until(lambda: len(worker.processes()) >= 3)
+    worker.supervisors()[0].kill()
+    until(lambda: worker.status()["state"] == "lost")
+    assert len(worker.processes()) >= 3
+    answer = worker.ask("stop", "a1", "main", "1")
+    assert (answer["state"], answer["ended"]) == ("lost", True)
+    assert worker.processes() == []
+
+
+def test_stopping_what_never_started_or_has_ended_is_harmless(worker: Worker) -> None:
+    assert worker.ask("stop", "a1", "main", "1")["state"] == "none"
+    worker.start("exit 4")
+    worker.ended()
+    assert worker.ask("stop", "a1", "main", "1")["rc"] == 4
+
+
+@linux
+def test_stop_of_one_workers_phase_spares_the_same_phase_of_another_on_the_same_machine(worker: Worker) -> None:
+    """The emulated workers of a slice share a machine and an attempt."""
+    other = Worker(worker.home.with_name("other"))
+    other.home.mkdir()
+    try:
+        other.start("sleep 60")
+        worker.start("exit 0")
+        worker.ended()
+        worker.ask("stop", "a1", "main", "0")
+        assert other.processes()
+        assert other.status()["state"] == "running"
+    finally:
+        other.ask("stop", "a1", "main", "0")
+
+
+def test_setup_and_main_share_the_work_directory(worker: Worker) -> None:
+    worker.start("echo made > file", phase="setup")
+    until(lambda: worker.path("setup", "exit.json").exists())
+    worker.start("cat file")
+    worker.ended()
+    assert worker.log() == "made\n"
+
+
+def test_the_machine_going_down_ends_the_job_in_order(worker: Worker) -> None:
+    worker.start("echo ready; sleep 60")
+    until(lambda: "ready" in worker.log())
+    worker.supervisors()[0].terminate()
+    assert (worker.ended()["stopped"], worker.ended()["signal"]) == (True, signal.SIGTERM)
+
+
+def test_a_bundle_is_stored_once_and_only_with_its_own_content(worker: Worker) -> None:
+    content = os.urandom(300_000)
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert "cut or changed" in worker.ask("receive", sha256, stdin=content[:-1])["error"]
+    assert not list((worker.home / "tpujob" / "bundles").iterdir())
+    assert worker.ask("receive", sha256, stdin=content) == {"stored": 300_000}
+    assert worker.ask("receive", sha256, stdin=b"") == {"have": True}
+
+
+def test_follow_sends_the_log_from_any_byte_and_ends_with_the_final_status(worker: Worker) -> None:
+    worker.start("echo one; sleep 0.2; echo two; exit 3")
+    whole = worker.output("follow", "a1", "main", "0")
+    assert b"one\n" in whole
+    assert b'"rc": 3' in whole.splitlines()[-1]
+    assert worker.output("follow", "a1", "main", "4").splitlines()[1:3] == [b"L 4", b"two"]
+
+
+def test_follow_says_when_the_log_is_shorter_than_what_was_received(worker: Worker) -> None:
+    worker.start("echo one")
+    worker.ended()
+    assert b"before byte 900" in worker.output("follow", "a1", "main", "900")
+
+
+def test_follow_ends_when_nobody_listens(worker: Worker) -> None:
+    worker.start("while :; do echo line; sleep 0.01; done")
+    follower = worker.popen("follow", "a1", "main", "0")
+    assert follower.stdout is not None
+    assert follower.stdout.readline()
+    follower.stdout.close()
+    assert follower.wait(timeout=10) == 1
+    worker.ask("stop", "a1", "main", "0")
+
+
+def test_hello_names_a_port_that_is_free(worker: Worker) -> None:
+    answer = worker.ask("hello")
+    assert answer["home"] == str(worker.home)
+    assert 1024 <= answer["port"] < 65536
+
+
+def test_the_files_are_python_3_8_and_import_only_the_standard_library_and_siblings() -> None:
+    files = [file for file in resources.files("orchestrator.vm").iterdir() if file.name.endswith(".py")]
+    assert len(files) > 5
+    for file in files:
+        text = file.read_text()
+        assert "from __future__ import annotations" in text or file.name == "__init__.py"
+        for node in ast.walk(ast.parse(text, feature_version=(3, 8))):
+            if isinstance(node, ast.Import):
+                assert all(alias.name.partition(".")[0] in sys.stdlib_module_names for alias in node.names), file.name
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 1 or str(node.module).partition(".")[0] in sys.stdlib_module_names, file.name
+
+
+def test_an_unknown_verb_is_an_answer_not_a_traceback(worker: Worker) -> None:
+    assert worker.ask("dance") == {"error": "KeyError: 'dance'"}
