@@ -22,7 +22,7 @@ class Evidence:
 
     view: SliceView | CloudError | None
     listing: Listing[SliceView] | CloudError | None = None  # None: not asked, because the slice is still there
-    operation: Operation | CloudError | None = None  # of the create; None: the API knows no such operation (any more)
+    creates: tuple[Operation, ...] | CloudError = ()  # every create operation on this name that the API knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,20 @@ class Verdict:
     quiet_until: float | None = None  # nothing visible, but a late create could still land until then
 
 
-def settled(lease: Lease, operation: Operation | CloudError | None, now: float, can: Capabilities) -> float | None:
+def settled(lease: Lease, creates: tuple[Operation, ...] | CloudError, now: float, can: Capabilities) -> float | None:
     """None when no create of this lease can bring a slice to life any more, else the time at which that is certain.
 
-    Rules, in order: no create ever left; its operation was seen terminal; the API's complete list of operations has none
-    for this slice and longer than the visibility bound has passed; or longer than any create takes to settle has passed.
+    Any of these suffices: no create left that could have an effect; as many terminal create operations as creates left;
+    longer ago than the visibility bound, a complete list of operations in which none is under way; or longer ago than any
+    create takes to settle. A create that was sent again after a lost reply counts twice: both may land, one after the other.
     """
-    if lease.sent_at is None or lease.settled:
+    if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
-    if isinstance(operation, Operation) and operation.done:
-        return None
-    # Only a definite "no such operation" shortens the wait; no answer, or an operation under way, does not.
-    bound = can.visible_within_s if operation is None and lease.operation is None else can.settles_within_s
+    bound = can.settles_within_s
+    if not isinstance(creates, CloudError) and all(operation.done for operation in creates):
+        if len(creates) >= lease.sends:
+            return None
+        bound = can.visible_within_s
     certain_at = lease.sent_at + bound
     return None if now >= certain_at else certain_at
 
@@ -73,7 +75,7 @@ def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Ve
         case None:
             if evidence.view is None:
                 missing.append("not yet listed")
-    certain_at = settled(lease, evidence.operation, now, can)
+    certain_at = settled(lease, evidence.creates, now, can)
     if certain_at is not None:
         missing.append("the create call has not settled")
     return Verdict(

@@ -44,9 +44,10 @@ class Lease:
     usd_per_hour: float | None = None
     state: LeaseState = LeaseState.INTENT
     hold_until: float | None = None
-    sent_at: float | None = None  # the last create call left no later than this (written before it leaves)
+    sent_at: float | None = None  # the last create call left no earlier than this (written before it leaves)
+    sends: int = 0  # create calls that may have had, or may yet have, an effect
     operation: str | None = None  # the create's operation, once the API told us
-    settled: bool = False  # the create's operation was seen terminal: it cannot bring the slice (back) to life
+    settled: bool = False  # every create that left was seen to end: none can bring the slice (back) to life
     ready_at: float | None = None
     down_at: float | None = None
     gone_at: float | None = None
@@ -71,6 +72,15 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The API answered a create with a definite no: that call has no effect, now or later."""
+
+    lease_id: str
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     lease_id: str
     at: float
@@ -79,7 +89,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The create's operation is terminal."""
+    """The operation of every create that left is terminal."""
 
     lease_id: str
     at: float
@@ -114,11 +124,12 @@ class Gone:
     evidence: str
 
 
-LeaseEvent = Intent | Sent | Created | Settled | Ready | Held | Down | Gone
+LeaseEvent = Intent | Sent | Refused | Created | Settled | Ready | Held | Down | Gone
 
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`), Sent and Settled are notes on the way.
 _ALLOWED: dict[type, frozenset[LeaseState]] = {
     Sent: frozenset({LeaseState.INTENT}),
+    Refused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
@@ -142,14 +153,18 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         raise NotAllowed(lease, event)
     match event:
         case Sent(at=at):
-            return replace(lease, sent_at=at, settled=False)
+            return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
+        case Refused():
+            return replace(lease, sends=lease.sends - 1)
         case Created(operation=operation):
             state = LeaseState.CREATING if lease.state is LeaseState.INTENT else lease.state
             return replace(lease, state=state, operation=operation)
         case Settled():
             return replace(lease, settled=True)
         case Ready(at=at):
-            return replace(lease, state=LeaseState.READY, settled=True, ready_at=lease.ready_at or at)
+            # With one create, READY is its end. A second one, whose reply was lost, may still be on its way.
+            settled = lease.settled or lease.sends <= 1
+            return replace(lease, state=LeaseState.READY, settled=settled, ready_at=lease.ready_at or at)
         case Held(until=until):
             return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline))
         case Down(at=at, reason=reason):

@@ -108,6 +108,6 @@ def _zones(
         elif place in catalog.zones() or wish.unlisted:
             found.append((place, "from your settings" if from_settings else "asked for"))
         else:
-            near = ", ".join(catalog.nearest(place)) or "see `tpujob plan --help`"
+            near = ", ".join(catalog.nearest_place(place)) or "see `tpujob plan --help`"
             raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
     return found

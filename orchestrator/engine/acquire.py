@@ -7,11 +7,11 @@ a slice that we do not know. A failure here does not clean up: it raises, and wh
 from __future__ import annotations
 
 from orchestrator.core.absence import ours
-from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Sent, Settled
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.effects import Claim, Create, Get, GetOperation, Now, ReadLease, Record, Sleep, Tell
-from orchestrator.errors import AlreadyExists, CloudUnavailable, Preempted, UnexpectedReply, Vanished
+from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, Preempted, UnexpectedReply, Vanished
 
 PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
 
@@ -36,7 +36,12 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
                 raise
             await Tell("create", f"{error.message}; trying again", passing=True)
             await Sleep(wait_s)
-        except AlreadyExists:
+        except UnexpectedReply:
+            raise  # what it did is anybody's guess
+        except CloudError as error:
+            await Record(Refused(lease.id, await Now(), error.message))
+            if not isinstance(error, AlreadyExists):
+                raise
             await _adopt(lease)
             return
         else:
@@ -86,7 +91,7 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
         return
     if operation is None or not operation.done:
         return
-    if not lease.settled and name == lease.operation:
+    if not lease.settled and lease.sends == 1 and name == lease.operation:
         await Record(Settled(lease.id, await Now()))
     if operation.error is not None:
         raise operation.error

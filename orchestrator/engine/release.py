@@ -21,6 +21,7 @@ from orchestrator.engine.effects import (
     ListOperations,
     ListSlices,
     Now,
+    ReadLease,
     Record,
     Shield,
     Sleep,
@@ -57,6 +58,7 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
     await Shield()
     started = await Now()
     await _note(Down(lease.id, started, reason))
+    lease = await _as_written(lease)
     teardown = _Teardown(lease)
     for pause_s in pauses():
         verdict = await teardown.one_pass(can)
@@ -80,7 +82,6 @@ class _Teardown:
         self.deletes_sent = 0
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
-        self._create_operation = lease.operation
 
     async def one_pass(self, can: Capabilities) -> Verdict:
         now = await Now()
@@ -96,8 +97,11 @@ class _Teardown:
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
             listing = await _ask(ListSlices(*_place(self.lease)))
-        operation = await self._create_fate() if view is None else None
-        return absence.judge(self.lease, Evidence(view, listing, operation), await Now(), can)
+        creates = await self._creates() if view is None else ()
+        now = await Now()
+        if view is None and not self.lease.settled and absence.settled(self.lease, creates, now, can) is None:
+            await _note(Settled(self.lease.id, now))
+        return absence.judge(self.lease, Evidence(view, listing, creates), now, can)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
         if self._deleted_at is None:
@@ -119,25 +123,24 @@ class _Teardown:
         elif operation is not None:
             self._delete_operation = operation.name
 
-    async def _create_fate(self) -> Operation | CloudError | None:
-        """What became of the create call: terminal, under way, unknown to the API (None), or no answer."""
-        if self.lease.settled or self.lease.sent_at is None:
-            return None
-        if self._create_operation is None:
-            listing = await _ask(ListOperations(*_place(self.lease)))
-            if isinstance(listing, CloudError):
-                return listing
-            for operation in listing.rows:
-                if operation.target.endswith(f"/{self.lease.name.node}") and operation.verb.lower() in CREATE_VERBS:
-                    self._create_operation = operation.name
-            if self._create_operation is None:
-                if listing.complete:
-                    return None
-                return CloudUnavailable(f"operations incomplete: {', '.join(listing.unreachable)} unreachable")
-        fate = await _ask(GetOperation(self._create_operation))
-        if isinstance(fate, Operation) and fate.done:
-            await _note(Settled(self.lease.id, await Now()))
-        return fate
+    async def _creates(self) -> tuple[Operation, ...] | CloudError:
+        """Every create operation on our name that the API knows. One that was named to us needs no listing."""
+        if self.lease.settled or self.lease.sends <= 0:
+            return ()
+        if self.lease.sends == 1 and self.lease.operation is not None:
+            operation = await _ask(GetOperation(self.lease.operation))
+            if isinstance(operation, Operation):
+                return (operation,)
+            return operation or CloudUnavailable("the API does not know the create's operation any more")
+        listing = await _ask(ListOperations(*_place(self.lease)))
+        if isinstance(listing, CloudError):
+            return listing
+        if not listing.complete:
+            return CloudUnavailable(f"operations incomplete: {', '.join(listing.unreachable)} unreachable")
+        return tuple(operation for operation in listing.rows if self._is_our_create(operation))
+
+    def _is_our_create(self, operation: Operation) -> bool:
+        return operation.verb.lower() in CREATE_VERBS and operation.target.endswith(f"/{self.lease.name.node}")
 
 
 def _place(lease: Lease) -> tuple[str, str]:
@@ -155,6 +158,14 @@ async def _ask(question: Effect[T]) -> T | CloudError:
         return await question
     except CloudError as error:
         return error
+
+
+async def _as_written(lease: Lease) -> Lease:
+    """The ledger knows more than the value that a caller carries around: how many creates left, and what they are called."""
+    try:
+        return await ReadLease(lease.id)
+    except TpujobError:
+        return lease
 
 
 async def _note(event: LeaseEvent) -> None:

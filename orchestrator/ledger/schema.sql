@@ -17,6 +17,7 @@ create table lease (
   state text not null,
   hold_until real,
   sent_at real,
+  sends integer not null,
   operation text,
   settled integer not null,
   ready_at real,

@@ -120,6 +120,8 @@ def _words(kind: str, data: dict[str, Any]) -> str:
             return "name written down, before anything was asked of the cloud"
         case "sent":
             return "create sent"
+        case "refused":
+            return f"create refused: {data['why']}"
         case "created":
             return "create accepted"
         case "settled":

@@ -1,0 +1,143 @@
+"""What it takes to call a slice gone, and what never suffices."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Sent
+from orchestrator.engine.release import Released, release
+from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.ledger.ledger import LedgerUnavailable
+from tests.unit.engine.virtual import CAN, VirtualWorld, lease_and_request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def created(world: VirtualWorld, *, ready: bool = True) -> Lease:
+    """A lease with its slice in the cloud, as `acquire` leaves it."""
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    operation = world.cloud.create(request)
+    world.ledger.record(Created(lease.id, world.time, operation.name))
+    if ready:
+        world.time += world.cloud.provision_s
+        world.ledger.record(Ready(lease.id, world.time))
+    return world.ledger.lease(lease.id)
+
+
+def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Released:
+    return world.drive(release(lease, CAN, reason="test", budget_s=budget_s))
+
+
+def test_a_ready_slice_is_deleted_and_gone_once_get_says_404_and_the_list_is_clean(world: VirtualWorld) -> None:
+    lease = created(world)
+    began = world.time
+    released = let_go(world, lease)
+    assert released.gone and released.deletes_sent == 1
+    assert world.cloud.nodes == {}
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE
+    assert 20 <= world.time - began < 40
+
+
+def test_the_delete_is_the_first_call_on_the_wire(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.calls.clear()
+    let_go(world, lease)
+    assert world.cloud.calls[0][0] == "delete"
+
+
+def test_a_403_after_the_delete_is_never_gone(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.get_error = AuthError("Permission 'tpu.nodes.get' denied")
+    released = let_go(world, lease, budget_s=600)
+    assert not released.gone and "Permission" in released.verdict.missing[0]
+    assert world.ledger.lease(lease.id).state is LeaseState.DOWN
+
+
+def test_a_list_with_an_unreachable_zone_is_never_gone(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.unreachable = ("us-central1-a",)
+    released = let_go(world, lease, budget_s=600)
+    assert not released.gone and "unreachable" in released.verdict.missing[0]
+
+
+def test_a_delete_that_was_dropped_while_creating_is_sent_again_until_the_slice_is_gone(world: VirtualWorld) -> None:
+    lease = created(world, ready=False)
+    world.cloud.drop_delete_while_creating = True
+    released = let_go(world, lease)
+    assert released.gone and released.deletes_sent >= 2
+    assert world.cloud.nodes == {}
+
+
+def test_a_delete_operation_that_fails_is_followed_by_another_delete(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.fail_delete_operations = 3
+    released = let_go(world, lease)
+    assert released.gone and released.deletes_sent == 4
+
+
+def test_a_create_with_a_lost_reply_is_found_by_its_operation_and_settles(world: VirtualWorld) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.cloud.lose_create_reply = 1
+    with pytest.raises(CloudUnavailable):
+        world.cloud.create(request)
+    released = let_go(world, world.ledger.lease(lease.id))
+    assert released.gone and world.cloud.nodes == {}
+    assert world.ledger.lease(lease.id).settled
+
+
+def test_a_create_that_lands_after_the_first_404_is_deleted_before_anything_is_called_gone(world: VirtualWorld) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.cloud.land_create_late_s = 200
+    with pytest.raises(CloudUnavailable):
+        world.cloud.create(request)
+    released = let_go(world, world.ledger.lease(lease.id))
+    assert released.gone and released.deletes_sent >= 1
+    assert world.cloud.nodes == {} and world.time > 1_000_200
+
+
+def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world: VirtualWorld) -> None:
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    early = let_go(world, world.ledger.lease(lease.id), budget_s=60)
+    assert not early.gone and early.verdict.quiet_until == pytest.approx(1_000_300)
+    late = let_go(world, world.ledger.lease(lease.id))
+    assert late.gone and world.time >= 1_000_300
+
+
+def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) -> None:
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease))
+    assert let_go(world, world.ledger.lease(lease.id)).gone
+    assert world.time == 1_000_000.0
+
+
+def test_a_foreign_slice_of_our_name_is_never_deleted(world: VirtualWorld) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
+    assert not released.gone and "neither adopted nor deleted" in released.verdict.missing[0]
+    assert ("delete", request.name.node) not in world.cloud.calls
+
+
+def test_a_ledger_that_fails_does_not_stop_the_deletion(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = created(world)
+
+    def broken(*events: object) -> None:
+        raise LedgerUnavailable("disk full")
+
+    monkeypatch.setattr(world.ledger, "record", broken)
+    assert let_go(world, lease).gone
+    assert world.cloud.nodes == {}
+
+
+def test_releasing_twice_is_as_good_as_once(world: VirtualWorld) -> None:
+    lease = created(world)
+    assert let_go(world, lease).gone
+    assert let_go(world, lease).gone

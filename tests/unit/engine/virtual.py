@@ -1,0 +1,395 @@
+"""A virtual world for the engine's programs: a clock that only sleeping moves, a cloud with knobs, a driver that can crash.
+
+The programs under test are the production ones; only what answers their effects is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.core.attempt import Attempt, Run
+from orchestrator.core.lease import Lease, Purpose
+from orchestrator.core.slices import (
+    Capabilities,
+    Listing,
+    Operation,
+    SliceName,
+    SliceRequest,
+    SliceState,
+    SliceView,
+    WorkerAddress,
+)
+from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
+from orchestrator.engine.run import JobRun, Phase
+from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted
+from orchestrator.ledger.ledger import Ledger
+
+T = TypeVar("T")
+CAN = Capabilities(
+    cloud_deadline=False,
+    multi_host=True,
+    queue=False,
+    idempotent_create="name",
+    owner_filter="client",
+    preempt_action="tombstone",
+    visible_within_s=300,
+    settles_within_s=2700,
+)
+ZONE = "us-central1-a"
+
+
+@dataclass
+class Node:
+    request: SliceRequest
+    operation: str
+    created_at: float
+    ready_at: float
+    deleted_at: float | None = None  # when the delete was accepted
+    stopped: bool = False
+    preempted: bool = False
+
+
+class VirtualCloud:
+    """One project. Provisioning takes `provision_s`, deleting `delete_s`; every fault is an attribute."""
+
+    capabilities = CAN
+
+    def __init__(self, world: VirtualWorld) -> None:
+        self.world = world
+        self.provision_s, self.delete_s = 60.0, 20.0
+        self.nodes: dict[str, Node] = {}
+        self.operations_seen: dict[str, tuple[str, str, float]] = {}  # operation → verb, node, done at
+        self.failed: dict[str, CloudError] = {}  # operation → error
+        self.full_zones: set[str] = set()
+        self.calls: list[tuple[str, str]] = []
+        # faults
+        self.lose_create_reply = 0
+        self.late_until = float("inf")
+        self.land_create_late_s = 0.0  # a create with a lost reply appears only after this time
+        self.drop_delete_while_creating = False
+        self.fail_delete_operations = 0
+        self.get_error: CloudError | None = None
+        self.unreachable: tuple[str, ...] = ()
+        self._late: list[tuple[float, SliceRequest]] = []
+
+    # The Cloud protocol
+
+    def create(self, request: SliceRequest) -> Operation:
+        self._call("create", request.name)
+        if request.name.node in self.nodes:
+            raise AlreadyExists(f"Resource {request.name.node} already exists")
+        if self.land_create_late_s and self.world.time < self.late_until:
+            self._late.append((self.world.time + self.land_create_late_s, request))
+            raise CloudUnavailable("connection reset")
+        operation = self._land(request)
+        if self.lose_create_reply:
+            self.lose_create_reply -= 1
+            raise CloudUnavailable("connection reset")
+        return operation
+
+    def get(self, name: SliceName) -> SliceView | None:
+        self._call("get", name)
+        if self.get_error is not None:
+            raise self.get_error
+        node = self.nodes.get(name.node)
+        return self._view(node) if node else None
+
+    def list(self, project: str, zone: str) -> Listing[SliceView]:
+        self._settle()
+        rows = tuple(self._view(node) for node in self.nodes.values() if node.request.name.zone == zone)
+        return Listing(rows, self.unreachable)
+
+    def delete(self, name: SliceName) -> Operation | None:
+        self._call("delete", name)
+        node = self.nodes.get(name.node)
+        if node is None:
+            return None
+        operation = self._operation("delete", name.node, self.world.time + self.delete_s)
+        if self.drop_delete_while_creating and self.world.time < node.ready_at:
+            return operation
+        if self.fail_delete_operations:
+            self.fail_delete_operations -= 1
+            self.failed[operation.name] = CloudUnavailable("an internal error has occurred")
+            return operation
+        node.deleted_at = node.deleted_at or self.world.time
+        return operation
+
+    def start(self, name: SliceName) -> Operation:
+        self._call("start", name)
+        self.nodes[name.node].stopped = False
+        return self._operation("start", name.node, self.world.time)
+
+    def stop(self, name: SliceName) -> Operation:
+        self._call("stop", name)
+        self.nodes[name.node].stopped = True
+        return self._operation("stop", name.node, self.world.time)
+
+    def operation(self, name: str) -> Operation | None:
+        self._settle()
+        if name not in self.operations_seen:
+            return None
+        verb, node, done_at = self.operations_seen[name]
+        done = self.world.time >= done_at
+        return Operation(name, done, verb, f"projects/p/locations/z/nodes/{node}", self.failed.get(name) if done else None)
+
+    def operations(self, project: str, zone: str) -> Listing[Operation]:
+        self._settle()
+        found = (self.operation(name) for name in list(self.operations_seen))
+        return Listing(tuple(operation for operation in found if operation is not None), self.unreachable)
+
+    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
+        return (WorkerAddress(0, "127.0.0.1", 1), WorkerAddress(1, "127.0.0.1", 2))
+
+    def preview(self, request: SliceRequest) -> dict[str, Any]:
+        return {}
+
+    # What happens by itself
+
+    def _call(self, what: str, name: SliceName) -> None:
+        self._settle()
+        self.calls.append((what, name.node))
+
+    def _land(self, request: SliceRequest) -> Operation:
+        now = self.world.time
+        node = request.name.node
+        if request.name.zone in self.full_zones:
+            operation = self._operation("create", node, now + 5)
+            self.failed[operation.name] = CapacityError("There is no more capacity in the zone")
+            return operation
+        operation = self._operation("create", node, now + self.provision_s)
+        if node in self.nodes:
+            self.failed[operation.name] = AlreadyExists(f"Resource {node} already exists")
+            return operation
+        self.nodes[node] = Node(request, operation.name, now, now + self.provision_s)
+        return operation
+
+    def _operation(self, verb: str, node: str, done_at: float) -> Operation:
+        name = f"operation-{len(self.operations_seen)}"
+        self.operations_seen[name] = (verb, node, done_at)
+        return Operation(name, False, verb, node)
+
+    def _settle(self) -> None:
+        now = self.world.time
+        for at, request in [late for late in self._late if late[0] <= now]:
+            self._late.remove((at, request))
+            self._land(request)
+        for name, node in list(self.nodes.items()):
+            if node.deleted_at is not None and now >= node.deleted_at + self.delete_s:
+                del self.nodes[name]
+
+    def _view(self, node: Node) -> SliceView:
+        now = self.world.time
+        state, native = SliceState.READY, "READY"
+        if node.deleted_at is not None:
+            state, native = SliceState.DELETING, "DELETING"
+        elif node.preempted:
+            state, native = SliceState.TOMBSTONE, "PREEMPTED"
+        elif node.stopped:
+            state, native = SliceState.STOPPED, "STOPPED"
+        elif now < node.ready_at:
+            state, native = SliceState.CREATING, "CREATING"
+        request = node.request
+        return SliceView(
+            request.name, state, native, request.accelerator_type, request.runtime_version, dict(request.labels)
+        )
+
+
+@dataclass
+class Owners:
+    """Claims per process; a crash drops those of the process that died."""
+
+    held: set[str] = field(default_factory=set)
+
+    def claim(self, lease_id: str) -> bool:
+        self.held.add(lease_id)
+        return True
+
+    def release(self, lease_id: str) -> None:
+        self.held.discard(lease_id)
+
+    def alive(self, lease_id: str) -> bool:
+        return lease_id in self.held
+
+
+@dataclass(frozen=True)
+class Status:
+    failed: bool = False
+    all_succeeded: bool = True
+    first_failure: tuple[int, int | None] = (0, 1)
+
+    def silent_s(self, now: float) -> float:
+        return 0.0
+
+
+@dataclass
+class VirtualFleet:
+    """Workers on which every phase takes `phase_s` and ends with `rc`."""
+
+    world: VirtualWorld
+    phase_s: float = 100.0
+    rc: int = 0
+    ends_at: float = 0.0
+    stopped: int = 0
+    cancelled: bool = False
+
+    def push(self, bundle: object) -> list[Any]:
+        return []
+
+    def start(self, request: object) -> None:
+        self.ends_at = self.world.time + self.phase_s
+
+    def follow(self, sink: object) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> Status:
+        self.world.time = min(self.world.time + timeout_s, max(self.ends_at, self.world.time))
+        ended = self.world.time >= self.ends_at
+        return Status(failed=ended and self.rc != 0, all_succeeded=ended and self.rc == 0, first_failure=(1, self.rc))
+
+    def stop(self, grace_s: float) -> None:
+        self.stopped += 1
+
+    def tail(self, worker: int, phase: str, n: int) -> list[str]:
+        return ["the last line"]
+
+    def collect(self, destination: Path, patterns: Sequence[str], deadline_s: float) -> Any:
+        return Collected()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@dataclass(frozen=True)
+class Collected:
+    files: tuple[object, ...] = ()
+    problems: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+class Crash(Exception):
+    """The process is gone: none of its later effects happens."""
+
+
+class VirtualWorld:
+    """Time, cloud, ledger, owners, workers; `drive` answers a program's effects and counts them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.time = 1_000_000.0
+        self.cloud = VirtualCloud(self)
+        self.ledger = Ledger(directory / "ledger.sqlite3")
+        self.ledger._db.execute("pragma synchronous=off")  # a crash here is of the program, never of the machine
+        self.owners = Owners()
+        self.fleet = VirtualFleet(self)
+        self.told: list[str] = []
+        self.effects: list[str] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def tell(self, told: Tell) -> None:
+        self.told.append(f"{told.stage} {told.text}")
+
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
+        return self.fleet
+
+    def drive(
+        self,
+        program: Program[T],
+        *,
+        crash_at: int | None = None,
+        after: bool = False,
+        interrupt_at: int | None = None,
+        between: Callable[[VirtualWorld], None] | None = None,
+    ) -> T:
+        """Run to the end; or raise Crash at the n-th effect (before or after it happened); or unwind with a signal there."""
+        answer: Any = None
+        error: BaseException | None = None
+        shielded = False
+        count = 0
+        while True:
+            try:
+                effect = program.send(answer) if error is None else program.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            self.effects.append(type(effect).__name__)
+            if isinstance(effect, Shield):
+                shielded = effect.raised
+            if count == crash_at and not after:
+                raise Crash
+            answer, error = None, None
+            if count == interrupt_at and not shielded:
+                error = Interrupted(2)
+            else:
+                answer, error = self._answer(effect)
+            if count == crash_at:
+                raise Crash
+            count += 1
+            if between is not None:
+                between(self)
+            assert count < 20_000, "the program spins"
+
+    def _answer(self, effect: Effect[Any]) -> tuple[Any, BaseException | None]:
+        try:
+            if isinstance(effect, Shield):
+                return None, None
+            if isinstance(effect, Sleep):
+                self.time += effect.seconds
+                return None, None
+            return effect.perform(self), None  # type: ignore[arg-type]
+        except Exception as error:
+            return None, error
+
+
+def lease_and_request(
+    n: int = 0, *, zone: str = ZONE, now: float = 1_000_000.0, purpose: Purpose = Purpose.RUN
+) -> tuple[Lease, SliceRequest]:
+    identity = f"{n:010d}"
+    name = SliceName("p", zone, f"tpujob-owner0-{identity}")
+    lease = Lease(
+        id=identity,
+        handle="alice",
+        purpose=purpose,
+        cloud="emulated",
+        name=name,
+        accelerator_type="v5litepod-8",
+        runtime_version="v2-alpha-tpuv5-lite",
+        spot=False,
+        owner="owner0",
+        deadline=now + 24 * 3600,
+        created_at=now,
+        usd_per_hour=9.6,
+    )
+    request = SliceRequest(
+        name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-run": identity}
+    )
+    return lease, request
+
+
+def job(world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None) -> JobRun:
+    run = Run("0123456789", "mnist", "jobs/mnist.yaml", "emulated", world.time, "runs/x")
+    drafts = tuple(lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones))
+    return JobRun(
+        run=run,
+        attempt=Attempt("0123456789-1", run.id),
+        drafts=drafts,
+        held=held,
+        bundle=None,
+        phases=(Phase("main", _running(), lambda lease, workers: None),),  # type: ignore[arg-type, return-value]
+        artifacts=(),
+        directory=Path("runs/x"),
+        sink=lambda worker, data: None,
+        max_duration_s=24 * 3600,
+    )
+
+
+def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
+    return replace(job_run, keep_s=keep_s)
+
+
+def _running() -> Any:
+    from orchestrator.core.attempt import AttemptState
+
+    return AttemptState.RUNNING
