@@ -83,8 +83,8 @@ class Admin:
         rows = []
         for node in list(self.state.nodes.values()):
             found = await asyncio.to_thread(processes.find, node.uid, self.driver.vms / node.uid)
-            hosts = node.hosts if node.uid in self.driver.hosts and node.state not in ("STOPPED", "DELETING") else []
-            ports = [port for host in hosts for port in (host.ssh_port, host.metadata_port)]
+            hosts = self.driver.hosts.get(node.uid)
+            ports = hosts.ports if hosts else []
             rows.append({"name": node.name, "uid": node.uid, "pids": [p.pid for p in found], "ports": ports})
         return web.json_response({"nodes": rows})
 

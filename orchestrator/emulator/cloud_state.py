@@ -158,10 +158,10 @@ class CloudState:
                 node.hosts = hosts
         self.advance(now)
 
-    def power_failed(self) -> None:
-        """The driver was restarted: no host is on, whatever was known."""
+    def lose_sight(self) -> None:
+        """The driver was restarted: what hosts do now is unknown, whatever was known before."""
         for node in self.nodes.values():
-            node.power = Power.OFF
+            node.power = Power.UNKNOWN
 
     def by_uid(self, uid: str) -> Node | None:
         return next((node for node in self.nodes.values() if node.uid == uid), None)

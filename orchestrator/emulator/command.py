@@ -24,6 +24,7 @@ from orchestrator.emulator import processes
 
 CHUNK = 1 << 16
 SHELL = "/bin/bash"
+NO_SUCH_COMMAND = 127
 # Opening a terminal makes it the controlling one of a session leader without any, which `start_new_session` gives us.
 ON_TERMINAL = 'terminal=$0; exec "$@" <"$terminal" >"$terminal" 2>&1'
 Session = asyncssh.SSHServerProcess[bytes]
@@ -31,11 +32,12 @@ Session = asyncssh.SSHServerProcess[bytes]
 
 async def serve(session: Session, environment: Mapping[str, str], home: Path) -> None:
     """Run what the client asked for, to its end or to the end of the connection."""
+    if session.subsystem:  # sftp never comes here, and there is no other
+        return session.exit(NO_SUCH_COMMAND)
     argv = [SHELL, "-c", session.command] if session.command else [SHELL, "-l"]
     if session.term_type:
-        await _serve_terminal(session, argv, dict(environment) | {"TERM": session.term_type}, home)
-    else:
-        await _serve_pipes(session, argv, environment, home)
+        return await _serve_terminal(session, argv, dict(environment) | {"TERM": session.term_type}, home)
+    return await _serve_pipes(session, argv, environment, home)
 
 
 async def _serve_pipes(session: Session, argv: list[str], environment: Mapping[str, str], home: Path) -> None:
@@ -84,8 +86,8 @@ async def _conclude(
         _report(session, exit_code.result())
     for task in (feed, *outputs, departure):
         task.cancel()
-    await asyncio.gather(feed, *outputs, departure, return_exceptions=True)
-    await exit_code  # a process has to be waited for, however long it outlives its client
+    # A process has to be waited for, however long it outlives its client.
+    await asyncio.gather(feed, *outputs, departure, end, exit_code, return_exceptions=True)
 
 
 def _report(session: Session, code: int) -> None:
@@ -121,7 +123,7 @@ async def _received(session: Session, pipe: IO[bytes], process: subprocess.Popen
             with contextlib.suppress(ProcessLookupError, KeyError):
                 os.killpg(process.pid, signal.Signals[f"SIG{request.signal}"])
         except asyncssh.TerminalSizeChanged as size:
-            _resize(pipe.fileno(), size.width, size.height, size.pixwidth, size.pixheight)
+            _resize(pipe, size.width, size.height, size.pixwidth, size.pixheight)
         except asyncssh.BreakReceived:
             continue
         except (asyncssh.Error, OSError):
@@ -138,13 +140,13 @@ async def _drain(pipe: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
         while data := await reader.read(CHUNK):
             sink.write(data)
             await sink.drain()
-    except OSError:  # the terminal's other end was closed, or the client has left
+    except (OSError, asyncssh.Error):  # the terminal's other end was closed, or the client has left
         return
     finally:
         transport.close()
 
 
-def _resize(terminal: int, width: int, height: int, pixel_width: int, pixel_height: int) -> None:
+def _resize(terminal: int | IO[bytes], width: int, height: int, pixel_width: int, pixel_height: int) -> None:
     size = struct.pack("HHHH", height, width, pixel_width, pixel_height)
-    with contextlib.suppress(OSError):  # a pipe has no size
+    with contextlib.suppress(OSError, ValueError):  # a pipe has no size, nor has what is closed
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)

@@ -42,7 +42,7 @@ class Driver:
 
     async def recover(self) -> None:
         """After a start: end what unknown nodes left behind, and bring back the hosts of known ones."""
-        self.state.power_failed()
+        self.state.lose_sight()
         known = {node.uid for node in self.state.nodes.values()}
         for directory in self.vms.iterdir() if self.vms.is_dir() else ():
             if directory.name not in known:

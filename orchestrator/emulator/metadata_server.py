@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from orchestrator import catalog
+from orchestrator.emulator import guard
 from orchestrator.emulator.node_request import project_number
 from orchestrator.emulator.records import Node
 
@@ -96,7 +97,11 @@ class MetadataServer:
             self._listener = await loop.create_server(self._web, "127.0.0.1", port)
         except OSError:
             self._listener = await loop.create_server(self._web, "127.0.0.1", 0)
-        return int(self._listener.sockets[0].getsockname()[1])
+        return self.ports[0]
+
+    @property
+    def ports(self) -> list[int]:
+        return [int(opened.getsockname()[1]) for opened in self._listener.sockets] if self._listener else []
 
     async def close(self) -> None:
         if self._listener is not None:
@@ -107,6 +112,8 @@ class MetadataServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
+        if not guard.is_loopback(request.headers.get("Host", "")) or "Origin" in request.headers:
+            return web.Response(text="Only programs of this worker are answered.\n", status=403, headers=FLAVOR)
         if request.path == "/":
             return web.Response(text="computeMetadata/\n", headers=FLAVOR)
         if not request.path.startswith(ROOT):

@@ -12,8 +12,12 @@ from typing import Any
 
 
 class Power(StrEnum):
-    """What the hosts of a node are, or should be. GONE: no process, no port, no home directory."""
+    """What the hosts of a node are, or should be. GONE: no process, no port, no home directory.
 
+    UNKNOWN is never wanted: after a crash of the daemon, processes may live or not, and somebody has to look.
+    """
+
+    UNKNOWN = "unknown"
     ON = "on"
     OFF = "off"
     GONE = "gone"
@@ -21,7 +25,8 @@ class Power(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A state that passes by itself: into `then` (None: absent), not before `delay` and not before `power` is reached."""
+    """A state that passes by itself: into `then`, not before `delay` and not before `power` is reached; or, when its
+    operation fails, into `if_failed`. None is absence."""
 
     then: str | None
     delay: str
@@ -30,7 +35,7 @@ class Transition:
 
 
 TRANSITIONS = {
-    "CREATING": Transition("READY", "provision_s", Power.ON, if_failed=None),
+    "CREATING": Transition("READY", "provision_s", Power.ON),
     "STARTING": Transition("READY", "start_s", Power.ON, if_failed="STOPPED"),
     "STOPPING": Transition("STOPPED", "stop_s", Power.OFF),
     "DELETING": Transition(None, "delete_s", Power.GONE),
@@ -73,6 +78,8 @@ def is_spot(spec: Mapping[str, Any]) -> bool:
 
 @dataclass(slots=True)
 class Node:
+    """One node: what was asked for, its state, and what the present transition waits for."""
+
     uid: str  # the API's `id`: a decimal int64, never used twice
     project: str
     zone: str
@@ -109,6 +116,8 @@ class Node:
 
 @dataclass(slots=True)
 class Operation:
+    """One long-running operation, answered until long after it is done."""
+
     name: str
     verb: str
     target: str

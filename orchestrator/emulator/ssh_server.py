@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import asyncssh
 from orchestrator.emulator import command
 
 log = logging.getLogger(__name__)
+CANNOT_EXECUTE = 126  # what a shell answers, too
 
 
 def authorized_keys(ssh_keys: str, user: str) -> set[str]:
@@ -55,6 +57,10 @@ class SshServer:
             self._listener = await self._listen(key, 0)
         return self._listener.get_port(), base64.b64encode(key.public_data).decode()
 
+    @property
+    def ports(self) -> list[int]:
+        return [self._listener.get_port()] if self._listener else []
+
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -88,12 +94,13 @@ class SshServer:
         user = str(session.get_extra_info("username"))
         task = asyncio.create_task(command.serve(session, self.environment(user), self.home))
         self._sessions.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(functools.partial(self._ended, session))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, session: command.Session, task: asyncio.Task[None]) -> None:
         self._sessions.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("an SSH session failed", exc_info=error)
+            session.exit(CANNOT_EXECUTE)
 
 
 class _Login(asyncssh.SSHServer):

@@ -54,6 +54,11 @@ class Worker:
         }
         return Host(port, self.metadata_port, attributes)
 
+    @property
+    def ports(self) -> list[int]:
+        """Where it listens now."""
+        return [*(self.ssh.ports if self.ssh else ()), *self.metadata.ports]
+
     async def close(self) -> None:
         if self.ssh is not None:
             await self.ssh.close()
@@ -101,15 +106,26 @@ class SliceHosts:
     async def on(self) -> list[Host]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         before: list[Host | None] = [*self.node.hosts] or [None] * len(self.workers)
-        return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
+        try:
+            return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
+        except BaseException:  # all of them or none, also when cancelled half-way
+            await self._close()
+            raise
 
     async def off(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self.workers))
+        await self._close()
         await asyncio.to_thread(processes.end_all, self.node.uid, self.directory)
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(worker.close() for worker in self.workers))
 
     async def erase(self) -> None:
         await self.off()
         await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
+
+    @property
+    def ports(self) -> list[int]:
+        return [port for worker in self.workers for port in worker.ports]
 
     def boot(self, script: str) -> list[subprocess.Popen[bytes]]:
         return [worker.boot(script) for worker in self.workers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -164,6 +165,21 @@ def test_a_daemon_killed_while_creating_or_deleting_goes_on_with_it(emulator: Em
     assert eventually(lambda: api.get_operation({"name": creating.operation.name}).done)
     assert eventually(lambda: api.get_operation({"name": deleting.operation.name}).done)
     assert [row.name for row in api.list_nodes(parent=ZONE)] == [f"{ZONE}/nodes/coming"]
+
+
+def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
+    emulator: Emulator, login_key: Path, ssh_keys: str
+) -> None:
+    api = client_for(emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="halting", node=node_body(metadata={"ssh-keys": ssh_keys})))
+    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    kill(emulator)
+    saved = json.loads((emulator.state_dir / "state.json").read_text())
+    saved["nodes"][0] |= {"state": "STOPPING", "due": saved["now"], "operation": "none", "power": "on"}
+    (emulator.state_dir / "state.json").write_text(json.dumps(saved))
+    api = client_for(emulator.restarted())
+    assert eventually(lambda: api.get_node(name=node.name).state == tpu_v2.Node.State.STOPPED)
+    assert not lives(job)
 
 
 def test_another_port_is_taken_when_the_old_one_is_in_use(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:

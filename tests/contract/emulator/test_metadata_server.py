@@ -83,6 +83,11 @@ def test_without_the_flavor_header_it_refuses(metadata: Metadata) -> None:
     assert metadata.get("project/project-id", **forwarded)[0] == 403
 
 
+@pytest.mark.parametrize("extra", [{"Host": "rebound.example"}, {"Origin": "http://127.0.0.1"}])
+def test_web_pages_learn_nothing(metadata: Metadata, extra: dict[str, str]) -> None:
+    assert metadata.get("project/project-id", **{"Metadata-Flavor": "Google"} | extra)[0] == 403
+
+
 def test_unknown_paths_are_absent_and_directories_are_listed(metadata: Metadata) -> None:
     assert metadata.get("instance/attributes/none")[0] == 404
     assert "agent-worker-number" in metadata.says("instance/attributes/").splitlines()

@@ -80,6 +80,18 @@ def test_a_key_patched_into_the_metadata_is_accepted_at_once(
     assert worker.run("true").returncode == 0
 
 
+def test_a_command_that_cannot_be_started_ends_the_session(
+    api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node], login_key: Path, ssh_keys: str
+) -> None:
+    worker = machines(api, create(metadata={"ssh-keys": ssh_keys}).name, login_key)[0]
+    worker.says("cd / && rm -r ~")
+    assert worker.run("true").returncode == 126
+
+
+def test_an_unknown_subsystem_starts_no_shell(machine: Machine) -> None:
+    assert machine.run("netconf", "-s", input=b"echo a shell\n").stdout == b""
+
+
 def test_a_cut_connection_does_not_end_the_command(machine: Machine) -> None:
     client = subprocess.Popen(
         machine.argv("echo $$; trap '' HUP PIPE; sleep 0.2; echo survived > after-the-cut; exec sleep 600"),
@@ -173,8 +185,9 @@ def test_rsync_copies_a_tree_both_ways(machine: Machine, tmp_path: Path) -> None
     (tree / "deep" / "file").write_bytes(MEGABYTES)
     shell = " ".join(["ssh", *machine.options, "-p", str(machine.port)])
     remote = f"{machine.user}@127.0.0.1:rsynced/"
-    subprocess.run(["rsync", "-a", "-e", shell, f"{tree}/", remote], check=True, timeout=20)
-    subprocess.run(["rsync", "-a", "-e", shell, remote, f"{back}/"], check=True, timeout=20)
+    rsync = ["rsync", "-a", "-e", shell, f"--rsync-path={shutil.which('rsync')}"]
+    subprocess.run([*rsync, f"{tree}/", remote], check=True, timeout=20)
+    subprocess.run([*rsync, remote, f"{back}/"], check=True, timeout=20)
     assert (back / "deep" / "file").read_bytes() == MEGABYTES
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ class Cloud:
     """The machine with a clock, and hosts that follow at once unless they are held."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.state = CloudState("seed", settings or Settings(**{**vars_of(DELAYS)}))
+        self.state = CloudState("seed", settings or replace(DELAYS, no_capacity=[]))
         self.now = 1000.0
         self.hosts_follow = True
 
@@ -68,10 +69,6 @@ class Cloud:
     @property
     def shown(self) -> str | None:
         return self.node and self.node.state
-
-
-def vars_of(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in Settings.__slots__}
 
 
 @pytest.fixture
@@ -280,10 +277,18 @@ def test_every_spelling_of_spot_is_spot(cloud: Cloud, scheduling: dict[str, Any]
     assert cloud.state.meter.bills[0].spot
 
 
-def test_after_a_power_failure_ready_nodes_want_their_hosts_back_and_stay_ready(ready: Cloud) -> None:
-    ready.state.power_failed()
-    assert ready.node and (ready.node.state, ready.node.power, ready.node.wanted_power) == ("READY", "off", "on")
+def test_after_a_restart_ready_nodes_want_their_hosts_back_where_they_were(ready: Cloud) -> None:
+    ready.state.lose_sight()
+    assert ready.node and (ready.node.state, ready.node.power, ready.node.wanted_power) == ("READY", "unknown", "on")
     assert ready.node.hosts == [Host(22, 80)]
+
+
+def test_after_a_restart_nothing_counts_as_off_before_somebody_looked(ready: Cloud) -> None:
+    ready.hosts_follow = False
+    operation = ready.verb("stop")
+    ready.state.lose_sight()
+    ready.wait(100)
+    assert (ready.shown, operation.done) == ("STOPPING", False)
 
 
 def test_the_same_seed_and_requests_give_the_same_names() -> None:
@@ -319,7 +324,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.cloud.state = CloudState.load(json.loads(json.dumps(self.cloud.state.dump())))
-        self.cloud.state.power_failed()
+        self.cloud.state.lose_sight()
 
     @invariant()
     def the_meter_runs_for_exactly_the_nodes_that_exist(self) -> None:
