@@ -160,9 +160,9 @@ class CommandFailed(RemoteError):
 class PayloadFailed(TpujobError):
     """The job's own failure. Its code (1-63; larger ones become 63) is the exit code."""
 
-    def __init__(self, message: str, *, rc: int, tails: dict[int, list[str]], hint: str | None = None) -> None:
+    def __init__(self, message: str, *, rc: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint, exit_code=rc if 1 <= rc <= 63 else 63)
-        self.rc, self.tails = rc, tails
+        self.rc = rc
 
 
 class DeadlineExceeded(TpujobError):

@@ -50,7 +50,11 @@ def status(as_json: Json = False) -> None:
     endpoint = control.running(_directory())
     shape: dict[str, Any] = {"running": endpoint is not None}
     if endpoint is not None:
-        shape |= {"url": endpoint.url, "pid": endpoint.pid, "billing": control.billing(endpoint)}
+        shape |= {
+            "url": endpoint.url,
+            "pid": endpoint.pid,
+            "billing": control.request(endpoint, "GET", "/_emulator/billing"),
+        }
     if as_json:
         emit_json(shape)
     elif endpoint is None:

@@ -41,7 +41,7 @@ def logs(
                 file.seek(offsets.get(path, 0))
                 data = file.read()
                 offsets[path] = file.tell()
-            for line in splitter.feed(data) + (splitter.flush() if ended or not follow else []):
+            for line in (*splitter.feed(data), *(splitter.flush() if ended or not follow else ())):
                 emit(f"worker{index} | {line}" if worker is None else line)
         if ended or not follow:
             break

@@ -22,13 +22,14 @@ def plan(
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.core.durations import format_usd_per_hour
+    from orchestrator.core.lease import Purpose
     from orchestrator.core.plan import make
     from orchestrator.engine import prepare
 
     spec, _ = load(job)
     session = Session.open(cloud, project)
     made = make(prepare.wish(spec), default_zone=session.target.zone)
-    drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=prepare.Purpose.RUN)
+    drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     shape: dict[str, Any] = {
         "job": spec.name,
         "cloud": session.target.kind,

@@ -12,6 +12,8 @@ from orchestrator.cli.options import Cloud, Project
 if TYPE_CHECKING:
     from orchestrator.cli.session import Session
     from orchestrator.core.job import JobSpec
+    from orchestrator.core.lease import Lease
+    from orchestrator.core.plan import Plan
     from orchestrator.engine.run import Outcome
 
 
@@ -29,6 +31,7 @@ def run(
     from orchestrator.cli.jobs import load
     from orchestrator.cli.session import Session
     from orchestrator.cli.stream import JobOutput
+    from orchestrator.core.lease import Purpose
     from orchestrator.core.plan import make
     from orchestrator.engine import prepare
     from orchestrator.engine.run import run_job
@@ -41,14 +44,14 @@ def run(
     if emulated and spec.train is not None:
         prepare.check_local_training()
     session.announce()
-    emulation = prepare.Emulation.here(_emulated_cores(session, spec, plan.cores_per_worker)) if emulated else None
+    emulation = prepare.Emulation(_emulated_cores(session, spec, plan.cores_per_worker)) if emulated else None
     slices.show_plan(session, plan, emulation.cores if emulation else None)
     session.recover()
 
     runs_directory = Path(session.target.runs_dir or "runs").absolute()
     new, attempt = prepare.new_run(spec, job, session.target.kind, runs_directory)
     Path(new.directory).mkdir(parents=True)
-    drafts = prepare.drafts(plan, slices.place(session), handle=new.name, purpose=prepare.Purpose.RUN)
+    drafts = prepare.drafts(plan, slices.place(session), handle=new.name, purpose=Purpose.RUN)
     bundle = prepare.bundle(spec, job, session.directory / "bundles")
     output = JobOutput(Path(new.directory), session.talk.quiet)
     prepared = prepare.job_run(
@@ -90,13 +93,12 @@ def _emulated_cores(session: Session, spec: JobSpec, real: int) -> int:
     return min(declared or session.target.emulated_cores or DEFAULT_EMULATED_CORES, real)
 
 
-def _held(session: Session, plan: object, spec: JobSpec) -> object:
+def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
+    """The slice that `up` brought, if the job can run on it."""
     import time
 
-    from orchestrator.core.plan import Plan
     from orchestrator.engine import prepare
 
-    assert isinstance(plan, Plan)
     fitting = [lease for lease in session.open_leases() if prepare.fits(lease, plan, spec, time.time())]
     return fitting[0] if fitting else None
 

@@ -199,4 +199,4 @@ def _unasked(lease: Lease, error: TpujobError) -> Released:
 
 def default_handle() -> str:
     """The user's name, as `ctpu` did it, in the form that a label can carry."""
-    return names.to_label_value(getpass.getuser()) or "tpu"
+    return names.to_job_name(getpass.getuser())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,10 +36,9 @@ class JobOutput:
             for file in self._files.values():
                 file.close()
 
-    def _show(self, worker: int, lines: list[str]) -> None:
-        if lines:
-            self._quiet()
+    def _show(self, worker: int, lines: Iterator[str]) -> None:
         for line in lines:
+            self._quiet()
             emit(f"worker{worker} | {line}")
 
     def _file(self, worker: int) -> BinaryIO:

@@ -24,7 +24,7 @@ from orchestrator.core.slices import Cloud, Listing, Operation, SliceName, Slice
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
     from orchestrator.remote.collect import CollectResult
-    from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest
+    from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
 
 T = TypeVar("T")
 Program = Coroutine["Effect[Any]", Any, T]
@@ -53,13 +53,19 @@ class Owners(Protocol):
 class World(Protocol):
     """What the real effects are performed on."""
 
-    cloud: Cloud
-    ledger: LedgerPort
-    owners: Owners
+    @property
+    def cloud(self) -> Cloud: ...
+
+    @property
+    def ledger(self) -> LedgerPort: ...
+
+    @property
+    def owners(self) -> Owners: ...
 
     def now(self) -> float: ...
 
-    def tell(self, told: Tell) -> None: ...
+    @property
+    def tell(self) -> Callable[[Tell], None]: ...
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet: ...
 
@@ -279,6 +285,16 @@ class Connect(Effect["Fleet"]):
 
     def perform(self, world: World) -> Fleet:
         return world.connect(self.lease, self.workers, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Meet(Effect["WorkerFacts"]):
+    """What worker 0 says of itself: the address by which the others reach it, and a port that is free there now."""
+
+    fleet: Fleet
+
+    def perform(self, world: World) -> WorkerFacts:
+        return self.fleet.facts(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ import importlib.util
 import json
 import secrets
 import shlex
-import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +17,16 @@ from orchestrator.core import names, scripts
 from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.lease import Lease, LeaseState, Purpose
 from orchestrator.core.plan import Plan, Wish
-from orchestrator.core.slices import SliceName, SliceRequest, WorkerAddress
+from orchestrator.core.slices import SliceName, SliceRequest
 from orchestrator.engine.run import JobRun, Phase
 from orchestrator.engine.tenure import PROVISION_S, Draft
 from orchestrator.engine.world import LOGIN_USER
-from orchestrator.errors import UserError
+from orchestrator.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.job import JobSpec
     from orchestrator.remote.bundle import Bundle
     from orchestrator.remote.fleet import StartRequest
-
-COORDINATOR_PORT = 8479  # next to the ports that libtpu itself uses (8470 …)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +132,19 @@ def check_local_training() -> None:
 
 def bundle(spec: JobSpec, job_path: Path, destination: Path) -> Bundle | None:
     """What the job ships: the payload and its configuration, `code:`, `data_dir:`. None when there is nothing to ship."""
-    from orchestrator.remote.bundle import build
+    from orchestrator.remote.bundle import make_bundle
 
     sources: dict[str, Path | bytes] = {}
     if spec.code is not None:
-        sources["."] = _directory(job_path, spec.code, "code")
+        sources["."] = _directory(spec, job_path, spec.code, ("code",))
     if spec.train is not None:
         sources["payload"] = _payload_directory()
         config = spec.train.model_dump(mode="json")
         if spec.train.data_dir is not None:
-            sources["data"] = _directory(job_path, spec.train.data_dir, "train.data_dir")
+            sources["data"] = _directory(spec, job_path, spec.train.data_dir, ("train", "data_dir"))
             config["data_dir"] = "data"
         sources["train.json"] = json.dumps(config, indent=1, sort_keys=True).encode()
-    return build(sources, destination) if sources else None
+    return make_bundle(sources, destination) if sources else None
 
 
 def _payload_directory() -> Path:
@@ -157,27 +154,20 @@ def _payload_directory() -> Path:
     return Path(found.submodule_search_locations[0])
 
 
-def _directory(job_path: Path, relative: str, field: str) -> Path:
-    path = (job_path.parent / relative).resolve()
+def _directory(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, ...]) -> Path:
+    path = job_path.parent / relative
     if not path.is_dir():
-        raise UserError(f"{job_path}: {field}: {path} is not a directory", hint="paths are relative to the job file")
+        problem = spec.mistake(field, f"{path} is not a directory; paths are relative to the job file")
+        raise JobSpecError([problem], hint=f"`tpujob plan {job_path}` checks a file without creating anything")
     return path
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What is different on the emulated cloud: this Python, a free local port, fewer cores."""
+    """What is different on the emulated cloud: this Python environment serves, and few processes stand for many cores."""
 
-    python: str
-    port: int
     cores: int
-
-    @classmethod
-    def here(cls, cores: int) -> Emulation:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        return cls(python=shlex.quote(sys.executable), port=port, cores=cores)
+    python: str = shlex.quote(sys.executable)
 
 
 def phases(
@@ -201,17 +191,18 @@ def phases(
     if spec.setup:
         setup.append(scripts.chain(spec.setup))
 
-    def request(phase: str, script: str) -> Callable[[Lease, tuple[WorkerAddress, ...]], StartRequest]:
+    def request(phase: str, script: str) -> Callable[[Lease, int, str], StartRequest]:
         from orchestrator.remote.fleet import StartRequest
 
-        def build(lease: Lease, workers: tuple[WorkerAddress, ...]) -> StartRequest:
+        def build(lease: Lease, workers: int, meeting_point: str) -> StartRequest:
             return StartRequest(
                 attempt=attempt.id,
                 phase=phase,
                 bundle_sha256=shipped.sha256 if shipped else None,
                 script=script,
                 env_by_worker=[
-                    _environment(run, attempt, lease, workers, n, env, emulation) for n in range(len(workers))
+                    {**_variables(run, attempt, lease, index, workers, meeting_point, emulation), **env}
+                    for index in range(workers)
                 ],
             )
 
@@ -221,28 +212,26 @@ def phases(
     return (*first, Phase("main", AttemptState.RUNNING, request("main", main)))
 
 
-def _environment(
+def _variables(
     run: Run,
     attempt: Attempt,
     lease: Lease,
-    workers: Sequence[WorkerAddress],
     index: int,
-    env: Mapping[str, str],
+    workers: int,
+    meeting_point: str,
     emulation: Emulation | None,
 ) -> dict[str, str]:
-    port = emulation.port if emulation else COORDINATOR_PORT
+    """What every job finds in its environment (docs/job-file.md)."""
     ours = {
         "TPU_NAME": lease.name.node,
         "TPUJOB_RUN": run.id,
         "TPUJOB_ATTEMPT": attempt.id,
         "TPUJOB_WORKER": str(index),
-        "TPUJOB_WORKERS": str(len(workers)),
-        "TPUJOB_COORDINATOR": f"{workers[0].host}:{port}",
+        "TPUJOB_WORKERS": str(workers),
+        "TPUJOB_COORDINATOR": meeting_point,
         "PJRT_DEVICE": "CPU" if emulation else "TPU",
     }
-    if emulation is not None:
-        ours["TPUJOB_EMULATED_CORES"] = str(emulation.cores)
-    return {**ours, **env}
+    return ours | ({"TPUJOB_EMULATED_CORES": str(emulation.cores)} if emulation else {})
 
 
 def new_run(spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path) -> tuple[Run, Attempt]:

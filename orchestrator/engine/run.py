@@ -22,6 +22,7 @@ from orchestrator.engine.effects import (
     Disclaim,
     Get,
     Hangup,
+    Meet,
     Now,
     Push,
     ReadLease,
@@ -67,7 +68,7 @@ class Phase:
 
     name: str
     state: AttemptState
-    request: Callable[[Lease, tuple[WorkerAddress, ...]], StartRequest]
+    request: Callable[[Lease, int, str], StartRequest]  # of the lease, the number of workers, where they can meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +211,13 @@ async def _work(
         await Tell(
             "ship", f"{size} → {len(workers)} worker{'s'[: len(workers) > 1]} in {outcome.spans['ship']:.1f} s{there}"
         )
+    meet = await Meet(fleet)
+    meeting_point = f"{meet.address}:{meet.free_port}"
     failure: TpujobError | None = None
     for phase in job.phases:
         began = await Now()
         await Record(Moved(job.attempt.id, began, phase.state))
-        await StartPhase(fleet, phase.request(lease, workers), job.sink)
+        await StartPhase(fleet, phase.request(lease, len(workers), meeting_point), job.sink)
         try:
             await _follow(lease, fleet, phase.name, stop_at)
         except (PayloadFailed, DeadlineExceeded) as error:
@@ -285,7 +288,7 @@ async def _still_ours(lease: Lease) -> None:
 def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:
     worker, rc = status.first_failure
     what = "the setup" if phase == "setup" else "the job"
-    message = (
-        f"{what} failed on worker{worker} with code {rc}" if rc is not None else f"{what} on worker{worker} was lost"
-    )
-    return PayloadFailed(message, rc=rc if rc is not None else 63, tails={})
+    hint = f"the last lines of worker{worker} are above; `tpujob logs` shows them again"
+    if rc is None:
+        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", rc=63, hint=hint)
+    return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint)

@@ -133,7 +133,9 @@ class VirtualCloud:
             return None
         verb, node, done_at = self.operations_seen[name]
         done = self.world.time >= done_at
-        return Operation(name, done, verb, f"projects/p/locations/z/nodes/{node}", self.failed.get(name) if done else None)
+        return Operation(
+            name, done, verb, f"projects/p/locations/z/nodes/{node}", self.failed.get(name) if done else None
+        )
 
     def operations(self, project: str, zone: str) -> Listing[Operation]:
         self._settle()
@@ -235,6 +237,9 @@ class VirtualFleet:
     stopped: int = 0
     cancelled: bool = False
 
+    def facts(self, worker: int) -> Any:
+        return Facts()
+
     def push(self, bundle: object) -> list[Any]:
         return []
 
@@ -260,6 +265,12 @@ class VirtualFleet:
 
     def cancel(self) -> None:
         self.cancelled = True
+
+
+@dataclass(frozen=True)
+class Facts:
+    address: str = "127.0.0.1"
+    free_port: int = 1
 
 
 @dataclass(frozen=True)
@@ -362,9 +373,7 @@ def lease_and_request(
         created_at=now,
         usd_per_hour=9.6,
     )
-    request = SliceRequest(
-        name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-run": identity}
-    )
+    request = SliceRequest(name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-run": identity})
     return lease, request
 
 
@@ -377,7 +386,7 @@ def job(world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | No
         drafts=drafts,
         held=held,
         bundle=None,
-        phases=(Phase("main", _running(), lambda lease, workers: None),),  # type: ignore[arg-type, return-value]
+        phases=(Phase("main", _running(), lambda lease, workers, meeting_point: None),),  # type: ignore[arg-type, return-value]
         artifacts=(),
         directory=Path("runs/x"),
         sink=lambda worker, data: None,
