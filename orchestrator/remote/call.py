@@ -65,7 +65,7 @@ class Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.close()
+        _close(self._channel)
         if isinstance(error, Unreachable):
             self.link.drop(self._channel.get_transport())
 
@@ -151,18 +151,31 @@ def run(link: Link, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_
     """A short command, its output kept up to `cap_bytes` each and dropped beyond."""
     deadline = time.monotonic() + timeout_s
     channel = link.channel(shlex.join(argv), timeout_s=timeout_s)
-    with link.translated(), contextlib.closing(channel):
-        output, errors = bytearray(), bytearray()
-        reader = threading.Thread(target=_keep, args=(channel.recv_stderr, errors, cap_bytes, deadline), daemon=True)
-        reader.start()
-        channel.sendall(stdin)
-        channel.shutdown_write()
-        _keep(channel.recv, output, cap_bytes, deadline)
-        reader.join(max(0.0, deadline - time.monotonic()))
-        rc = _exit_status(channel) if time.monotonic() < deadline else None
-        if rc is None:
-            raise TimeoutError if channel.get_transport().is_active() else EOFError
-        return Completed(rc, bytes(output), bytes(errors))
+    output, errors = bytearray(), bytearray()
+    try:
+        with link.translated():
+            reader = threading.Thread(
+                target=_keep, args=(channel.recv_stderr, errors, cap_bytes, deadline), daemon=True
+            )
+            reader.start()
+            channel.sendall(stdin)
+            channel.shutdown_write()
+            _keep(channel.recv, output, cap_bytes, deadline)
+            reader.join(max(0.0, deadline - time.monotonic()))
+            rc = _exit_status(channel) if time.monotonic() < deadline else None
+            if rc is None:
+                raise TimeoutError if channel.get_transport().is_active() else EOFError
+            return Completed(rc, bytes(output), bytes(errors))
+    finally:
+        _close(channel)
+
+
+def _close(channel: paramiko.Channel) -> None:
+    """Telling the other side is a courtesy; over a cut connection it fails, which is no news."""
+    import paramiko
+
+    with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+        channel.close()
 
 
 def _keep(receive: Callable[[int], bytes], into: bytearray, cap_bytes: int, deadline: float) -> None:

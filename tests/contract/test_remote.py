@@ -1,0 +1,400 @@
+"""The fleet against real SSH servers: the emulated workers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.slices import WorkerAddress
+from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
+from orchestrator.remote import agent
+from orchestrator.remote.bundle import make_bundle
+from orchestrator.remote.fan_out import Abandoned
+from orchestrator.remote.fleet import Fleet, StartRequest, WorkerState
+from tests.contract.remote_fixture import Road, Slice, four, one, road, until_ended
+
+__all__ = ["four", "one", "road"]
+
+FIRST = agent.first_command
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ5YjX8ByL6pcD4cVRe0vPZ9rI8mQ1zJ1mXwKb1G2bXa"
+
+
+class Log:
+    """A sink, and what it heard."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, bytes] = {}
+
+    def __call__(self, worker: int, piece: bytes) -> None:
+        self.of[worker] = self.of.get(worker, b"") + piece
+
+
+def request(attempt: str, script: str, workers: int = 1, **env: str) -> StartRequest:
+    return StartRequest(attempt, "main", script, [{**env, "TPUJOB_WORKER": str(index)} for index in range(workers)])
+
+
+def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: Path) -> None:
+    fleet = four.fleet()
+    facts = fleet.connect(20)
+    assert [fact.index for fact in facts] == [0, 1, 2, 3]
+    bundle = make_bundle({"code/hello.txt": b"from the bundle\n"}, tmp_path / "bundles")
+    assert [result.skipped for result in fleet.push(bundle)] == [False] * 4
+    assert [result.skipped for result in fleet.push(bundle)] == [True] * 4
+    script = """
+        cat code/hello.txt; echo "I am $TPUJOB_WORKER"
+        echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who; mkdir out; echo x > out/a.png
+    """
+    start = replace(request("whole", script, 4), bundle_sha256=bundle.sha256)
+    fleet.start(start)
+    fleet.start(start)
+    log = Log()
+    fleet.follow(log)
+    status = until_ended(fleet)
+    assert status.all_succeeded
+    assert not status.failed
+    assert log.of == {index: f"from the bundle\nI am {index}\n".encode() for index in range(4)}
+    collected = fleet.collect(tmp_path / "run", ["out/*.png"], 20)
+    assert collected.problems == ()
+    assert len(collected.files) == 8
+    for index in range(4):
+        assert (tmp_path / "run" / f"worker{index}" / "artifacts" / "who").read_text() == f"{index}\n"
+        assert (tmp_path / "run" / f"worker{index}" / "work" / "out" / "a.png").exists()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [f"worker{index}" for index in range(4)]
+    assert four.notices == []
+
+
+def test_one_worker_fails_and_stop_ends_the_others(four: Slice) -> None:
+    fleet = four.fleet()
+    fleet.start(request("fails", "echo up; if [ $TPUJOB_WORKER = 2 ]; then exit 7; fi; setsid sleep 60", 4))
+    fleet.follow(Log())
+    while not (status := fleet.wait(5)).failed:
+        assert not status.ended
+    assert status.first_failure == (2, 7)
+    assert not status.ended
+    fleet.stop(0.5)
+    status = fleet.wait(5)
+    assert status.ended
+    assert status.first_failure == (2, 7)
+    assert [worker.stopped for worker in status.workers] == [True, True, False, True]
+
+
+def test_a_log_cut_at_random_moments_arrives_whole(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    """400 lines, the connection cut every few of them: the local copy is byte for byte the remote file."""
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "cut_hosts")
+    fleet.start(request("cut", "for i in $(seq 400); do echo line $i; sleep 0.005; done; exit 5"))
+    log = Log()
+    cuts = 0
+
+    def sink(worker: int, piece: bytes) -> None:
+        nonlocal cuts
+        log(worker, piece)
+        if len(log.of[worker]) > 400 * cuts:
+            cuts += 1
+            threading.Thread(target=way.cut, daemon=True).start()
+
+    fleet.follow(sink)
+    status = until_ended(fleet)
+    assert cuts >= 5
+    assert way.connections > 5
+    assert status.first_failure == (0, 5)
+    remote = (one.home() / "tpujob/runs/cut/main/log").read_bytes()
+    assert remote.count(b"\n") == 400
+    assert log.of[0] == remote
+    assert status.workers[0].log_bytes == len(remote)
+
+
+def test_a_later_process_goes_on_where_an_earlier_one_stopped_listening(one: Slice) -> None:
+    first = one.fleet()
+    first.start(request("resume", "echo one; sleep 0.4; echo two"))
+    log = Log()
+    first.follow(log)
+    while not log.of:
+        time.sleep(0.01)
+    first.cancel()
+    later = one.fleet()
+    later.attach("resume", "main")
+    later.follow(log, {0: len(log.of[0])})
+    assert until_ended(later).all_succeeded
+    assert log.of[0] == b"one\ntwo\n"
+
+
+def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "gone_hosts")
+    fleet.start(request("gone", "sleep 60"))
+    fleet.follow(Log())
+    assert fleet.wait(5).workers[0].state is WorkerState.RUNNING
+    way.close()
+    while (status := fleet.wait(5)).workers[0].state is not WorkerState.UNREACHABLE:
+        assert not status.ended
+    now = time.time()
+    assert 0 <= status.silent_s(now) < 30
+    assert status.silent_s(now + 100) > 99
+    assert not status.failed
+    direct = one.fleet()
+    direct.attach("gone", "main")
+    direct.stop(0)
+
+
+def test_a_supervisor_that_was_killed_is_a_lost_worker(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("lost", "sleep 60"))
+    fleet.follow(Log())
+    lock = one.home() / "tpujob/runs/lost/main/lock"
+    fleet.run(
+        0,
+        [
+            "bash",
+            "-c",
+            f"for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q {lock} && kill -9 ${{p#/proc/}}; done; true",
+        ],
+    )
+    status = until_ended(fleet)
+    assert status.workers[0].state is WorkerState.LOST
+    assert status.first_failure == (0, None)
+    fleet.stop(0.2)
+    assert fleet.run(0, ["pgrep", "-f", "^sleep 60$"]).stdout == b""
+
+
+def test_a_sink_that_fails_is_not_silent(one: Slice) -> None:
+    def full_disk(worker: int, piece: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    fleet = one.fleet()
+    fleet.start(request("sink", "echo x"))
+    fleet.follow(full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        until_ended(fleet)
+
+
+def test_a_host_key_other_than_the_published_one_stops_everything_at_once(one: Slice) -> None:
+    impostor = replace(one.workers[0], host_key=OTHER_KEY)
+    began = time.monotonic()
+    with pytest.raises(HostKeyMismatch, match="worker0"):
+        one.fleet([impostor], "impostor_hosts").connect(30)
+    assert time.monotonic() - began < 5
+
+
+def test_an_unpublished_host_key_is_accepted_once_and_said(one: Slice) -> None:
+    unpublished = replace(one.workers[0], host_key=None)
+    before = len(one.notices)
+    one.fleet([unpublished], "first_hosts").connect(20)
+    one.fleet([unpublished], "first_hosts").connect(20)
+    assert len(one.notices) == before + 1
+    assert (one.directory / "first_hosts").read_text().split()[1:] == str(one.workers[0].host_key).split()[:2]
+
+
+def test_workers_that_never_come_up_are_named(four: Slice) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    workers = [*four.workers[:2], replace(four.workers[2], port=port), replace(four.workers[3], port=port)]
+    with pytest.raises(Unreachable, match=r"worker2, worker3 of 4 could not be reached within 1 s: .*refused"):
+        four.fleet(workers).connect(0.6)
+
+
+def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as later:
+        port = later.getsockname()[1]
+    fleet = one.fleet([replace(one.workers[0], port=port)], "late_hosts")
+    result: list[object] = []
+    waiting = threading.Thread(target=lambda: result.append(fleet.connect(20)))
+    waiting.start()
+    time.sleep(0.3)
+    assert not result
+    way = Road(one.workers[0], port)
+    waiting.join(10)
+    way.close()
+    assert result
+
+
+def test_a_key_that_the_worker_does_not_know_is_unreachable_in_words(one: Slice, tmp_path: Path) -> None:
+    from orchestrator.remote.keys import create_key
+
+    stranger = Fleet(
+        one.workers,
+        user="tester",
+        key_path=create_key(tmp_path).private_path,
+        known_hosts=tmp_path / "known_hosts",
+        on_notice=print,
+    )
+    with pytest.raises(Unreachable, match="does not accept our key"):
+        stranger.connect(0.3)
+
+
+@pytest.mark.parametrize("silence", ["running", "black hole"])
+def test_cancel_ends_every_wait_within_a_blink(one: Slice, road: Callable[[WorkerAddress], Road], silence: str) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], f"cancel_{silence}")
+    fleet.connect(20)
+    if silence == "black hole":
+        way.blocked.set()
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            fleet.run(0, ["sleep", "30"])
+        except Abandoned as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    fleet.cancel()
+    caller.join(5)
+    assert time.monotonic() - began < 0.25
+    assert errors
+    with pytest.raises(Abandoned):
+        fleet.connect(5)
+
+
+def test_cancel_ends_a_wait_for_the_job(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("wait", "sleep 60"))
+    fleet.follow(Log())
+    fleet.wait(5)
+    threading.Timer(0.2, fleet.cancel).start()
+    began = time.monotonic()
+    with pytest.raises(Abandoned):
+        while True:
+            fleet.wait(30)
+    assert time.monotonic() - began < 1
+    other = one.fleet()
+    other.attach("wait", "main")
+    other.stop(0)
+
+
+def test_wait_returns_early_when_something_changes_and_in_time_when_nothing_does(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("early", "sleep 0.5"))
+    fleet.follow(Log())
+    fleet.wait(5)
+    began = time.monotonic()
+    fleet.wait(0.1)
+    assert time.monotonic() - began < 0.4
+    while not fleet.wait(20).ended:
+        pass
+    assert time.monotonic() - began < 5
+
+
+def test_a_bundle_cut_on_its_way_is_sent_again(
+    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
+) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "push_hosts")
+    fleet.connect(20)
+    bundle = make_bundle({"noise": os.urandom(3 << 20)}, tmp_path)
+    sent: list[int] = []
+
+    def progress(size: int) -> None:
+        sent.append(size)
+        if len(sent) == 1:
+            way.cut()
+
+    assert not fleet.push(bundle, progress)[0].skipped
+    assert sum(sent) > bundle.size_bytes
+    stored = list((one.home() / "tpujob" / "bundles").glob(f"*{bundle.sha256}*"))
+    assert [path.name for path in stored if not path.name.startswith(".")] == [f"{bundle.sha256}.tar.gz"]
+    assert next(path for path in stored if not path.name.startswith(".")).read_bytes() == bundle.path.read_bytes()
+
+
+def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path: Path) -> None:
+    script = r"""
+        cd $TPUJOB_ARTIFACTS
+        echo fine > fine; ln -s /etc/passwd leak; mkfifo pipe; echo a > Same; echo b > same; echo x > $'ev\033]0;il'
+        mkdir deep; echo y > 'deep/back\slash'
+        row() { printf '{"path": "%s", "size_bytes": %s, "sha256": "%s"}' $1 $2 $3; }
+        true=$(sha256sum fine | cut -d" " -f1)
+        echo "{\"schema\": 1, \"files\": [$(row fine 5 $true), $(row missing 1 00), $(row Same 2 00)]}" > manifest.json
+    """
+    fleet = one.fleet()
+    fleet.start(request("hostile", script))
+    fleet.follow(Log())
+    until_ended(fleet)
+    collected = fleet.collect(tmp_path / "run", [], 20)
+    artifacts = tmp_path / "run" / "worker0" / "artifacts"
+    assert sorted(path.name for path in artifacts.iterdir()) == ["Same", "fine", "manifest.json"]
+    assert {problem.path for problem in collected.refused} == {
+        "artifacts/leak",
+        "artifacts/pipe",
+        "artifacts/same",
+        "artifacts/ev",
+        "artifacts/deep/back\\slash",
+    }
+    assert [(problem.path, problem.why) for problem in collected.broken] == [
+        ("artifacts/missing", "the manifest promises it, but it did not come"),
+        ("artifacts/Same", "its content is not what the manifest says"),
+    ]
+    assert str(collected.broken[0]) == "worker0: artifacts/missing: the manifest promises it, but it did not come"
+
+
+def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(four: Slice, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    whole = four.fleet()
+    whole.start(request("partly", "echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who", 4))
+    whole.follow(Log())
+    until_ended(whole)
+    partly = four.fleet([*four.workers[:3], replace(four.workers[3], port=port)])
+    partly.attach("partly", "main")
+    collected = partly.collect(tmp_path / "run", [], 2)
+    assert [file.worker for file in collected.files] == [0, 1, 2]
+    assert [(problem.worker, problem.path) for problem in collected.problems] == [(3, "(everything)")]
+
+
+def test_a_login_shell_that_talks_does_not_confuse_the_answers(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.remote.agent.first_command", lambda *a: f"echo welcome; echo tpujob; {FIRST(*a)}")
+    assert one.fleet().facts().home == str(one.home())
+
+
+def test_a_worker_without_python_says_so_and_is_not_asked_again(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.remote.agent.PYTHON", ("python-that-is-not-there", "-IS", "-c"))
+    with pytest.raises(CommandFailed, match=r"python-that-is-not-there.*not found"):
+        one.fleet().connect(20)
+
+
+def test_short_commands_keep_output_errors_and_code_apart(one: Slice) -> None:
+    fleet = one.fleet()
+    completed = fleet.run(0, ["bash", "-c", "cat; echo oops >&2; exit 3"], stdin=b"in")
+    assert (completed.rc, completed.stdout, completed.stderr) == (3, b"in", b"oops\n")
+    with pytest.raises(CommandFailed, match=r"worker0: .* ended with code 3: oops"):
+        fleet.run(0, ["bash", "-c", "echo oops >&2; exit 3"], check=True)
+    assert fleet.run(0, ["echo", "a  b", "$HOME", "'"]).stdout == b"a  b $HOME '\n"
+
+
+def test_the_output_of_a_short_command_is_capped_and_its_time_is_too(one: Slice) -> None:
+    fleet = one.fleet()
+    assert len(fleet.run(0, ["head", "-c", "5000000", "/dev/zero"]).stdout) == 1 << 20
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="no answer in time"):
+        fleet.run(0, ["sleep", "20"], timeout_s=0.5)
+    assert time.monotonic() - began < 3
+    assert fleet.run(0, ["true"]).rc == 0
+
+
+def test_the_last_lines_of_a_log(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("tail", r"for i in 1 2 3; do printf '\033[31mline %s\033[0m\n' $i; done"))
+    fleet.follow(Log())
+    until_ended(fleet)
+    assert fleet.tail(0, "main", 2) == ["line 2", "line 3"]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH")
+def test_the_command_line_for_a_persons_own_ssh_works_and_is_as_strict(one: Slice) -> None:
+    argv = one.fleet().openssh_argv(0, ["echo", "a b", "$HOME"])
+    assert subprocess.run(argv, capture_output=True, check=True, timeout=20).stdout == b"a b $HOME\n"
+    impostor = one.fleet([replace(one.workers[0], host_key=OTHER_KEY)], "ssh_hosts").openssh_argv(0, ["true"])
+    refused = subprocess.run(impostor, capture_output=True, timeout=20, check=False)
+    assert refused.returncode == 255
+    assert b"REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr or b"verification failed" in refused.stderr
