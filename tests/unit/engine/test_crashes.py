@@ -20,6 +20,13 @@ from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job, lease
 Build = Callable[[VirtualWorld], Program[Any]]
 
 
+def quick(directory: Path) -> VirtualWorld:
+    """A cloud that takes seconds, so that a life has few steps and every one of them can be killed."""
+    world = VirtualWorld(directory)
+    world.cloud.provision_s, world.cloud.delete_s, world.fleet.phase_s = 4.0, 2.0, 4.0
+    return world
+
+
 def plain(world: VirtualWorld) -> Program[Any]:
     return run_job(job(world), CAN)
 
@@ -53,7 +60,7 @@ SCENARIOS = [plain, stockout_first, lost_reply, late_create, dropped_delete, fai
 
 
 def steps_of(build: Build, directory: Path) -> int:
-    world = VirtualWorld(directory)
+    world = quick(directory)
     world.drive(build(world))
     return len(world.effects)
 
@@ -65,7 +72,7 @@ def test_killed_at_any_effect_the_next_command_leaves_nothing(build: Build, afte
     for step in range(steps_of(build, tmp_path / "whole")):
         directory = tmp_path / str(step)
         directory.mkdir()
-        world = VirtualWorld(directory)
+        world = quick(directory)
         with pytest.raises(Crash):
             world.drive(build(world), crash_at=step, after=after)
         world.owners.held.clear()
@@ -85,7 +92,7 @@ def test_a_signal_at_any_effect_ends_in_a_proven_release(build: Build, tmp_path:
     for step in range(3, steps_of(build, tmp_path / "whole")):  # before that, nothing can exist
         directory = tmp_path / str(step)
         directory.mkdir()
-        world = VirtualWorld(directory)
+        world = quick(directory)
         outcome = world.drive(build(world), interrupt_at=step)
         assert not outcome.tenure.unproven, world.effects[step]
         assert outcome.exit_code in (0, 7, 69, 130)
@@ -103,7 +110,7 @@ def test_up_killed_at_any_effect_leaves_a_held_slice_or_nothing(tmp_path: Path) 
     for step in range(steps_of(build, tmp_path / "whole")):
         directory = tmp_path / str(step)
         directory.mkdir()
-        world = VirtualWorld(directory)
+        world = quick(directory)
         with pytest.raises(Crash):
             world.drive(build(world), crash_at=step)
         world.owners.held.clear()
@@ -116,7 +123,7 @@ def test_up_killed_at_any_effect_leaves_a_held_slice_or_nothing(tmp_path: Path) 
 
 
 def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> None:
-    world = VirtualWorld(tmp_path)
+    world = quick(tmp_path)
     with pytest.raises(Crash):
         world.drive(plain(world), crash_at=20)
     assert world.drive(recover("emulated", CAN, budget_s=60)) == []
@@ -124,7 +131,7 @@ def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> N
 
 
 def test_recovery_never_touches_a_lease_of_another_cloud(tmp_path: Path) -> None:
-    world = VirtualWorld(tmp_path)
+    world = quick(tmp_path)
     with pytest.raises(Crash):
         world.drive(plain(world), crash_at=20)
     world.owners.held.clear()
