@@ -1,0 +1,124 @@
+"""The ledger: durable, private, honest about what it cannot do."""
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run
+from orchestrator.core.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
+from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
+from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+from tests.unit.engine.virtual import lease_and_request
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite3")
+
+
+def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[Run, Attempt]:
+    run = Run(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", {"train": {}})
+    attempt = Attempt(f"{identity}-1", identity)
+    ledger.record(Began(run, attempt))
+    return run, attempt
+
+
+def test_what_was_recorded_is_there_for_the_next_process(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease))
+    ledger.record(Sent(lease.id, 5.0), Created(lease.id, 6.0, "operation-1"))
+    ledger.close()
+    again = Ledger(ledger.path).lease(lease.id)
+    assert (again.state, again.sent_at, again.operation, again.name) == (
+        LeaseState.CREATING,
+        5.0,
+        "operation-1",
+        lease.name,
+    )
+
+
+def test_a_lease_that_is_gone_is_not_open(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease), Down(lease.id, 2.0, "test"), Gone(lease.id, 3.0, "proof"))
+    assert ledger.open_leases() == [] and len(ledger.leases()) == 1
+
+
+def test_an_event_that_does_not_fit_changes_nothing_not_even_those_before_it(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    with pytest.raises(NotAllowed):
+        ledger.record(Intent(lease), Gone(lease.id, 3.0, "proof"))
+    with pytest.raises(UnknownLease):
+        ledger.lease(lease.id)
+
+
+def test_a_name_is_never_used_twice(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease), Down(lease.id, 2.0, "test"), Gone(lease.id, 3.0, "proof"))
+    other, _ = lease_and_request(1)
+    twin = type(other)(**{**{f: getattr(other, f) for f in other.__slots__}, "name": lease.name})
+    with pytest.raises(LedgerUnavailable, match="UNIQUE"):
+        ledger.record(Intent(twin))
+
+
+def test_every_change_of_state_has_its_event(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease), Sent(lease.id, 1.0), Created(lease.id, 2.0, "o"), Ready(lease.id, 3.0))
+    assert [kind for _, kind, _ in ledger.events(lease.id)] == ["intent", "sent", "created", "ready"]
+
+
+def test_the_file_is_private(ledger: Ledger) -> None:
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+
+
+def test_commits_survive_a_power_cut_by_their_settings(ledger: Ledger) -> None:
+    settings = [ledger._db.execute(f"pragma {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    assert settings == ["wal", 2]
+
+
+def test_a_ledger_of_a_newer_version_is_refused(ledger: Ledger) -> None:
+    ledger._db.execute("pragma user_version = 99")
+    ledger.close()
+    with pytest.raises(ConfigError, match="newer tpujob"):
+        Ledger(ledger.path)
+
+
+def test_a_damaged_file_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite3").write_bytes(b"not a database, not at all" * 100)
+    with pytest.raises(LedgerUnavailable, match="cannot be used"):
+        Ledger(tmp_path / "ledger.sqlite3")
+
+
+def test_a_ledger_that_another_process_keeps_locked_is_reported_not_waited_for_forever(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger._db.execute("pragma busy_timeout = 10")
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    other.execute("begin exclusive")
+    lease, _ = lease_and_request()
+    with pytest.raises(LedgerUnavailable, match="locked"):
+        ledger.record(Intent(lease))
+
+
+def test_runs_are_found_by_the_first_letters_of_their_id_or_by_the_newest_of_a_name(ledger: Ledger) -> None:
+    began(ledger, "aaaaaaaaaa", at=1.0)
+    began(ledger, "aabbbbbbbb", at=2.0)
+    assert ledger.find_run("aab")[0].id == "aabbbbbbbb"
+    assert ledger.find_run("mnist")[0].id == "aabbbbbbbb"
+    with pytest.raises(UnknownRun, match="could be any"):
+        ledger.find_run("aa")
+    with pytest.raises(UnknownRun, match="no run"):
+        ledger.find_run("../../x")
+
+
+def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease))
+    _, attempt = began(ledger, "aaaaaaaaaa")
+    ledger.record(Leased(attempt.id, 2.0, lease.id), Moved(attempt.id, 3.0, AttemptState.RUNNING))
+    ledger.record(Ended(attempt.id, 4.0, AttemptState.FAILED, rc=7, detail="it failed"))
+    ledger.record(Ended(attempt.id, 5.0, AttemptState.INTERRUPTED, detail="late"))
+    _, found = ledger.find_run("aaaaaaaaaa")
+    assert (found.state, found.rc, found.ended_at, found.lease_id) == (AttemptState.FAILED, 7, 4.0, lease.id)
+    assert ledger.attempts_open() == []
