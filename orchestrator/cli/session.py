@@ -6,6 +6,7 @@ A command opens one Session. Opening touches no network: the cloud is connected 
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import socket
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from orchestrator.engine.owners import FileOwners
 from orchestrator.engine.recover import overdue, recover
 from orchestrator.engine.release import Released
 from orchestrator.engine.world import RealWorld
-from orchestrator.errors import TeardownUnproven, TpujobError, UserError
+from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
@@ -54,6 +55,10 @@ class Session:
     def open(cls, cloud: str | None = None, project: str | None = None, *, quiet: bool = False) -> Session:
         target = settings.resolve(cloud, project, os.environ)
         directory = settings.open_state_dir(settings.state_dir(os.environ))
+        if target.endpoint is not None:
+            # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
+            directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(target, directory, quiet=quiet)
 
     # -- the world ------------------------------------------------------------------------------------------------
@@ -89,16 +94,19 @@ class Session:
         from orchestrator.cloud.credentials import connect
 
         target = self.target if kind == self.target.kind else replace(self.target, kind=kind)
-        if kind == EMULATED:
+        if kind == EMULATED and target.endpoint is None:
             endpoint = self.emulator()
             return connect(target, endpoint.url, endpoint.token)
-        return connect(target, None, None)
+        return connect(target)
 
     def emulator(self) -> Endpoint:
         """The embedded Cloud TPU, started if it is not running."""
         from orchestrator.emulator import control
 
-        return control.ensure_running(self.emulator_directory)
+        try:
+            return control.ensure_running(self.emulator_directory)
+        except RuntimeError as error:
+            raise CloudUnavailable(str(error), hint=f"its log is {self.emulator_directory / 'daemon.log'}") from error
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         """The exact API request that a create would send. Connects to nothing."""
