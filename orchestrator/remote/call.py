@@ -45,7 +45,7 @@ class Call:
     def __init__(self, link: Link, *arguments: str, silence_s: float, timeout_s: float | None = None) -> None:
         """Unreachable when nothing comes for `silence_s`, or the answer is not complete within `timeout_s`."""
         self.link, self.arguments = link, arguments
-        self._silence_s = silence_s
+        self.silence_s = silence_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._buffer = bytearray()
         link.connect()
@@ -65,9 +65,12 @@ class Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close(self._channel)
+        self.close()
         if isinstance(error, Unreachable):
             self.link.drop(self._channel.get_transport())
+
+    def close(self) -> None:
+        _close(self._channel)
 
     def send(self, data: bytes) -> None:
         with self.link.translated():
@@ -131,10 +134,10 @@ class Call:
             return data
 
     def _patience(self) -> float:
-        left_s = self._silence_s if self._deadline is None else self._deadline - time.monotonic()
+        left_s = self.silence_s if self._deadline is None else self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        return min(left_s, self._silence_s)
+        return min(left_s, self.silence_s)
 
     def _ended_early(self) -> None:
         channel, index = self._channel, self.link.worker.index

@@ -69,6 +69,7 @@ class Fleet:
         self._links = [Link(worker, access, self._bell) for worker in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
+        self._streams: dict[int, Call] = {}
         self._one_at_a_time = threading.Lock()
 
     # -- reaching them --
@@ -146,11 +147,14 @@ class Fleet:
         }
 
         def start_one(link: Link) -> None:
-            with Call(link, "start", silence_s=START_S) as call:
-                env = dict(request.env_by_worker[self._links.index(link)])
+            env = dict(request.env_by_worker[self._links.index(link)])
+            with contextlib.ExitStack() as unless_started:
+                call = unless_started.enter_context(Call(link, "start", silence_s=START_S))
                 call.send(json.dumps({**common, "env": env}).encode())
                 call.end_input()
                 call.answer()
+                self._streams[link.worker.index] = call  # it goes on as the stream that `follow` wants
+                unless_started.pop_all()
 
         self._on_all(start_one, START_S)
 
@@ -158,6 +162,9 @@ class Fleet:
         """Speak of this phase from now on, for instance one that an earlier process started."""
         self._attempt, self._phase = attempt, phase
         self._following = _Following()
+        for call in self._streams.values():
+            call.close()
+        self._streams = {}
 
     def follow(self, sink: Callable[[int, bytes], None], offsets: Mapping[int, int] | None = None) -> None:
         """Fetch every worker's log from its offset on, in the background. `sink` hears one piece at a time."""
@@ -166,22 +173,15 @@ class Fleet:
             with self._one_at_a_time:
                 sink(index, piece)
 
-        self._following = _Following(
-            [
-                Follower(
-                    link,
-                    self._attempt,
-                    self._phase,
-                    (offsets or {}).get(link.worker.index, 0),
-                    deliver=deliver,
-                    bell=self._bell,
-                    now=self._now,
-                )
-                for link in self._links
-            ]
-        )
-        for follower in self._following.followers:
-            follower.thread.start()
+        def follower(link: Link) -> Follower:
+            offset = (offsets or {}).get(link.worker.index, 0)
+            opened = self._streams.pop(link.worker.index, None) if offset == 0 else None
+            phase = (link, self._attempt, self._phase, offset)
+            return Follower(*phase, opened=opened, deliver=deliver, bell=self._bell, now=self._now)
+
+        self._following = _Following([follower(link) for link in self._links])
+        for each in self._following.followers:
+            each.thread.start()
 
     def wait(self, timeout_s: float) -> FleetStatus:
         """Until a worker's state differs from what the last `wait` said, `timeout_s` at most; at once if all ended."""

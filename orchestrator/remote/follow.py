@@ -58,12 +58,14 @@ class Follower:
         phase: str,
         offset: int,
         *,
+        opened: Call | None,
         deliver: Callable[[int, bytes], None],
         bell: Bell,
         now: Callable[[], float],
     ) -> None:
         self._link, self._attempt, self._phase = link, attempt, phase
         self._offset = offset
+        self._opened = opened  # a stream from this offset on, if there is one already
         self._deliver, self._bell, self._now = deliver, bell, now
         self._status = WorkerStatus(link.worker.index, WorkerState.RUNNING, now(), offset)
         self.changes = 0  # how often the state changed
@@ -100,9 +102,8 @@ class Follower:
                 self._bell.changed.notify_all()
 
     def _follow_once(self) -> None:
-        with Call(self._link, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S) as call:
-            call.end_input()
-            call.answer()
+        with self._stream() as call:
+            call.answer()  # the greeting, behind whatever a login shell prints
             for kind, content in call.frames():
                 if kind == b"L" and content:
                     self._deliver(self._link.worker.index, content)
@@ -111,6 +112,14 @@ class Follower:
                     self._take(parsed(content))
                     if self._status.final:
                         return
+
+    def _stream(self) -> Call:
+        call, self._opened = self._opened, None
+        if call is None:
+            call = Call(self._link, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S)
+            call.end_input()
+        call.silence_s = SILENCE_S
+        return call
 
     def _take(self, said: Any) -> None:
         if not isinstance(said, dict):

@@ -16,10 +16,13 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from .phase import Phase
 from .wire import reply
+
+TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
 
 
 class Refused(Exception):

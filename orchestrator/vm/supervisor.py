@@ -16,11 +16,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
 
-from . import tree
+from . import stream, tree
 from .phase import Phase, boot_id, bundle_path, private
 from .wire import reply
+
+TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 LEFTOVER_GRACE_S = 2.0  # for what a job left running when its main process ended by itself
 SHUTDOWN_GRACE_S = 5.0  # the machine itself is going down
@@ -33,14 +36,22 @@ GATE = 'umask 022; read -r go && exec bash -- "$0" </dev/null'
 
 
 def start() -> None:
-    """The request comes on stdin: it holds secrets, and an argument list is public. A second start changes nothing."""
+    """Start the phase if nobody did, and go on as `follow` from the first byte of its log.
+
+    The request comes on stdin: it holds secrets, and an argument list is public.
+    """
     request = json.loads(sys.stdin.buffer.read())
     phase = Phase(request["attempt"], request["phase"])
     phase.dir.mkdir(parents=True, exist_ok=True)
     lock = _lock_to_start(phase)
-    if lock is None:
-        reply({"started": False})
-        return
+    answer = {"started": False} if lock is None else _launch(phase, request, lock)
+    reply(answer)
+    if "error" not in answer:
+        stream.follow(request["attempt"], request["phase"], "0")  # saves the caller a call; each costs a login shell
+
+
+def _launch(phase: Phase, request: dict[str, Any], lock: int) -> dict[str, Any]:
+    """What the supervisor said when the phase was started, or was not."""
     news, tell = os.pipe()
     if os.fork() == 0:
         os.close(news)
@@ -50,7 +61,8 @@ def start() -> None:
     os.close(lock)  # the supervisor inherited it: the lock goes from hand to hand without a gap
     with os.fdopen(news, "rb") as pipe:
         said = pipe.read()
-    reply(json.loads(said) if said else {"error": "the supervisor ended before it could start the phase"})
+    answer: dict[str, Any] = json.loads(said or '{"error": "the supervisor ended before it could start the phase"}')
+    return answer
 
 
 def _lock_to_start(phase: Phase) -> int | None:
@@ -111,13 +123,13 @@ def _say(fd: int, word: dict[str, Any]) -> None:
 
 def unpack(phase: Phase, bundle_sha256: str | None) -> None:
     """The bundle into `work/`, once per attempt. Its content was checked against its name when it arrived."""
-    import shutil  # a second start must not pay for these
-    import tarfile
-
     work = phase.run / "work"
     (phase.run / "artifacts").mkdir(exist_ok=True)
     if work.exists():
         return
+    import shutil  # only the first phase pays for these
+    import tarfile
+
     draft = phase.run / f".work.{os.getpid()}"
     draft.mkdir()
     if bundle_sha256 is not None:

@@ -14,17 +14,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 MARK = "TPUJOB_PHASE_DIR"  # in the environment of everything a phase starts; its value is unique on the machine
 STUCK_S = 10.0  # a process that outlives SIGKILL for so long hangs in the kernel
 
 
-class Process(NamedTuple):
-    pid: int
-    parent: int
-    session: int
-    marked: bool
+class Process:
+    def __init__(self, pid: int, parent: int, session: int, *, marked: bool) -> None:
+        self.pid, self.parent, self.session, self.marked = pid, parent, session, marked
 
 
 def processes(mark: bytes) -> list[Process]:
@@ -43,7 +40,7 @@ def processes(mark: bytes) -> list[Process]:
         except OSError:  # it has just ended, or is not ours to look at
             continue
         if stat[0] not in (b"Z", b"X"):
-            found.append(Process(int(path.name), int(stat[1]), int(stat[3]), mark in environ.split(b"\0")))
+            found.append(Process(int(path.name), int(stat[1]), int(stat[3]), marked=mark in environ.split(b"\0")))
     return found
 
 
@@ -51,7 +48,7 @@ def _processes_from_ps() -> list[Process]:
     """Where there is no /proc the environment cannot be read: groups and descent must do."""
     text = subprocess.check_output(["ps", "-x", "-o", "pid=,ppid=,pgid=,stat="], universal_newlines=True)
     rows = [line.split() for line in text.splitlines()]
-    return [Process(int(row[0]), int(row[1]), int(row[2]), False) for row in rows if not row[3].startswith("Z")]
+    return [Process(int(row[0]), int(row[1]), int(row[2]), marked=False) for row in rows if not row[3].startswith("Z")]
 
 
 def members(mark: bytes, *, session: int = 0, supervisor: int = 0) -> set[int]:

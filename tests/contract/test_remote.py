@@ -148,22 +148,15 @@ def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: C
 
 def test_a_supervisor_that_was_killed_is_a_lost_worker(one: Slice) -> None:
     fleet = one.fleet()
-    fleet.start(request("lost", "sleep 60"))
+    fleet.start(request("lost", "sleep 60.0625"))
     fleet.follow(Log())
-    lock = one.home() / "tpujob/runs/lost/main/lock"
-    fleet.run(
-        0,
-        [
-            "bash",
-            "-c",
-            f"for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q {lock} && kill -9 ${{p#/proc/}}; done; true",
-        ],
-    )
+    kill_holder = "for p in /proc/[0-9]*; do ls -l $p/fd 2>&1 | grep -q $PWD/$0 && kill -9 ${p#/proc/}; done; true"
+    fleet.run(0, ["bash", "-c", kill_holder, "tpujob/runs/lost/main/lock"], check=True)
     status = until_ended(fleet)
     assert status.workers[0].state is WorkerState.LOST
     assert status.first_failure == (0, None)
     fleet.stop(0.2)
-    assert fleet.run(0, ["pgrep", "-f", "^sleep 60$"]).stdout == b""
+    assert fleet.run(0, ["pgrep", "-f", "^sleep 60.0625$"]).stdout == b""
 
 
 def test_a_sink_that_fails_is_not_silent(one: Slice) -> None:
@@ -398,3 +391,18 @@ def test_the_command_line_for_a_persons_own_ssh_works_and_is_as_strict(one: Slic
     refused = subprocess.run(impostor, capture_output=True, timeout=20, check=False)
     assert refused.returncode == 255
     assert b"REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr or b"verification failed" in refused.stderr
+
+
+def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(
+    one: Slice, road: Callable[[WorkerAddress], Road]
+) -> None:
+    """A call costs a login shell: starting and following is one. A cut of it changes nothing."""
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "start_hosts")
+    fleet.start(request("both", "echo one; sleep 0.3; echo two"))
+    way.cut()
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert log.of[0] == b"one\ntwo\n"
+    assert way.connections == 2

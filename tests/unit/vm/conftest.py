@@ -18,6 +18,12 @@ import pytest
 PREFIX = b"tpujob:"
 
 
+def parsed(line: bytes) -> dict[str, Any]:
+    assert line.startswith(PREFIX), line
+    answer: dict[str, Any] = json.loads(line[len(PREFIX) :])
+    return answer
+
+
 @dataclass
 class Worker:
     home: Path
@@ -33,16 +39,22 @@ class Worker:
         return process.communicate(stdin, timeout=30)[0]
 
     def ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
-        last = self.output(verb, *arguments, stdin=stdin).splitlines()[-1]
-        assert last.startswith(PREFIX), last
-        answer: dict[str, Any] = json.loads(last[len(PREFIX) :])
-        return answer
+        return parsed(self.output(verb, *arguments, stdin=stdin).splitlines()[-1])
 
     def request(self, script: str, *, attempt: str = "a1", phase: str = "main", **more: Any) -> bytes:
         return json.dumps({"attempt": attempt, "phase": phase, "script": script, "env": {}, **more}).encode()
 
     def start(self, script: str, **more: Any) -> dict[str, Any]:
-        return self.ask("start", stdin=self.request(script, **more))
+        """Its first answer; nobody listens to the log that follows."""
+        process = self.popen("start")
+        assert process.stdin and process.stdout
+        process.stdin.write(self.request(script, **more))
+        process.stdin.close()
+        answer = parsed(process.stdout.readline())
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        return answer
 
     def status(self, attempt: str = "a1", phase: str = "main") -> dict[str, Any]:
         return self.ask("status", attempt, phase)
@@ -98,5 +110,6 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     made = Worker(tmp_path / "home")
     made.home.mkdir()
     yield made
-    for process in [*made.supervisors(), *made.processes()]:  # only when a test failed
+    left = [child for supervisor in made.supervisors() for child in supervisor.children(recursive=True)]
+    for process in {*left, *made.supervisors(), *made.processes()}:  # only when a test failed
         process.kill()

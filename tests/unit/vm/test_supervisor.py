@@ -38,8 +38,8 @@ def test_a_second_start_changes_nothing(worker: Worker) -> None:
 def test_many_starts_at_the_same_moment_start_it_once(worker: Worker) -> None:
     launchers = [worker.popen("start") for _ in range(8)]
     answers = [launcher.communicate(worker.request("echo once"), timeout=30)[0] for launcher in launchers]
-    assert sum(b"true" in answer for answer in answers) == 1
-    worker.ended()
+    assert sum(b'"started": true' in answer for answer in answers) == 1
+    assert all(b"L 5\nonce\n" in answer and b'"state": "exited"' in answer for answer in answers)
     assert worker.log() == "once\n"
 
 
