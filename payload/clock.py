@@ -1,0 +1,158 @@
+"""Where the seconds go, told truthfully although the device works later than the program: timing.jsonl.
+
+A step is stamped when it has been sent off, so the time between two stamps is how often steps leave, not how long one takes;
+only the drained ends of an epoch make its time true. Steps during which a program was compiled are recognised by the
+compile counter, drained, and kept apart. `timing: drained` waits after each step: then each step's time is true, at a cost.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+FLUSH_S = 1.0  # a reader of the growing file is never further behind than this
+
+FIELDS = {
+    "t_s": "seconds from the start of the command to the end of what the line describes",
+    "dt_s": "seconds since the previous stamp; stamped: between two dispatches, drained: the step itself",
+    "s": "seconds, without compiling",
+    "compile_s": "seconds of the steps that compiled, left out of s",
+    "compile": "this step compiled a program: warm-up",
+    "images_per_s": "images of the steps that did not compile, over s",
+}
+
+
+@dataclass(frozen=True)
+class EpochTime:
+    seconds: float  # drained to drained, without the steps that compiled
+    warm_steps: int
+    compile_s: float
+
+
+class Clock:
+    """One for each process; only the one with a `path` writes."""
+
+    def __init__(
+        self,
+        started: float,
+        *,
+        path: Path | None = None,
+        header: dict[str, Any] | None = None,
+        compiles: Callable[[], int] = lambda: 0,
+        drain: Callable[[], None] = lambda: None,
+        drained: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.spans: defaultdict[str, float] = defaultdict(float)
+        self._started, self._monotonic, self._say = started, monotonic, say
+        self._compiles, self._drain, self._drained = compiles, drain, drained
+        self._file = path.open("w", encoding="utf-8") if path else None
+        self._compiled = compiles()
+        self._last = self._flushed = self._said = monotonic()
+        self._compiling_s = 0.0  # of the present series of compiling steps
+        self._epoch_began, self._compile_before, self._warm_steps = self._last, 0.0, 0
+        self._write({"schema": SCHEMA, **(header or {}), "fields": FIELDS})
+
+    def total_s(self) -> float:
+        return self._monotonic() - self._started
+
+    def add(self, name: str, began: float, ended: float, *, but_s: float = 0.0) -> None:
+        """A span between two readings of the monotonic clock, `but_s` of it left out."""
+        seconds = ended - began - but_s
+        self.spans[name] += seconds
+        self._write({"span": name, "t_s": self._t(ended), "s": round(seconds, 4)})
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """The seconds of a block, waiting for the device at both ends, without what compiled inside it."""
+        self._drain()
+        self._last = began = self._monotonic()
+        self._compiled = self._compiles()
+        compiled_before = self.spans["compile"]
+        yield
+        self._drain()
+        self._end_compiling()
+        self.add(name, began, self._monotonic(), but_s=self.spans["compile"] - compiled_before)
+
+    def begin_epoch(self) -> None:
+        self._drain()
+        self._epoch_began = self._last = self._monotonic()
+        self._compiled = self._compiles()  # what compiled between two epochs is no step's
+        self._compile_before, self._warm_steps = self.spans["compile"], 0
+
+    def step(self, epoch: int, step: int) -> None:
+        """Call it after each sync."""
+        seconds, compiled = self.stamp()
+        if self._file is not None:
+            warm_up = ',"compile":true' if compiled else ""
+            self._file.write(
+                f'{{"epoch":{epoch},"step":{step},"t_s":{self._t(self._last):.5f},"dt_s":{seconds:.6f}{warm_up}}}\n'
+            )
+            if self._last - self._flushed > FLUSH_S:
+                self._file.flush()
+                self._flushed = self._last
+
+    def stamp(self) -> tuple[float, bool]:
+        """Seconds since the last stamp, and whether a program was compiled in them."""
+        compiled = self._compiles()
+        if warm_up := compiled != self._compiled:
+            self._compiled = compiled
+        if warm_up or self._drained:
+            self._drain()
+        now = self._monotonic()
+        seconds, self._last = now - self._last, now
+        if warm_up:
+            self.spans["compile"] += seconds
+            self._compiling_s += seconds
+        else:
+            self._warm_steps += 1
+            self._end_compiling()
+        return seconds, warm_up
+
+    def end_epoch(self) -> EpochTime:
+        self._drain()
+        self._last = self._monotonic()
+        compile_s = self.spans["compile"] - self._compile_before
+        seconds = self._last - self._epoch_began - compile_s
+        self.spans["train"] += seconds
+        return EpochTime(seconds, self._warm_steps, compile_s)
+
+    def epoch_line(self, epoch: int, took: EpochTime, **facts: Any) -> None:
+        times = {"s": round(took.seconds, 4), "compile_s": round(took.compile_s, 4), "warm_steps": took.warm_steps}
+        self._write({"epoch": epoch, "t_s": self._t(self._last), **times, **facts})
+
+    def every(self, period_s: float) -> bool:
+        """True once in each period: for a sign of life during a long epoch."""
+        if self._last - self._said < period_s:
+            return False
+        self._said = self._last
+        return True
+
+    def said(self) -> None:
+        self._said = self._monotonic()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _end_compiling(self) -> None:
+        if self._compiling_s:
+            self._say(f"compile {self._compiling_s:.1f} s (apart from the timings below)")
+            self._write({"span": "compile", "t_s": self._t(self._last), "s": round(self._compiling_s, 4)})
+            self._compiling_s = 0.0
+
+    def _t(self, at: float) -> float:
+        return round(at - self._started, 5)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self._file.flush()

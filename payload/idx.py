@@ -1,0 +1,110 @@
+"""The IDX files of the MNIST family, plain or gzip-compressed, read whole and checked.
+
+A file that is truncated, too long, of another kind or of another shape is refused by name: a wrong image must never be
+trained on. Pixels stay uint8; the accelerator turns them into numbers of its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from payload.failures import DataError
+
+FILES = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+CLASSES = 10
+_BYTES = 0x08  # the IDX code of unsigned bytes, the only one this family uses
+
+
+@dataclass(frozen=True)
+class Dataset:
+    train_images: NDArray[np.uint8]  # [count, rows, columns]
+    train_labels: NDArray[np.uint8]
+    test_images: NDArray[np.uint8]
+    test_labels: NDArray[np.uint8]
+
+
+def locate(directory: Path) -> dict[str, Path] | None:
+    """The four files, each plain or .gz; None when the directory does not hold all of them."""
+    found = {}
+    for part, name in FILES.items():
+        paths = [path for path in (directory / name, directory / f"{name}.gz") if path.is_file()]
+        if not paths:
+            return None
+        found[part] = paths[0]
+    return found
+
+
+def read_dataset(paths: dict[str, Path], examples: int | None = None) -> Dataset:
+    """All test images and the first `examples` training images (all when None)."""
+    train = _read_pair(paths["train_images"], paths["train_labels"])
+    test = _read_pair(paths["test_images"], paths["test_labels"])
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise DataError(f"{paths['test_images']}: its images have another size than the training images")
+    return Dataset(train[0][:examples], train[1][:examples], *test)
+
+
+def count(paths: dict[str, Path]) -> int:
+    """How many training images there are, from the header of the label file alone."""
+    return len(read_array(paths["train_labels"], dimensions=1))
+
+
+def _read_pair(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    images, labels = read_array(images_path, dimensions=3), read_array(labels_path, dimensions=1)
+    if len(images) != len(labels):
+        raise DataError(f"{labels_path}: has {len(labels):,} labels for {len(images):,} images")
+    if len(labels) == 0:
+        raise DataError(f"{images_path}: holds no images")
+    if labels.max() >= CLASSES:
+        raise DataError(f"{labels_path}: label {labels.max()} is not below {CLASSES}")
+    return images, labels
+
+
+def read_array(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    content = _content(path)
+    header_bytes = 4 + 4 * dimensions
+    if len(content) < header_bytes:
+        raise DataError(f"{path}: truncated: {len(content)} bytes are less than an IDX header")
+    zero, kind, rank = struct.unpack(">HBB", content[:4])
+    if zero != 0 or kind != _BYTES or rank != dimensions:
+        raise DataError(f"{path}: not an IDX file of bytes with {dimensions} dimensions (starts {content[:4].hex()})")
+    shape = struct.unpack(f">{dimensions}I", content[4:header_bytes])
+    expected, actual = int(np.prod(shape, dtype=object)), len(content) - header_bytes
+    if actual != expected:
+        what = "truncated" if actual < expected else "too long"
+        raise DataError(f"{path}: {what}: {actual:,} bytes where its header says {expected:,}")
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as file:
+            return file.read()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: broken gzip file: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def write_array(path: Path, array: NDArray[np.uint8]) -> None:
+    header = struct.pack(f">HBB{array.ndim}I", 0, _BYTES, array.ndim, *array.shape)
+    path.write_bytes(header + np.ascontiguousarray(array).tobytes())
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

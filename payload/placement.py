@@ -1,0 +1,146 @@
+"""Where to train: from the environment variables to the processes of this host, and what emulation changes.
+
+`place` is pure: it takes the environment as a mapping. It is called once by `python -m payload`, and its notes are
+printed first in the log and kept in the artifacts, so that nobody mistakes an emulated run for a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from payload.config import Config
+from payload.failures import ConfigError
+
+# The PCI ids by which torch_xla itself recognises a TPU (torch_xla/_internal/tpu.py).
+_GOOGLE_VENDOR = "0x1ae0"
+_TPU_DEVICES = {"0x0027", "0x005e", "0x0063", "0x006f", "0x0056", "0x0062", "0x0076"}
+
+
+@dataclass(frozen=True)
+class Placement:
+    device: str  # "tpu" or "cpu"
+    worker: int  # this host among the hosts of the slice
+    workers: int
+    processes: int  # that we start on this host; on a TPU one, and torch_xla starts one for each core
+    artifacts: str
+    coordinator: tuple[str, int] | None = None  # where the processes of several hosts meet; None: on this host
+    cores_emulated: int | None = None  # set only where the TPU is emulated
+    notes: tuple[str, ...] = ()  # what the emulation changed, in words
+
+    @property
+    def emulated(self) -> bool:
+        return self.cores_emulated is not None
+
+    def described(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def place(
+    config: Config, environ: Mapping[str, str], *, has_tpu: bool, stand_in: str = "XLA:CPU"
+) -> tuple[Config, Placement]:
+    """The configuration as it will be trained, and the processes that will do it."""
+    workers = _number(environ, "TPUJOB_WORKERS", 1, least=1)
+    worker = _number(environ, "TPUJOB_WORKER", 0, least=0)
+    if worker >= workers:
+        raise ConfigError(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS says there are {workers}")
+    if config.cores == 1 and workers > 1:
+        raise ConfigError(f"cores: 1 is one core of one host, but this slice has {workers} hosts; use a smaller slice")
+    device = _device(environ, has_tpu)
+    emulated = _number(environ, "TPUJOB_EMULATED_CORES", 0, least=1) or None
+    coordinator = _coordinator(environ)
+    if device == "cpu" and workers > 1 and coordinator is None:
+        raise ConfigError("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR does not say where they meet")
+    placement = Placement(
+        device=device,
+        worker=worker,
+        workers=workers,
+        processes=1,
+        artifacts=environ.get("TPUJOB_ARTIFACTS") or "artifacts",
+        coordinator=coordinator if workers > 1 else None,
+    )
+    if emulated is not None:
+        return _emulate(config, placement, emulated, stand_in)
+    if device == "cpu" and isinstance(config.cores, int):
+        placement = replace(placement, processes=config.cores)
+    return config, placement
+
+
+def _emulate(config: Config, placement: Placement, given: int, stand_in: str) -> tuple[Config, Placement]:
+    wanted = config.emulated
+    allowed = min(given, wanted.cores or given)
+    processes = allowed if config.cores == "all" else min(int(config.cores), allowed)
+    cores = _cores_words(config, given, processes)
+    notes = [f"emulated: {cores} as {_plural(processes, 'process', 'processes')} on {stand_in}"]
+    if wanted.examples is not None:
+        notes.append(f"emulated: {wanted.examples:,} training examples instead of {_or_all(config.examples)}")
+    if wanted.epochs is not None:
+        notes.append(f"emulated: {_plural(wanted.epochs, 'epoch', 'epochs')} instead of {config.epochs:,}")
+    smaller = replace(config, examples=wanted.examples or config.examples, epochs=wanted.epochs or config.epochs)
+    return smaller, replace(placement, processes=processes, cores_emulated=given, notes=tuple(notes))
+
+
+def _cores_words(config: Config, given: int, processes: int) -> str:
+    if config.cores != "all":
+        return _plural(int(config.cores), "core stands", "cores stand")
+    return f"{given} cores stand" if given > processes else "all cores of this host stand"
+
+
+def share(batch_size: int, world: int, examples: int) -> int:
+    """How many examples of the global batch each process takes: all the same, so that a mean of means is the mean."""
+    if batch_size % world:
+        down, up = batch_size // world * world, -(-batch_size // world) * world
+        near = f"{down} or {up}" if down else f"{up}"
+        raise ConfigError(f"batch_size: {batch_size} cannot be dealt out evenly to {world} processes; {near} can")
+    if batch_size > examples:
+        raise ConfigError(f"batch_size: {batch_size} is more than the {examples:,} training examples")
+    return batch_size // world
+
+
+def _device(environ: Mapping[str, str], has_tpu: bool) -> str:
+    asked = environ.get("PJRT_DEVICE", "").upper()
+    if asked not in ("", "TPU", "CPU"):
+        raise ConfigError(f"PJRT_DEVICE is {asked}; this program trains on TPU and CPU")
+    if "TPUJOB_EMULATED_CORES" in environ:
+        if asked == "TPU":
+            raise ConfigError("PJRT_DEVICE is TPU, but TPUJOB_EMULATED_CORES says that the TPU is emulated")
+        return "cpu"
+    return asked.lower() or ("tpu" if has_tpu else "cpu")
+
+
+def host_has_tpu(pci: Path = Path("/sys/bus/pci/devices")) -> bool:
+    """Whether a TPU is plugged in; importing torch_xla to ask would take seconds and start its runtime."""
+    for vendor in pci.glob("*/vendor"):
+        device = vendor.with_name("device")
+        if vendor.read_text().strip() == _GOOGLE_VENDOR and device.read_text().strip() in _TPU_DEVICES:
+            return True
+    return False
+
+
+def _coordinator(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    text = environ.get("TPUJOB_COORDINATOR", "")
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"TPUJOB_COORDINATOR is {text!r}; it must be host:port")
+    return host.strip("[]"), int(port)
+
+
+def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not text.isdigit() or int(text) < least:
+        raise ConfigError(f"{name} is {text!r}; it must be a whole number of at least {least}")
+    return int(text)
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _or_all(count: int | None) -> str:
+    return "all" if count is None else f"{count:,}"

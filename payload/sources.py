@@ -1,0 +1,126 @@
+"""Where the images come from: a directory of the job, the cache, a public mirror, or, if the job allows it, a program.
+
+`resolve` is called once per host, before any training process starts, so that processes never download against each
+other. Whatever it answers, it says so: a data set that was generated is called "synthetic" from here to the last artifact.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from payload import idx, synthetic
+from payload.config import Config
+from payload.download import PUBLISHED, DownloadFailed, Published, download
+from payload.failures import DataError
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str  # what is really trained on
+    requested: str  # what the job asked for
+    origin: str
+    paths: dict[str, Path]  # the four parts of idx.FILES
+    of: int  # training examples in the complete set
+    train_examples: int  # and in these files
+    sha256: dict[str, str]  # by file name
+
+    @property
+    def is_synthetic(self) -> bool:
+        return self.name == "synthetic"
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "requested": self.requested,
+            "synthetic": self.is_synthetic,
+            "origin": self.origin,
+            "of": self.of,
+            "sha256": self.sha256,
+        }
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpujob" / "data"
+
+
+def resolve(config: Config, say: Say, *, cache: Path | None = None, published: Published | None = None) -> Source:
+    """The files to train on. A named directory is never replaced by anything else; `fallback` is for failed downloads."""
+    cache = cache or cache_directory()
+    if config.data_dir is not None:
+        return _from_directory(config, Path(config.data_dir).expanduser())
+    if config.dataset == "synthetic":
+        return _generated(config, cache, say)
+    published = published or PUBLISHED[config.dataset]
+    directory = cache / config.dataset
+    try:
+        origin = download(config.dataset, published, directory, say)
+    except DownloadFailed as error:
+        if config.fallback != "synthetic":
+            raise DataError(
+                f"{error}; give data_dir a directory with the IDX files, or allow fallback: synthetic"
+            ) from None
+        say(f"{error}")
+        say(f"instead of {config.dataset}, training on synthetic images: generated digits, not real ones")
+        return _generated(config, cache, say)
+    paths = idx.locate(directory)
+    assert paths is not None, "a finished download is complete"
+    return _source(config, config.dataset, origin, paths)
+
+
+def _from_directory(config: Config, directory: Path) -> Source:
+    paths = idx.locate(directory)
+    if paths is None:
+        names = ", ".join(idx.FILES.values())
+        raise DataError(f"data_dir {directory}: must hold {names}, each plain or .gz")
+    return _source(config, config.dataset, f"directory {directory.name}", paths)
+
+
+def _generated(config: Config, cache: Path, say: Say) -> Source:
+    count = config.examples or synthetic.TRAIN_COUNT
+    directory = cache / f"synthetic-{synthetic.VERSION}-{count}"
+    if not directory.is_dir():
+        began = time.monotonic()
+        _generate(directory, count)
+        say(
+            f"synthetic: {count:,} training and {synthetic.TEST_COUNT:,} test images drawn in {time.monotonic() - began:.1f} s"
+        )
+    paths = idx.locate(directory)
+    if paths is None:
+        raise DataError(f"{directory}: incomplete; delete it to have it drawn again")
+    return _source(config, "synthetic", "generated", paths, max(count, synthetic.TRAIN_COUNT))
+
+
+def _generate(directory: Path, count: int) -> None:
+    """Drawn beside its place and moved there whole, so that a run that dies, or two at once, leave nothing torn."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".drawing-") as scratch:
+            whole = Path(scratch) / "whole"
+            whole.mkdir()
+            for split, size in (("train", count), ("test", synthetic.TEST_COUNT)):
+                images, labels = synthetic.draw(split, size)
+                idx.write_array(whole / idx.FILES[f"{split}_images"], images)
+                idx.write_array(whole / idx.FILES[f"{split}_labels"], labels)
+            try:
+                whole.rename(directory)
+            except OSError:
+                if not directory.is_dir():  # somebody else was first, with the same bytes: theirs will do
+                    raise
+    except OSError as error:
+        raise DataError(f"{directory}: cannot be written: {error.strerror or error}; XDG_CACHE_HOME moves it") from None
+
+
+def _source(config: Config, name: str, origin: str, paths: dict[str, Path], of: int | None = None) -> Source:
+    count = idx.count(paths)
+    if config.examples is not None and config.examples > count:
+        raise DataError(f"examples: {config.examples:,} asked for, but {name} ({origin}) has {count:,}")
+    hashes = {path.name: idx.sha256(path) for path in paths.values()}
+    return Source(name, config.dataset, origin, paths, of or count, count, hashes)

@@ -1,0 +1,182 @@
+"""Start the training processes of this host, pass on what they say, and end all of them when one fails.
+
+The first process's output is the log. The others are silent unless one of them is the culprit: then its last lines are
+shown. A signal to us ends every process before we exit.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from urllib.parse import urlsplit
+
+from payload.failures import PeerLost
+from payload.job import Job
+
+SETTLE_S = 1.0  # after a failure, how long the others may still fail by themselves: it may be they who were first
+PEER_SETTLE_S = 5.0  # the same, when the first only says that it lost another
+FINISH_S = 120.0  # after the first process finished well, how long the others may take
+TERM_S = 1.0
+TAIL_LINES = 25
+
+
+class Stopped(BaseException):
+    """A signal asked us to end."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+class Rank:
+    """One process, and the thread that reads its output until it is gone."""
+
+    def __init__(self, job: Job, ended: queue.Queue[Rank]) -> None:
+        self.number = job.local_rank
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._ended = ended
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "payload.rank"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(job),
+        )
+        with suppress(BrokenPipeError):  # it is gone already; its output will say why
+            assert self.process.stdin is not None
+            with self.process.stdin as stdin:
+                stdin.write(pickle.dumps(job))
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for raw in self.process.stdout:
+            line = raw.decode(errors="replace").rstrip("\n")
+            self.tail.append(line)
+            if self.number == 0:
+                print(line, flush=True)
+        self.process.wait()
+        self._ended.put(self)
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+
+def run(job: Job) -> int:
+    """The exit code of the whole host: 0, or that of the culprit, or 128 + the signal that asked us to end."""
+    ended: queue.Queue[Rank] = queue.Queue()
+    ranks: list[Rank] = []
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, _raise_stopped)
+    try:
+        for local_rank in range(job.placement.processes):
+            ranks.append(Rank(replace(job, local_rank=local_rank), ended))
+        return _wait(ranks, ended, job)
+    except Stopped as stopped:
+        print(f"stopped by {signal.Signals(stopped.signum).name}", file=sys.stderr, flush=True)
+        return 128 + stopped.signum
+    finally:
+        _end_all(ranks)
+
+
+def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: Job) -> int:
+    gone: list[Rank] = []
+    deadline: float | None = None
+    while len(gone) < len(ranks):
+        try:
+            gone.append(ended.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic())))
+        except queue.Empty:
+            break
+        failed = [rank for rank in gone if rank.code]
+        if not failed:
+            deadline = deadline or time.monotonic() + FINISH_S
+            continue
+        only_peer_lost = all(rank.code == PeerLost.exit_code for rank in failed)
+        if len(failed) == 1:
+            deadline = time.monotonic() + (PEER_SETTLE_S if only_peer_lost else SETTLE_S)
+        elif not only_peer_lost:
+            deadline = min(deadline or 0.0, time.monotonic() + SETTLE_S)
+    failed = [rank for rank in gone if rank.code]
+    if failed:
+        return _blame(min(failed, key=_guilt), job)
+    if len(gone) < len(ranks):
+        missing = ", ".join(str(rank.number) for rank in ranks if rank not in gone)
+        print(f"process {missing} did not end {FINISH_S:.0f} s after the others", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _guilt(rank: Rank) -> int:
+    """Killed from outside comes first, then its own failure, then having lost another; the earlier of equals."""
+    assert rank.code
+    if rank.code < 0:
+        return 0
+    return 2 if rank.code == PeerLost.exit_code else 1
+
+
+def _blame(culprit: Rank, job: Job) -> int:
+    code = culprit.code
+    assert code
+    killed = code < 0
+    what = f"was killed by {signal.Signals(-code).name}" if killed else f"ended with code {code}"
+    name = f"process {culprit.number} of {job.placement.processes} on worker {job.placement.worker}"
+    if culprit.number != 0 and culprit.tail:
+        print(f"{name}, its last lines:", file=sys.stderr)
+        for line in culprit.tail:
+            print(f"  {line}", file=sys.stderr)
+    print(f"{name} {what}; all processes were ended", file=sys.stderr, flush=True)
+    return 1 if killed else code
+
+
+def _end_all(ranks: list[Rank]) -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    alive = [rank.process for rank in ranks if rank.code is None]
+    for process in alive:
+        process.terminate()
+    deadline = time.monotonic() + TERM_S
+    for process in alive:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _raise_stopped(signum: int, _frame: FrameType | None) -> None:
+    raise Stopped(signum)
+
+
+def _environment(job: Job) -> dict[str, str]:
+    threads = str(max(1, len(os.sched_getaffinity(0)) // job.placement.processes))
+    environment = {**os.environ, "PJRT_DEVICE": job.placement.device.upper(), "PYTHONUNBUFFERED": "1"}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment.setdefault(name, threads)
+    if meets_on_this_machine(job.meet_at):
+        # Everybody is on this machine, whose own name may stand for an address that nobody can reach.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return environment
+
+
+def meeting_place(job_coordinator: tuple[str, int] | None, scratch: Path) -> str:
+    """Processes of one host meet in a file: there is no port that somebody else could take meanwhile."""
+    if job_coordinator is None:
+        return (scratch / "rendezvous").as_uri()
+    host, port = job_coordinator
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def meets_on_this_machine(place: str) -> bool:
+    return place.startswith("file:") or urlsplit(place).hostname in ("127.0.0.1", "localhost", "::1")
