@@ -262,16 +262,15 @@ class Fleet:
     # -- letting go --
 
     def cancel(self) -> None:
-        """Every call under way, in any thread, ends now with Abandoned, and so does every later one."""
+        """Every call under way, in any thread, ends now with Abandoned, and so does every later one.
+
+        Connections close themselves once their sockets are shut; waiting for that is not worth a person's time.
+        """
         self._bell.cancel()
         for link in self._links:
             link.hang_up()
 
-    def close(self) -> None:
-        self.cancel()
-        for link in self._links:
-            with contextlib.suppress(RemoteError):
-                link.drop()
+    close = cancel
 
     def _link(self, worker: int) -> Link:
         found = [link for link in self._links if link.worker.index == worker]

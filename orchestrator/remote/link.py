@@ -8,6 +8,7 @@ person's ssh configuration or agent. Whatever moves bytes uses raw channels, bec
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import threading
@@ -93,8 +94,7 @@ class Link:
         import fabric
         import paramiko
 
-        # Without a handler of its own, logging would print paramiko's warnings to stderr.
-        logging.getLogger("paramiko").addHandler(logging.NullHandler())
+        _quiet_logs()
         address = (self.worker.host, self.worker.port)
         self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
         _set_options(self._socket)
@@ -176,6 +176,12 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, EOFError) or not str(error):
         return "the connection was cut"
     return getattr(error, "strerror", None) or str(error)
+
+
+@functools.cache
+def _quiet_logs() -> None:
+    """Without a handler of its own, logging would print paramiko's warnings to stderr."""
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramiko.Transport:

@@ -406,3 +406,42 @@ def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(
     assert until_ended(fleet).all_succeeded
     assert log.of[0] == b"one\ntwo\n"
     assert way.connections == 2
+
+
+def test_a_connection_is_fast_and_strict(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.connect(20)
+    connection = fleet._links[0]._connection
+    assert connection.transport.remote_cipher == "aes128-gcm@openssh.com"
+    assert connection.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert connection.forward_agent is False
+    assert connection.ssh_config == {"hostname": "127.0.0.1"}
+
+
+def test_a_person_who_has_an_ssh_config_and_an_agent_is_not_asked(
+    one: Slice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host *\n  Port 1\n  ProxyCommand false\n  User nobody\n")
+    (tmp_path / ".fabric.yaml").write_text("port: 1\nuser: nobody\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "no-agent"))
+    assert one.fleet().connect(5)[0].index == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
+def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    for _ in range(5):
+        fleet = one.fleet()
+        fleet.start(request("files", "true"))
+        fleet.follow(Log())
+        until_ended(fleet)
+        fleet.close()
+    deadline = time.monotonic() + 5
+    while open_files() > before:
+        assert time.monotonic() < deadline, f"{open_files()} files are open, {before} were"
+        time.sleep(0.05)
