@@ -35,7 +35,7 @@ app.command("logs")(logs.logs)
 app.command("stop")(stop.stop)
 app.command("start")(start.start)
 app.command("down")(down.down)
-app.command("ssh", context_settings={"allow_interspersed_args": False})(ssh.ssh)
+app.command("ssh")(ssh.ssh)
 app.add_typer(emulator.app, name="emulator")
 
 

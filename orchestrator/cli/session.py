@@ -19,9 +19,9 @@ from orchestrator.cli.talk import Talk
 from orchestrator.core import names
 from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.engine.effects import OpenLeases, Program
-from orchestrator.engine.interpreter import Interpreter
+from orchestrator.engine.interpreter import Abandoned, Interpreter
 from orchestrator.engine.owners import FileOwners
-from orchestrator.engine.recover import overdue, recover
+from orchestrator.engine.recover import close_attempts, overdue, recover
 from orchestrator.engine.release import Released
 from orchestrator.engine.world import RealWorld
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError
@@ -84,7 +84,20 @@ class Session:
         return self.world().cloud
 
     def run(self, program: Program[T], cloud: str | None = None) -> T:
-        return Interpreter(self.world(cloud)).run(program)
+        try:
+            return Interpreter(self.world(cloud)).run(program)
+        except Abandoned:
+            raise self._left_behind() from None
+
+    def _left_behind(self) -> TeardownUnproven:
+        """The person left before the proof: say what that means for each slice that this process answers for."""
+        from orchestrator.report.words import banner
+
+        reason = TeardownUnproven("you left before it was proven")
+        for lease in self.ledger.open_leases():
+            if self.owners.holds(lease.id):
+                self.talk.loud(banner(_unasked(lease, reason)))
+        return TeardownUnproven("left before the slice was proven gone", hint="any tpujob command goes on with it")
 
     def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
         """Run a program that needs to know what the cloud can promise."""
@@ -131,6 +144,7 @@ class Session:
 
     def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None) -> None:
         """First of all, finish what an earlier command left behind: in whichever cloud that was."""
+        self.run(close_attempts())
         for kind in (EMULATED, GOOGLE):
             if not self.run(overdue(kind, spare=spare), kind):
                 continue

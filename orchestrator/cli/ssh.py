@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.options import Cloud, Project
+from orchestrator.errors import UserError
 
 
 def ssh(
@@ -25,7 +27,6 @@ def ssh(
     from orchestrator.engine.effects import Workers
     from orchestrator.engine.retry import until
     from orchestrator.engine.world import open_fleet
-    from orchestrator.errors import UserError
 
     name, command = _split(words or [])
     if shutil.which("ssh") is None:
@@ -38,6 +39,8 @@ def ssh(
     if worker >= len(workers):
         raise UserError(f"{lease.handle} has {len(workers)} workers, numbered from 0; there is no {worker}")
     fleet = open_fleet(session.lease_directory(lease.id), workers, notice=lambda text: session.talk.say("ssh", text))
+    if len(command) == 1:
+        command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
     argv = fleet.openssh_argv(worker, command)
     session.talk.quiet()
     session.ledger.close()
@@ -45,13 +48,10 @@ def ssh(
 
 
 def _split(words: list[str]) -> tuple[str | None, list[str]]:
-    """`ssh alice -- nvidia-smi`, `ssh -- uptime`, `ssh alice`: what stands before `--` is the name."""
-    import sys
-
+    """`ssh alice -- uptime`, `ssh -- uptime`, `ssh alice`: what stands before `--` is the name, what follows the command."""
     typed = sys.argv[1:]
-    if "--" in typed:
-        command = typed[typed.index("--") + 1 :]
-        before = words[: len(words) - len(command)]
-    else:
-        command, before = [], words
-    return (before[0] if before else None), (before[1:] + command)
+    command = typed[typed.index("--") + 1 :] if "--" in typed else []
+    before = words[: len(words) - len(command)]
+    if len(before) > 1:
+        raise UserError(f"one slice at a time, not {' '.join(before)!r}", hint="a command stands after `--`")
+    return (before[0] if before else None), command

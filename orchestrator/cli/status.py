@@ -65,9 +65,9 @@ def _row(session: Any, lease: Any) -> dict[str, Any]:
 
 def _line(row: dict[str, Any]) -> str:
     from orchestrator.core.durations import format_duration, format_usd
-    from orchestrator.report.words import clock
+    from orchestrator.report.words import day_clock
 
-    ends = clock(row["hold_until"] or row["deadline"])
+    ends = day_clock(row["hold_until"] or row["deadline"])
     use = "in use" if row["in_use"] else "idle"
     cost = "emulated, free" if row["emulated"] else f"{format_usd(row['usd_so_far'])} so far"
     age = format_duration(time.time() - row["created_at"])

@@ -8,7 +8,7 @@ from orchestrator.core.lease import Lease
 from orchestrator.core.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
-from orchestrator.engine.effects import Claim, Get, Now, Shield, Sleep, StartSlice, StopSlice, Tell
+from orchestrator.engine.effects import Claim, Disclaim, Get, Now, Shield, Sleep, StartSlice, StopSlice, Tell
 from orchestrator.engine.release import Released, release, send_delete
 from orchestrator.engine.tenure import PROVISION_S, RELEASE_S, Draft, Tenure, first_available, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
@@ -139,7 +139,12 @@ async def down(leases: tuple[Lease, ...], can: Capabilities, *, reason: str) -> 
     if len(leases) > 1:
         for lease in leases:
             await send_delete(lease, reason=reason)
-    return [await release(lease, can, reason=reason, budget_s=RELEASE_S) for lease in leases]
+    results = []
+    for lease in leases:
+        await Claim(lease.id)  # where nobody else lives for it, so that no other command begins the same
+        results.append(await release(lease, can, reason=reason, budget_s=RELEASE_S))
+        await Disclaim(lease.id)
+    return results
 
 
 async def _existing(lease: Lease) -> SliceView:

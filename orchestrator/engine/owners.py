@@ -45,6 +45,10 @@ class FileOwners:
             # The file stays: unlinking it could leave two processes with a lock each, on the old file and on a new one.
             os.close(fd)
 
+    def holds(self, lease_id: str) -> bool:
+        """Does this very process hold the claim?"""
+        return lease_id in self._held
+
     def alive(self, lease_id: str) -> bool:
         """Does a living process, this one included, hold the claim?"""
         if lease_id in self._held:

@@ -28,7 +28,6 @@ async def overdue(cloud: str, *, spare: str | None = None) -> list[tuple[Lease, 
 
 async def recover(cloud: str, can: Capabilities, *, budget_s: float, spare: str | None = None) -> list[Released]:
     """Release what is overdue, the budget for each. Answers with every verdict, also those that are not proven."""
-    await _close_attempts()
     results = []
     for lease, why in await overdue(cloud, spare=spare):
         if not await Claim(lease.id):
@@ -39,7 +38,8 @@ async def recover(cloud: str, can: Capabilities, *, budget_s: float, spare: str 
     return results
 
 
-async def _close_attempts() -> None:
+async def close_attempts() -> None:
+    """An attempt whose process is gone has ended, whatever became of its slice."""
     for attempt in await OpenAttempts():
         if not await OwnerAlive(attempt.id):
             ended = Ended(

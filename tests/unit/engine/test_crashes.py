@@ -13,7 +13,7 @@ from orchestrator.core.attempt import AttemptState
 from orchestrator.core.lease import LeaseState, Purpose
 from orchestrator.engine.effects import Program
 from orchestrator.engine.hold import Wanted, up
-from orchestrator.engine.recover import recover
+from orchestrator.engine.recover import close_attempts, recover
 from orchestrator.engine.run import run_job
 from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job, lease_and_request
 
@@ -77,6 +77,7 @@ def test_killed_at_any_effect_the_next_command_leaves_nothing(build: Build, afte
             world.drive(build(world), crash_at=step, after=after)
         world.owners.held.clear()
         world.time += 30
+        world.drive(close_attempts())
         results = world.drive(recover("emulated", CAN, budget_s=7200))
         assert all(released.gone for released in results)
         world.time += 3600  # long enough for anything late to land
@@ -126,6 +127,7 @@ def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> N
     world = quick(tmp_path)
     with pytest.raises(Crash):
         world.drive(plain(world), crash_at=20)
+    world.drive(close_attempts())
     assert world.drive(recover("emulated", CAN, budget_s=60)) == []
     assert [attempt.state for _, attempt in world.ledger.runs()] != [AttemptState.INTERRUPTED]
 

@@ -1,0 +1,5 @@
+"""`python -m orchestrator.cli`: the same as `tpujob`."""
+
+from orchestrator.cli.app import main
+
+main()

@@ -1,0 +1,118 @@
+"""The real CLI as a process, on an emulator of its own without delays; the billing meter is the oracle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import control
+
+TIMEOUT_S = 60
+NO_DELAYS = {f"TPUJOB_EMULATOR_{what}_S": "0" for what in ("PROVISION", "STOP", "START", "DELETE")}
+
+
+@dataclass
+class Cli:
+    """`tpujob` in a directory of its own, with a state directory of its own."""
+
+    directory: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words, env=env)
+        try:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli", *words],
+            cwd=self.directory,
+            env={**os.environ, **self.env, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def job(self, text: str, name: str = "job.yaml") -> str:
+        (self.directory / name).write_text(text)
+        return name
+
+    @property
+    def emulator_directory(self) -> Path:
+        return self.directory / "state" / "emulator"
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        return control.request(control.ensure_running(self.emulator_directory), method, f"/_emulator/{path}", body)
+
+    def settings(self, **changes: Any) -> None:
+        self.admin("PATCH", "settings", changes)
+
+    def alive(self) -> list[str]:
+        """The nodes that the emulator bills right now."""
+        return [row["name"] for row in self.admin("GET", "billing")["nodes"] if row["until"] is None]
+
+    def lived(self) -> int:
+        """How many nodes there ever were."""
+        return len(self.admin("GET", "billing")["nodes"])
+
+    def only_run(self) -> dict[str, Any]:
+        (run,) = json.loads(self("list", "--json").stdout)
+        return json.loads(self("show", run["run"], "--json").stdout)
+
+    def until(self, what: str, process: subprocess.Popen[str]) -> None:
+        """Read the process's stdout up to a line with these words."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            if what in line:
+                return
+        raise AssertionError(f"{what!r} never came: {process.stderr.read() if process.stderr else ''}")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {
+        "TPUJOB_STATE_DIR": str(tmp_path / "state"),
+        "HOME": str(home),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "CLOUDSDK_CONFIG": str(home / "gcloud"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        **NO_DELAYS,
+    }
+    for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CORE_PROJECT", "TPUJOB_CLOUD"):
+        env[name] = ""
+    before = {name: os.environ.get(name) for name in NO_DELAYS}
+    os.environ.update(NO_DELAYS)
+    started = Cli(tmp_path, env)
+    yield started
+    control.stop(started.emulator_directory)
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+
+
+def press(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
+    process.send_signal(number)
+
+
+def wait_for(condition: Any, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
