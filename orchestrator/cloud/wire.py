@@ -1,0 +1,117 @@
+"""The HTTP side of google-cloud-tpu: one generated client on a session that judges every reply before generated code sees it.
+
+Import me lazily: I pull in google-cloud-tpu and requests. What I add to the library: errors are translated from the raw
+reply, redirections are never followed, .netrc is never read, an emulated session ignores proxies of the environment, and
+the reply's JSON stays readable where the generated parser is stricter than we can afford.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import requests
+from google.api_core.exceptions import GoogleAPICallError
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import tpu_v2
+from google.cloud.tpu_v2.services.tpu.transports.rest import TpuRestTransport
+from google.protobuf.json_format import ParseError
+from requests.adapters import HTTPAdapter
+
+from orchestrator.cloud import translate
+from orchestrator.errors import UnexpectedReply
+
+Foreign = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
+NotOurProto = ParseError
+
+
+class Door(HTTPAdapter):
+    """Sends once, without retries. Raises a CloudError for whatever is not a JSON object with a status below 300.
+
+    The one exception: a well-formed 401 of Google passes, since google-auth then renews the token and sends again.
+    """
+
+    def __init__(self, host: str, *, emulated: bool) -> None:
+        super().__init__(max_retries=0)
+        self._host = host
+        self._emulated = emulated
+        self._seen = threading.local()
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: float | tuple[float, float] | tuple[float, None] | None = None,
+        verify: bool | str = True,
+        cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        self._seen.reply = {}
+        reply = super().send(request, stream, timeout, verify, cert, proxies)
+        text = reply.content.decode("utf-8", "replace")
+        if reply.status_code >= 300:
+            error = translate.http_error(
+                reply.status_code,
+                text,
+                host=self._host,
+                retry_after=reply.headers.get("Retry-After"),
+                emulated=self._emulated,
+            )
+            if reply.status_code == 401 and not self._emulated and isinstance(error.details, dict):
+                return reply
+            raise error
+        self._seen.reply = self._object(text)
+        return reply
+
+    def last_reply(self) -> dict[str, Any]:
+        """The JSON that the latest call of this thread was answered with."""
+        reply: dict[str, Any] = self._seen.reply
+        return reply
+
+    def _object(self, text: str) -> dict[str, Any]:
+        try:
+            said = json.loads(text)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            shown = " ".join(text[:80].split()) or "an empty reply"
+            raise UnexpectedReply(f"{self._host} answered something that is not JSON: {shown}", details=text[:4000])
+        return said
+
+
+class Unsent(Exception):
+    """Raised by a Copybook in place of sending."""
+
+    def __init__(self, request: requests.PreparedRequest) -> None:
+        super().__init__("recorded, not sent")
+        self.request = request
+
+
+class Copybook(HTTPAdapter):
+    """Records what would be sent, and sends nothing."""
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        raise Unsent(request)
+
+
+def open_client(endpoint: str, credentials: Any, adapter: HTTPAdapter, *, emulated: bool) -> Any:
+    """A TpuClient whose every request leaves through `adapter`. Environment variables cannot change its endpoint."""
+    transport = TpuRestTransport(host=endpoint, credentials=credentials)
+    session = transport._session  # private, but the only way to its adapters; a test would notice if it moved
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+    session.trust_env = not emulated
+    session.auth = _keep  # with an auth of our own, requests does not ask .netrc for another one
+    return tpu_v2.TpuClient(transport=transport)
+
+
+def copy_client(endpoint: str) -> Any:
+    """A client that raises Unsent."""
+    return open_client(endpoint, AnonymousCredentials(), Copybook(), emulated=True)
+
+
+def _keep(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request

@@ -1,0 +1,91 @@
+"""An HTTP server on loopback that answers with literal replies, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`body` goes out as it is; anything but text or bytes as JSON. `hang_until` keeps the asker waiting."""
+
+    status: int = 200
+    body: Any = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    claimed_bytes: int | None = None
+    hang_until: threading.Event | None = None
+
+    def encoded(self) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
+
+
+@dataclass(frozen=True)
+class Asked:
+    method: str
+    path: str
+    headers: dict[str, str]  # by lower-case name
+    body: bytes
+
+
+@dataclass
+class StubApi:
+    """The replies are given in order; the last one is repeated for ever."""
+
+    url: str
+    replies: list[Reply] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+
+    def answers(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+
+    def next_reply(self) -> Reply:
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+
+@contextmanager
+def stub_api() -> Iterator[StubApi]:
+    class Answer(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            stub.asked.append(Asked(self.command, self.path, headers, body))
+            reply = stub.next_reply()
+            if reply.hang_until is not None:
+                reply.hang_until.wait(10)
+            data = reply.encoded()
+            self.send_response(reply.status)
+            for name, value in reply.headers:
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data) if reply.claimed_bytes is None else reply.claimed_bytes))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """A client that hung up first is part of what is tested."""
+
+    server = Server(("127.0.0.1", 0), Answer)
+    stub = StubApi(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
