@@ -445,3 +445,24 @@ def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
     while open_files() > before:
         assert time.monotonic() < deadline, f"{open_files()} files are open, {before} were"
         time.sleep(0.05)
+
+
+def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
+    one: Slice, road: Callable[[WorkerAddress], Road], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reset, no end: as when a laptop changes its network. The worker's heartbeat is what is missing."""
+    monkeypatch.setattr("orchestrator.remote.follow.SILENCE_S", 2.5)
+    monkeypatch.setattr("orchestrator.remote.link.HANDSHAKE_S", 1.0)
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "dead_hosts")
+    fleet.start(request("dead", "for i in $(seq 40); do echo line $i; sleep 0.1; done"))
+    log = Log()
+    fleet.follow(log)
+    while not log.of:
+        time.sleep(0.01)
+    way.blocked.set()
+    while fleet.wait(10).workers[0].state is not WorkerState.UNREACHABLE:
+        pass
+    way.blocked.clear()
+    assert until_ended(fleet).all_succeeded
+    assert log.of[0] == b"".join(b"line %d\n" % number for number in range(1, 41))
