@@ -1,0 +1,63 @@
+"""`tpujob --help` answers before anybody looks away: nothing heavy is imported on the way to it.
+
+`python -X importtime` names every module as it is imported, also those of a process that ends itself with os._exit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.app import app
+from tests.unit.test_imports import is_within
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {
+    *("google", "grpc", "requests", "fabric", "paramiko", "cryptography", "aiohttp", "asyncssh", "asyncio"),
+    *("torch", "torch_xla", "numpy", "pydantic", "rich", "yaml", "sqlite3"),
+}
+COMMANDS = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
+MAIN = "import sys; from orchestrator.cli.app import main; sys.argv[0] = 'tpujob'; main()"
+
+
+def imported(code: str, *argv: str) -> set[str]:
+    """Every module that a fresh interpreter imports to run the code; the run must succeed."""
+    said = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code, *argv],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert said.returncode == 0, said.stderr[-2000:]
+    lines = [line for line in said.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+def heavy(modules: set[str]) -> list[str]:
+    return sorted(name for name in modules if is_within(name, HEAVY))
+
+
+def test_importing_the_app_imports_nothing_heavy() -> None:
+    modules = imported("import orchestrator.cli.app")
+    assert "orchestrator.cli.run" in modules
+    assert heavy(modules) == []
+
+
+@pytest.mark.parametrize("argv", [("--help",), ("--version",)])
+def test_answers_about_tpujob_itself_import_nothing_heavy(argv: tuple[str, ...]) -> None:
+    assert heavy(imported(MAIN, *argv)) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_asks_for_neither_cloud_nor_ssh_nor_torch(command: str) -> None:
+    # typer itself reads the options of a command with pydantic
+    assert [name for name in heavy(imported(MAIN, command, "--help")) if not is_within(name, {"pydantic"})] == []
+
+
+def test_a_heavy_import_would_be_noticed() -> None:
+    assert "asyncio" in heavy(imported("import asyncio"))

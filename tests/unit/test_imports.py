@@ -1,0 +1,225 @@
+"""Who may know whom: the import rules of docs/architecture.md, checked on the source itself.
+
+Imports inside functions and under TYPE_CHECKING count too: knowing a type is knowing the module.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+BOTTOM = {"errors", "catalog"}
+CORE = {"core"} | BOTTOM
+EDGES = {"ledger", "cloud", "remote"}
+ENGINE = {"engine"} | EDGES | CORE
+REPORT = {"report"} | ENGINE
+
+# The parts of `orchestrator` and what each may import of the others, from the bottom up.
+MAY_IMPORT = {
+    "": set(),
+    "errors": set(),
+    "catalog": {"catalog"},
+    "core": CORE,
+    "settings": {"settings", "cloud.google_config"} | CORE,
+    "ledger": {"ledger"} | CORE,
+    "cloud": {"cloud", "settings"} | CORE,
+    "remote": {"remote"} | CORE,
+    "engine": ENGINE,
+    "report": REPORT,
+    "cli": {"cli", "settings", "emulator.control"} | REPORT,
+    "emulator": {"emulator", "catalog"},
+    "vm": {"vm"},
+}
+
+# What computes and nothing else. A module that is not here (os, time, socket, random, datetime, …) may wait or look outside.
+PURE = {
+    *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
+    *("re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib", "base64"),
+    *("pathlib.PurePath", "pathlib.PurePosixPath", "yaml", "pydantic", "pydantic_core"),
+}
+LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}
+
+
+def test_every_part_of_orchestrator_has_its_row_in_the_table() -> None:
+    assert {part_of(path) for path in sources("orchestrator")} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path)) for path in ("orchestrator", "payload")])
+def test_there_are_sources_to_look_at(path: str) -> None:
+    assert len(list(sources(path))) > 3
+
+
+def test_imports_of_orchestrator_go_down_and_edges_do_not_know_each_other() -> None:
+    assert list(problems_of_layers()) == []
+
+
+def test_core_imports_only_what_computes() -> None:
+    wrong = [
+        f"{path}: {name}"
+        for path in sources("orchestrator/core")
+        for name in imports(read(path), package_of(path))
+        if not is_within(name, PURE | {"orchestrator"})
+    ]
+    assert wrong == []
+
+
+def test_core_calls_nothing_that_reaches_a_file_or_a_terminal() -> None:
+    wrong = [
+        f"{path}:{call.lineno}: {call.func.id}"
+        for path in sources("orchestrator/core")
+        for call in ast.walk(ast.parse(read(path)))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in LOOKS_OUTSIDE
+    ]
+    assert wrong == []
+
+
+def test_what_runs_on_the_vm_needs_the_standard_library_and_itself() -> None:
+    wrong = [
+        f"{path}: {name}"
+        for path in sources("orchestrator/vm")
+        for name in imports(read(path), package_of(path))
+        if name.partition(".")[0] not in sys.stdlib_module_names and not is_within(name, {"orchestrator.vm"})
+    ]
+    assert wrong == []
+
+
+def test_what_runs_on_the_vm_reaches_itself_only_by_relative_imports_because_its_package_has_another_name_there() -> (
+    None
+):
+    wrong = [
+        f"{path}: {name}"
+        for path in sources("orchestrator/vm")
+        for node in ast.walk(ast.parse(read(path)))
+        for name in absolute_names(node)
+        if name.startswith("orchestrator")
+    ]
+    assert wrong == []
+
+
+def test_orchestrator_knows_nothing_of_the_payload() -> None:
+    assert [path for path in sources("orchestrator") if knows(path, "payload")] == []
+
+
+def test_the_payload_knows_neither_orchestrator_nor_any_cloud() -> None:
+    allowed = {"payload", "numpy", "torch", "torch_xla"}
+    wrong = [
+        f"{path}: {name}"
+        for path in sources("payload")
+        for name in imports(read(path), package_of(path))
+        if name.partition(".")[0] not in sys.stdlib_module_names and not is_within(name, allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "names"),
+    [
+        ("import os.path, json", "a.b", ["os.path", "json"]),
+        ("from orchestrator import catalog, errors", "a", ["orchestrator.catalog", "orchestrator.errors"]),
+        ("from . import tree", "orchestrator.vm", ["orchestrator.vm.tree"]),
+        ("from .wire import reply", "orchestrator.vm", ["orchestrator.vm.wire.reply"]),
+        ("from ..cloud import wire", "orchestrator.vm", ["orchestrator.cloud.wire"]),
+        ("def f():\n    import socket", "a", ["socket"]),
+        ("if TYPE_CHECKING:\n    from a.b import C", "a", ["a.b.C"]),
+        ("import_module('orchestrator.cloud.x')", "a", ["orchestrator.cloud.x"]),
+    ],
+)
+def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]) -> None:
+    assert list(imports(source, package)) == names
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "fine"),
+    [
+        ("ledger", "orchestrator.core.lease.Lease", True),
+        ("ledger", "orchestrator.cloud.wire", False),
+        ("core", "orchestrator.ledger.ledger", False),
+        ("core", "orchestrator.settings", False),
+        ("engine", "orchestrator.remote.fleet", True),
+        ("engine", "orchestrator.report.words", False),
+        ("emulator", "orchestrator.catalog", True),
+        ("emulator", "orchestrator.core.names", False),
+        ("cli", "orchestrator.emulator.control", True),
+        ("cli", "orchestrator.emulator.daemon", False),
+        ("cli", "orchestrator.report.words", True),
+        ("report", "orchestrator.emulator.control", False),
+        ("core", "json", True),
+    ],
+)
+def test_the_table_says_what_the_page_says(part: str, name: str, fine: bool) -> None:
+    assert may_import(part, name) is fine
+
+
+# -- reading the source ---------------------------------------------------------------------------------------------
+
+
+def problems_of_layers() -> Iterator[str]:
+    for path in sources("orchestrator"):
+        for name in imports(read(path), package_of(path)):
+            if not may_import(part_of(path), name):
+                yield f"{path} imports {name}"
+
+
+def may_import(part: str, name: str) -> bool:
+    """`orchestrator.x.y` is fine for a part that may know x, or x.y. Other packages are not this rule's business."""
+    root, _, inner = name.partition(".")
+    if root != "orchestrator" or inner in ("", "__version__"):
+        return True
+    return is_within(inner, MAY_IMPORT[part])
+
+
+def is_within(name: str, allowed: set[str]) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in allowed)
+
+
+def knows(path: Path, package: str) -> bool:
+    return any(is_within(name, {package}) for name in imports(read(path), package_of(path)))
+
+
+def imports(source: str, package: str) -> Iterator[str]:
+    """Full names of everything that the source imports; of `from a import b`, `a.b`, because b may be a module."""
+    for node in ast.walk(ast.parse(source)):
+        yield from absolute_names(node)
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def absolute_names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and _called(node.func) in ("import_module", "__import__"):
+        yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+
+
+def _called(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def sources(folder: str) -> Iterator[Path]:
+    """The Python files of a folder, relative to the root of the repository."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield path.relative_to(ROOT)
+
+
+def read(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def package_of(path: Path) -> str:
+    return ".".join(path.parent.parts)
+
+
+def part_of(path: Path) -> str:
+    """`orchestrator/cli/run.py` is of the part cli, `orchestrator/errors.py` of errors, the package's own file of ''."""
+    inner = path.relative_to("orchestrator").with_suffix("").parts
+    return "" if inner == ("__init__",) else inner[0]
