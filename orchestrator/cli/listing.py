@@ -13,8 +13,7 @@ def list_runs(as_json: Json = False) -> None:
     """The runs of this machine, newest first."""
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
-    from orchestrator.core.durations import format_duration
-    from orchestrator.report.words import day_clock
+    from orchestrator.core.durations import day_clock, format_duration
 
     session = Session.open()
     session.recover()

@@ -1,6 +1,7 @@
 """The composition root of every command: which cloud, the ledger, the locks, the world, and what is overdue.
 
-A command opens one Session. Opening touches no network: the cloud is connected when the first effect asks for it.
+A command opens one Session. Opening touches no network: the cloud is connected when the first effect asks for it. Commands
+that find nothing to do are quick because nothing is imported either: the engine is, when there is a program to run.
 """
 
 from __future__ import annotations
@@ -18,12 +19,7 @@ from orchestrator import settings
 from orchestrator.cli.talk import Talk
 from orchestrator.core import names
 from orchestrator.core.lease import Lease, LeaseState
-from orchestrator.engine.effects import OpenLeases, Program
-from orchestrator.engine.interpreter import Abandoned, Interpreter
 from orchestrator.engine.owners import FileOwners
-from orchestrator.engine.recover import close_attempts, overdue, recover
-from orchestrator.engine.release import Released
-from orchestrator.engine.world import RealWorld
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
@@ -31,6 +27,9 @@ from orchestrator.settings import Target
 if TYPE_CHECKING:
     from orchestrator.core.slices import Capabilities, Cloud, SliceRequest
     from orchestrator.emulator.control import Endpoint
+    from orchestrator.engine.effects import Program
+    from orchestrator.engine.release import Released
+    from orchestrator.engine.world import RealWorld
 
 T = TypeVar("T")
 
@@ -68,6 +67,8 @@ class Session:
         self.talk.say("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
+        from orchestrator.engine.world import RealWorld
+
         kind = cloud or self.target.kind
         if kind not in self._worlds:
             self._worlds[kind] = RealWorld(
@@ -84,6 +85,8 @@ class Session:
         return self.world().cloud
 
     def run(self, program: Program[T], cloud: str | None = None) -> T:
+        from orchestrator.engine.interpreter import Abandoned, Interpreter
+
         try:
             return Interpreter(self.world(cloud)).run(program)
         except Abandoned:
@@ -144,6 +147,10 @@ class Session:
 
     def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None) -> None:
         """First of all, finish what an earlier command left behind: in whichever cloud that was."""
+        if not self.ledger.open_leases() and not self.ledger.attempts_open():
+            return
+        from orchestrator.engine.recover import close_attempts, overdue, recover
+
         self.run(close_attempts())
         for kind in (EMULATED, GOOGLE):
             if not self.run(overdue(kind, spare=spare), kind):
@@ -157,6 +164,8 @@ class Session:
                 self.note(released)
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
+        from orchestrator.engine.recover import overdue
+
         self.talk.fail(error)
         for lease, why in self.run(overdue(kind), kind):
             self.talk.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
@@ -164,7 +173,8 @@ class Session:
 
     def note(self, released: Released) -> None:
         """Say how a release ended, and remember it for the exit code."""
-        from orchestrator.report.words import banner, clock
+        from orchestrator.core.durations import clock
+        from orchestrator.report.words import banner
 
         if released.gone:
             self.unproven.pop(released.lease.id, None)
@@ -187,7 +197,7 @@ class Session:
     # -- leases by name -------------------------------------------------------------------------------------------
 
     def open_leases(self) -> list[Lease]:
-        return [lease for lease in self.run(_open_leases()) if lease.cloud == self.target.kind]
+        return [lease for lease in self.ledger.open_leases() if lease.cloud == self.target.kind]
 
     def held(self, handle: str | None = None) -> Lease | None:
         """The slice that `up` brought under this name; without a name, the user's own or the only one there is."""
@@ -209,12 +219,9 @@ class Session:
         return lease
 
 
-async def _open_leases() -> list[Lease]:
-    return await OpenLeases()
-
-
 def _unasked(lease: Lease, error: TpujobError) -> Released:
     from orchestrator.core.absence import Verdict
+    from orchestrator.engine.release import Released
 
     return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
 

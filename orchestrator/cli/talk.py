@@ -7,11 +7,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.engine.effects import Tell
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from rich.status import Status
+
+    from orchestrator.engine.effects import Tell
 
 PASSING_EVERY_S = 10.0  # without a terminal, progress is a plain line now and then
 BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
@@ -24,7 +25,8 @@ class Talk:
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._color = self._live and not os.environ.get("NO_COLOR")
         self._status: Status | None = None
-        self._passed_at = time.monotonic()
+        self._passing = ""
+        self._passed_at = 0.0
 
     def tell(self, told: Tell) -> None:
         if told.passing:
@@ -35,7 +37,7 @@ class Talk:
     def say(self, stage: str, text: str) -> None:
         self.quiet()
         self._write(f"{stage:<8} {text}")
-        self._passed_at = time.monotonic()
+        self._passing, self._passed_at = "", time.monotonic()
 
     def loud(self, text: str) -> None:
         """What must not be overlooked."""
@@ -57,8 +59,11 @@ class Talk:
     def _pass(self, stage: str, text: str) -> None:
         if self._live:
             self._spin(f"{stage:<8} {text}")
+        elif stage != self._passing:
+            self._passing, self._passed_at = stage, time.monotonic()  # news only if it lasts
         elif time.monotonic() - self._passed_at >= PASSING_EVERY_S:
             self.say(stage, text)
+            self._passing = stage
 
     def _spin(self, text: str) -> None:
         from rich.console import Console

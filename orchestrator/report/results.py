@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.attempt import Attempt, AttemptState, Run
-from orchestrator.core.durations import format_duration, format_usd
-from orchestrator.engine.run import Outcome
+from orchestrator.core.durations import day_clock, format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report.words import day_clock, usd_so_far
+from orchestrator.report.words import usd_so_far
+
+if TYPE_CHECKING:
+    from orchestrator.engine.run import Outcome
 
 MAX_METRICS_BYTES = 1 << 20
 

@@ -5,15 +5,17 @@ Pure: values in, lines out. Figures have units; emulated things say that they ar
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.cloud import gcloud_text
-from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
+from orchestrator.core.durations import clock, day_clock, format_duration, format_usd, format_usd_per_hour
 from orchestrator.core.lease import Lease
 from orchestrator.core.plan import Plan
-from orchestrator.engine.release import Released
-from orchestrator.engine.run import Outcome
+
+if TYPE_CHECKING:
+    from orchestrator.engine.release import Released
+    from orchestrator.engine.run import Outcome
 
 SPAN_WORDS = {
     "wait": "waiting for the VM",
@@ -24,14 +26,6 @@ SPAN_WORDS = {
     "collect": "collecting",
     "release": "releasing",
 }
-
-
-def clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%SZ")
-
-
-def day_clock(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def usd_so_far(lease: Lease, now: float) -> float | None:
@@ -71,13 +65,12 @@ def outcome_lines(outcome: Outcome, *, emulated: bool, result: str) -> list[str]
         for key, words in SPAN_WORDS.items()
         if outcome.spans.get(key, 0.0) >= 0.05
     ]
-    lines = [
+    return [
         f"result   {result}",
         f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}",
         f"cost     {_cost(outcome, emulated)}",
         f"released {_released(outcome)}",
     ]
-    return lines
 
 
 def _cost(outcome: Outcome, emulated: bool) -> str:
