@@ -83,12 +83,12 @@ class Cli:
         raise AssertionError(f"{what!r} never came: {process.stderr.read() if process.stderr else ''}")
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    home = tmp_path / "home"
+def sandbox(directory: Path) -> dict[str, str]:
+    """An environment in which nothing of the real user is read or touched."""
+    home = directory / "home"
     home.mkdir()
     env = {
-        "TPUJOB_STATE_DIR": str(tmp_path / "state"),
+        "TPUJOB_STATE_DIR": str(directory / "state"),
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "CLOUDSDK_CONFIG": str(home / "gcloud"),
@@ -97,9 +97,14 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     }
     for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CORE_PROJECT", "TPUJOB_CLOUD"):
         env[name] = ""
+    return env
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
     before = {name: os.environ.get(name) for name in NO_DELAYS}
     os.environ.update(NO_DELAYS)
-    started = Cli(tmp_path, env)
+    started = Cli(tmp_path, sandbox(tmp_path))
     yield started
     control.stop(started.emulator_directory)
     for name, value in before.items():

@@ -1,0 +1,147 @@
+"""`up`, `stop`, `start`, `down`: whatever state the slice is in, twice is as good as once."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lease import Lease, LeaseState, Purpose
+from orchestrator.engine.hold import Brought, NeedsConsent, Wanted, down, start, stop, up
+from orchestrator.engine.recover import recover
+from orchestrator.errors import CapacityError, WrongState
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> Brought:
+    drafts = (lease_and_request(n, now=world.time, purpose=Purpose.HOLD),)
+    return world.drive(up(Wanted("alice", drafts, existing, 3600, recreate), CAN))
+
+
+def held(world: VirtualWorld) -> Lease:
+    brought = bring(world)
+    assert brought.lease is not None
+    return brought.lease
+
+
+def test_up_creates_and_holds(world: VirtualWorld) -> None:
+    brought = bring(world)
+    assert (brought.action, brought.error) == ("created", None)
+    assert brought.lease is not None and brought.lease.hold_until == pytest.approx(world.time + 3600)
+    assert not world.owners.alive(brought.lease.id), "what is held needs no living process"
+
+
+def test_up_of_a_ready_slice_changes_nothing(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.calls.clear()
+    assert bring(world, lease, n=1).action == "already ready"
+    assert [call for call, _ in world.cloud.calls] == ["get"]
+
+
+def test_up_of_a_stopped_slice_starts_it(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.drive(stop(lease))
+    assert bring(world, lease, n=1).action == "started"
+    assert len(world.cloud.nodes) == 1
+
+
+def test_up_waits_for_a_slice_that_another_up_is_creating(world: VirtualWorld) -> None:
+    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
+    from orchestrator.core.lease import Created, Intent, Sent
+
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    operation = world.cloud.create(request)
+    world.ledger.record(Created(lease.id, world.time, operation.name))
+    brought = bring(world, world.ledger.lease(lease.id), n=1)
+    assert brought.action == "waited" and brought.lease is not None and brought.lease.id == lease.id
+    assert brought.lease.hold_until is not None
+
+
+def test_a_preempted_slice_is_only_replaced_with_consent(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes[lease.name.node].preempted = True
+    refused = bring(world, lease, n=1)
+    assert isinstance(refused.error, NeedsConsent) and lease.name.node in world.cloud.nodes
+    replaced = bring(world, lease, n=1, recreate=True)
+    assert replaced.action == "recreated" and replaced.lease is not None
+    assert set(world.cloud.nodes) == {replaced.lease.name.node} != {lease.name.node}
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE
+
+
+def test_a_slice_that_somebody_deleted_is_made_again(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes.clear()
+    brought = bring(world, lease, n=1)
+    assert brought.action == "recreated"
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE
+
+
+def test_no_second_slice_while_the_first_is_not_proven_gone(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes.clear()
+    world.cloud.unreachable = (ZONE,)
+    brought = bring(world, lease, n=1)
+    assert brought.exit_code == 75 and world.cloud.nodes == {}
+
+
+def test_up_that_finds_no_capacity_leaves_nothing(world: VirtualWorld) -> None:
+    world.cloud.full_zones = {ZONE}
+    brought = bring(world)
+    assert isinstance(brought.error, CapacityError) and brought.exit_code == 69
+    assert world.cloud.nodes == {} and world.ledger.open_leases() == []
+
+
+def test_stop_and_start_twice_are_as_good_as_once(world: VirtualWorld) -> None:
+    lease = held(world)
+    for _ in range(2):
+        assert world.drive(stop(lease)).native_state == "STOPPED"
+    for _ in range(2):
+        world.drive(start(lease))
+    assert [call for call, _ in world.cloud.calls if call in ("stop", "start")] == ["stop", "start"]
+
+
+def test_only_a_ready_slice_can_be_stopped(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes[lease.name.node].preempted = True
+    with pytest.raises(WrongState, match="PREEMPTED"):
+        world.drive(stop(lease))
+
+
+def test_down_of_several_sends_every_delete_before_it_waits_for_a_proof(world: VirtualWorld) -> None:
+    leases = []
+    for n in range(3):
+        brought = bring(world, n=n)
+        assert brought.lease is not None
+        leases.append(brought.lease)
+    world.cloud.calls.clear()
+    released = world.drive(down(tuple(leases), CAN, reason="test"))
+    assert [one.gone for one in released] == [True] * 3
+    assert [call for call, _ in world.cloud.calls[:3]] == ["delete"] * 3
+
+
+def test_a_hold_that_ran_out_is_released_by_the_next_command(world: VirtualWorld) -> None:
+    lease = held(world)
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
+    world.time += 3601
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
+    assert released.gone and released.lease.id == lease.id and world.cloud.nodes == {}
+
+
+def test_the_deadline_is_final_even_for_what_a_living_process_claims(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.time = lease.deadline + 1
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
+    assert released.gone
+
+
+def test_a_handle_that_up_is_about_to_adopt_is_spared_by_recovery(world: VirtualWorld) -> None:
+    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
+    from orchestrator.core.lease import Created, Intent, Sent
+
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
+    assert world.drive(recover("emulated", CAN, budget_s=600, spare="alice")) == []
+    assert len(world.drive(recover("emulated", CAN, budget_s=600, spare="bob"))) == 1
