@@ -7,6 +7,7 @@ are for our own broken promises, never for the world.
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 
@@ -187,5 +188,7 @@ class Interrupted(TpujobError):
     """SIGINT, SIGTERM or SIGHUP: unwind, release, exit with 128 + signal."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__("interrupted", exit_code=128 + signum)
+        name = signal.Signals(signum).name
+        words = "Ctrl-C" if signum == signal.SIGINT else name
+        super().__init__(f"interrupted by {words}", exit_code=128 + signum)
         self.signum = signum

@@ -24,9 +24,10 @@ MAX_METRICS_BYTES = 1 << 20
 def describe(outcome: Outcome) -> str:
     """The run's result in one line."""
     if outcome.state is AttemptState.SUCCEEDED:
-        parts = [*_metric_words(metrics(Path(outcome.run.directory))), _artifact_words(outcome)]
-        return f"succeeded · {' · '.join(part for part in parts if part)}"
-    return f"{outcome.state}: {outcome.error.message if outcome.error else 'unknown'}"
+        parts = ["succeeded", *_metric_words(metrics(Path(outcome.run.directory))), _artifact_words(outcome)]
+        return " · ".join(part for part in parts if part)
+    message = outcome.error.message if outcome.error else "unknown"
+    return message if message.startswith(str(outcome.state)) else f"{outcome.state}: {message}"
 
 
 def metrics(directory: Path) -> dict[str, Any]:

@@ -83,9 +83,10 @@ def _cost(outcome: Outcome, emulated: bool) -> str:
     amount = usd_so_far(lease, outcome.ended_at)
     if amount is None:
         return "unknown: the price table has no price for it"
+    about = f"about {format_usd(amount)}" if amount >= 0.01 else format_usd(amount)
     if emulated:
-        return f"$0.00 (emulated; on Google Cloud about {format_usd(amount)}, {catalog.PRICES_AS_OF})"
-    return f"about {format_usd(amount)} ({catalog.PRICES_AS_OF})"
+        return f"$0.00 (emulated; on Google Cloud {about}, {catalog.PRICES_AS_OF})"
+    return f"{about} ({catalog.PRICES_AS_OF})"
 
 
 def _released(outcome: Outcome) -> str:

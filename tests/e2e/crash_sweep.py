@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from orchestrator.emulator import control
-from tests.e2e.conftest import NO_DELAYS, Cli, sandbox
+from tests.cli_fixture import NO_DELAYS, Cli, sandbox
 from tests.e2e.test_life import HELLO
 
 LAST = 200  # a run of hello has far fewer effects

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.e2e.conftest import Cli
+from tests.cli_fixture import Cli
 from tests.e2e.test_life import HELLO
 
 # One point for each kind of moment in a run's life. `make crash-sweep` goes through every single effect.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, press, wait_for
+from tests.cli_fixture import Cli, press, wait_for
 
 HELLO = """
 name: hello
@@ -122,7 +122,7 @@ def test_a_signal_while_the_job_runs_releases_the_slice(cli: Cli, number: int, c
 def test_ctrl_c_while_the_slice_is_created_releases_it(cli: Cli) -> None:
     cli.settings(provision_s=60)
     process = cli.start("up", "--zone", "us-central1-a")
-    wait_for(lambda: cli.alive())
+    wait_for(cli.alive)
     press(process)
     process.communicate(timeout=30)
     assert process.returncode == 130

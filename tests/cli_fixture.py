@@ -92,7 +92,7 @@ def sandbox(directory: Path) -> dict[str, str]:
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "CLOUDSDK_CONFIG": str(home / "gcloud"),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         **NO_DELAYS,
     }
     for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CORE_PROJECT", "TPUJOB_CLOUD"):
