@@ -28,10 +28,12 @@ class Cli:
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, env=env)
         try:
-            out, err = process.communicate(timeout=TIMEOUT_S)
+            out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

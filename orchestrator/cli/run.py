@@ -106,7 +106,7 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
 def _finish(session: Session, outcome: Outcome, drafted: list[str]) -> None:
     from orchestrator.cli.talk import emit
     from orchestrator.core.durations import format_duration
-    from orchestrator.report.results import describe
+    from orchestrator.report.results import describe, payload_spans
     from orchestrator.report.words import outcome_lines
 
     session.talk.quiet()
@@ -118,8 +118,9 @@ def _finish(session: Session, outcome: Outcome, drafted: list[str]) -> None:
             session.forget_keys(lease_id)
     if outcome.error is not None:
         session.talk.fail(outcome.error)
-    result = describe(outcome)
-    for line in outcome_lines(outcome, emulated=session.target.kind == "emulated", result=result):
+    inside = payload_spans(Path(outcome.run.directory))
+    emulated = session.target.kind == "emulated"
+    for line in outcome_lines(outcome, emulated=emulated, result=describe(outcome), inside=inside):
         emit(line)
     took = format_duration(outcome.ended_at - outcome.started_at)
     session.talk.say(

@@ -42,6 +42,16 @@ def metrics(directory: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def payload_spans(directory: Path) -> dict[str, float]:
+    """Where the payload says that its seconds went: train, compile, … Its total is left out: the job's span says it."""
+    seconds = metrics(directory).get("seconds")
+    if not isinstance(seconds, dict):
+        return {}
+    order = ("train", "compile", "eval", "data", "import", "checkpoint")
+    found = {name: seconds.get(f"{name}_s") for name in order}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
 def _metric_words(found: dict[str, Any]) -> list[str]:
     words = []
     accuracy = found.get("test_accuracy")

@@ -5,6 +5,7 @@ Pure: values in, lines out. Figures have units; emulated things say that they ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
@@ -57,11 +58,11 @@ def plan_lines(plan: Plan, now: float, *, emulated: bool, emulated_cores: int | 
     return lines
 
 
-def outcome_lines(outcome: Outcome, *, emulated: bool, result: str) -> list[str]:
-    """The four lines that end a run: result, spans, cost, released."""
+def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float]) -> list[str]:
+    """The four lines that end a run: result, spans, cost, released. `inside` are the payload's own spans, in seconds."""
     total_s = outcome.ended_at - outcome.started_at
     spans = [
-        f"{words} {format_duration(outcome.spans[key])}"
+        f"{words} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
         for key, words in SPAN_WORDS.items()
         if outcome.spans.get(key, 0.0) >= 0.05
     ]
@@ -71,6 +72,11 @@ def outcome_lines(outcome: Outcome, *, emulated: bool, result: str) -> list[str]
         f"cost     {_cost(outcome, emulated)}",
         f"released {_released(outcome)}",
     ]
+
+
+def _inside(spans: Mapping[str, float]) -> str:
+    shown = [f"{name} {format_duration(seconds)}" for name, seconds in spans.items() if seconds >= 0.05]
+    return f" ({', '.join(shown)})" if shown else ""
 
 
 def _cost(outcome: Outcome, emulated: bool) -> str:
