@@ -218,15 +218,16 @@ def preview(request: SliceRequest, endpoint: str = GOOGLE) -> dict[str, Any]:
 
 def _every_page(fetch: Callable[[str], str]) -> None:
     """`fetch` takes a page token and gives the next one. A token that comes twice would go on for ever."""
-    seen = {""}
-    token = fetch("")
-    while token:
+    seen: set[str] = set()
+    token = ""
+    for _ in range(MAX_PAGES):
+        token = fetch(token)
+        if not token:
+            return
         if token in seen:
             raise UnexpectedReply("the API's list goes round in circles: it named the same next page twice")
-        if len(seen) >= MAX_PAGES:
-            raise UnexpectedReply(f"the API's list has more than {MAX_PAGES} pages")
         seen.add(token)
-        token = fetch(token)
+    raise UnexpectedReply(f"the API's list has more than {MAX_PAGES} pages")
 
 
 def _dicts(said: Mapping[str, Any], field: str) -> list[dict[str, Any]]:

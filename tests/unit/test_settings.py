@@ -254,6 +254,7 @@ def test_xdg_moves_the_settings_file_and_a_relative_base_does_not_count(home: Ho
         "http://169.254.169.254",
         "http://127.0.0.1@evil.com:80",
         "https://tpu.googleapis.com",
+        "http://user:word@127.0.0.1:80",
         "http://0.0.0.0:80",
         "http://127.0.0.1:99999",
         "http://127.0.0.1",

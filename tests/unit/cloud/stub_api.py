@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,16 +37,20 @@ class Asked:
 
 @dataclass
 class StubApi:
-    """The replies are given in order; the last one is repeated for ever."""
+    """The replies are given in order; the last one is repeated for ever. `answer_with` makes each out of its question."""
 
     url: str
     replies: list[Reply] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    answer_with: Callable[[Asked], Reply] | None = None
 
     def answers(self, *replies: Reply) -> None:
         self.replies = list(replies)
 
-    def next_reply(self) -> Reply:
+    def reply(self, asked: Asked) -> Reply:
+        self.asked.append(asked)
+        if self.answer_with is not None:
+            return self.answer_with(asked)
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
@@ -56,10 +60,9 @@ def stub_api() -> Iterator[StubApi]:
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            stub.asked.append(Asked(self.command, self.path, headers, body))
-            reply = stub.next_reply()
+            reply = stub.reply(Asked(self.command, self.path, headers, body))
             if reply.hang_until is not None:
-                reply.hang_until.wait(10)
+                reply.hang_until.wait(2)
             data = reply.encoded()
             self.send_response(reply.status)
             for name, value in reply.headers:

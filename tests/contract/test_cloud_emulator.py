@@ -1,0 +1,223 @@
+"""The client and the emulator, which share no code: the life of a slice through `core.slices.Cloud`."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
+
+import pytest
+
+from orchestrator.cloud.credentials import connect, emulator_credentials
+from orchestrator.cloud.tpu_api import TpuApi
+from orchestrator.core.slices import Cloud, Operation, SliceName, SliceRequest, SliceState
+from orchestrator.errors import (
+    AlreadyExists,
+    AuthError,
+    BadRequest,
+    CapacityError,
+    UnexpectedReply,
+    Vanished,
+    WrongState,
+)
+from orchestrator.settings import Target
+from tests.emulator_fixture import Emulator
+
+T = TypeVar("T")
+
+EMULATED = Target("emulated", "emulated")
+ZONE = "us-central1-a"
+PATIENCE_S = 20.0
+numbers = count(1)
+
+
+@pytest.fixture
+def api(shared_emulator: Emulator) -> Cloud:
+    return connect(EMULATED, shared_emulator.url, shared_emulator.token)
+
+
+def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: str = "emulated") -> SliceRequest:
+    """A new name each time."""
+    name = SliceName(project, zone, f"tpujob-client-{next(numbers)}")
+    labels = {"tpujob": "1", "tpujob-run": name.node}
+    return SliceRequest(
+        name, accelerator_type, "v2-alpha-tpuv5-lite", labels=labels, metadata={"some-key": "some value"}
+    )
+
+
+def until(question: Callable[[], T], wanted: Callable[[T], bool]) -> T:
+    deadline = time.monotonic() + PATIENCE_S
+    while not wanted(answer := question()):
+        assert time.monotonic() < deadline, f"still {answer}"
+        time.sleep(0.005)
+    return answer
+
+
+def finish(api: Cloud, operation: Operation) -> Operation:
+    done = until(lambda: api.operation(operation.name), lambda now: now is not None and now.done)
+    assert done is not None
+    return done
+
+
+def delete(api: Cloud, name: SliceName) -> None:
+    operation = api.delete(name)
+    if operation is not None:
+        finish(api, operation)
+
+
+def test_the_life_of_a_slice(api: Cloud) -> None:
+    wanted = request()
+    assert api.get(wanted.name) is None
+    created = api.create(wanted)
+    path = f"projects/emulated/locations/{ZONE}/nodes/{wanted.name.node}"
+    assert (created.verb, created.target) == ("create", path)
+    assert finish(api, created).error is None
+
+    view = api.get(wanted.name)
+    assert view is not None
+    assert (view.name, view.state, view.native_state) == (wanted.name, SliceState.READY, "READY")
+    assert (view.accelerator_type, view.runtime_version, view.spot) == ("v5litepod-4", "v2-alpha-tpuv5-lite", False)
+    assert dict(view.labels) == wanted.labels
+    assert view.created_at == pytest.approx(time.time(), abs=60)
+    assert view.hosts == ("127.0.0.1",)
+    assert view in api.list("emulated", ZONE).rows
+
+    finish(api, api.stop(wanted.name))
+    stopped = api.get(wanted.name)
+    assert stopped is not None
+    assert stopped.state is SliceState.STOPPED
+    finish(api, api.start(wanted.name))
+
+    deleted = api.delete(wanted.name)
+    assert deleted is not None
+    assert finish(api, deleted).error is None
+    assert api.get(wanted.name) is None
+    assert api.delete(wanted.name) is None
+    listing = api.list("emulated", ZONE)
+    assert listing.complete
+    assert wanted.name not in [row.name for row in listing.rows]
+
+
+def test_the_body_of_a_create_is_understood_as_it_was_meant(api: Cloud, shared_emulator: Emulator) -> None:
+    wanted = SliceRequest(
+        request().name,
+        "v5litepod-4",
+        "v2-alpha-tpuv5-lite",
+        spot=True,
+        metadata={"ssh-keys": "me:ssh-ed25519 AAAA me"},
+        network="my-network",
+        service_account="vm@emulated.iam.gserviceaccount.com",
+    )
+    finish(api, api.create(wanted))
+    path = f"/v2/projects/emulated/locations/{ZONE}/nodes/{wanted.name.node}"
+    node = shared_emulator.request("GET", path)
+    assert node["schedulingConfig"]["spot"] is True
+    assert node["metadata"] == {"ssh-keys": "me:ssh-ed25519 AAAA me"}
+    assert node["networkConfig"]["enableExternalIps"] is True
+    assert node["networkConfig"]["network"].endswith("/my-network")
+    assert node["serviceAccount"] == {
+        "email": "vm@emulated.iam.gserviceaccount.com",
+        "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+    }
+    view = api.get(wanted.name)
+    assert view is not None
+    assert view.spot
+    delete(api, wanted.name)
+
+
+def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud) -> None:
+    wanted = request()
+    lost = api.create(wanted)
+    listing = api.operations("emulated", ZONE)
+    assert listing.complete
+    [found] = [row for row in listing.rows if row.target.endswith(f"/{wanted.name.node}")]
+    assert (found.name, found.verb) == (lost.name, "create")
+    finish(api, lost)
+    with pytest.raises(AlreadyExists, match="already exists"):
+        api.create(wanted)
+    delete(api, wanted.name)
+
+
+def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(emulator: Emulator) -> None:
+    api = connect(EMULATED, emulator.url, emulator.token)
+    emulator.patch_settings(no_capacity=[f"{ZONE}/v5litepod-4"])
+    wanted = request()
+    done = finish(api, api.create(wanted))
+    assert isinstance(done.error, CapacityError)
+    assert done.error.message.startswith(f'There is no more capacity in the zone "{ZONE}"')
+    assert "EID" in done.error.details["message"]
+    assert until(lambda: api.get(wanted.name), lambda view: view is None) is None
+
+
+def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(emulator: Emulator) -> None:
+    api = connect(EMULATED, emulator.url, emulator.token)
+    finish(api, api.create(request()))
+    emulator.patch_settings(unreachable=[ZONE])
+    listing = api.list("emulated", ZONE)
+    assert not listing.complete
+    assert listing.rows == ()
+
+
+def test_each_worker_answers_on_its_own_port_with_the_published_key(api: Cloud) -> None:
+    wanted = request("v5litepod-16")
+    finish(api, api.create(wanted))
+    workers = api.workers(wanted.name)
+    assert [worker.index for worker in workers] == [0, 1, 2, 3]
+    assert len({worker.port for worker in workers}) == len({worker.host_key for worker in workers}) == 4
+    for worker in workers:
+        assert worker.host_key is not None
+        assert worker.host_key.startswith("ssh-ed25519 AAAA")
+        assert shown_key(worker.host, worker.port) == worker.host_key
+    delete(api, wanted.name)
+
+
+def shown_key(host: str, port: int) -> str:
+    """The host key with which the worker really answers."""
+    import paramiko
+
+    with socket.create_connection((host, port), timeout=10) as connection:
+        transport = paramiko.Transport(connection)
+        transport.start_client(timeout=10)
+        key = transport.get_remote_server_key()
+        transport.close()
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def test_what_is_refused_is_refused_in_our_terms(api: Cloud) -> None:
+    with pytest.raises(BadRequest, match="could not be found in the zonal accelerator configurations") as caught:
+        api.create(request("v4-8"))
+    assert "another zone" in (caught.value.hint or "")
+    with pytest.raises(BadRequest, match="is not supported"):
+        api.create(request(zone="asia-south9-a"))
+    with pytest.raises(AuthError, match="Permission denied on 'locations/asia-south9-a'") as denied:
+        api.list("emulated", "asia-south9-a")
+    assert "may not use that zone" in (denied.value.hint or "")
+    with pytest.raises(Vanished):
+        api.stop(request().name)
+
+
+def test_what_the_state_does_not_allow_is_a_wrong_state(api: Cloud) -> None:
+    wanted = request()
+    finish(api, api.create(wanted))
+    finish(api, api.stop(wanted.name))
+    with pytest.raises(WrongState, match="while in state STOPPED"):
+        api.stop(wanted.name)
+    with pytest.raises(WrongState):
+        api.workers(wanted.name)
+    delete(api, wanted.name)
+
+
+def test_a_wrong_token_is_an_auth_error_and_not_an_absence(shared_emulator: Emulator) -> None:
+    stranger = connect(EMULATED, shared_emulator.url, "not-the-token")
+    with pytest.raises(AuthError, match="token of this emulator") as caught:
+        stranger.get(request().name)
+    assert caught.value.exit_code == 77
+
+
+def test_a_path_that_no_api_has_is_not_an_absence_either(shared_emulator: Emulator) -> None:
+    credentials = emulator_credentials(shared_emulator.token)
+    lost = TpuApi(f"{shared_emulator.url}/elsewhere", credentials, emulated=True)
+    with pytest.raises(UnexpectedReply):
+        lost.get(request().name)
