@@ -24,7 +24,7 @@ def ssh(
     import shutil
 
     from orchestrator.cli.session import Session
-    from orchestrator.engine.effects import Workers
+    from orchestrator.engine.cloud_effects import Workers
     from orchestrator.engine.retry import until
     from orchestrator.engine.world import open_fleet
 

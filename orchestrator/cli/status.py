@@ -32,7 +32,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
 
 
 def _row(session: Any, lease: Any) -> dict[str, Any]:
-    from orchestrator.engine.effects import Get
+    from orchestrator.engine.cloud_effects import Get
     from orchestrator.engine.retry import until
     from orchestrator.errors import CloudError
     from orchestrator.report.words import usd_so_far

@@ -10,7 +10,8 @@ from orchestrator.core.absence import ours
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
-from orchestrator.engine.effects import Claim, Create, Get, GetOperation, Now, ReadLease, Record, Sleep, Tell
+from orchestrator.engine.cloud_effects import Create, Get, GetOperation
+from orchestrator.engine.effects import Claim, Now, ReadLease, Record, Sleep, Tell
 from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, Preempted, UnexpectedReply, Vanished
 
 PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up

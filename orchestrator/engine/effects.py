@@ -14,17 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orchestrator.core.attempt import Attempt, AttemptEvent
 from orchestrator.core.lease import Lease, LeaseEvent
-from orchestrator.core.slices import Cloud, Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
+from orchestrator.core.slices import Cloud, WorkerAddress
 
 if TYPE_CHECKING:
-    from orchestrator.remote.bundle import Bundle
-    from orchestrator.remote.collect import CollectResult
-    from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
+    from orchestrator.remote.fleet import Fleet
 
 T = TypeVar("T")
 Program = Coroutine["Effect[Any]", Any, T]
@@ -195,169 +192,3 @@ class OwnerAlive(Effect[bool]):
 
     def perform(self, world: World) -> bool:
         return world.owners.alive(self.lease_id)
-
-
-# -- the cloud -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Create(Effect[Operation]):
-    request: SliceRequest
-
-    def perform(self, world: World) -> Operation:
-        return world.cloud.create(self.request)
-
-
-@dataclass(frozen=True, slots=True)
-class Get(Effect["SliceView | None"]):
-    name: SliceName
-
-    def perform(self, world: World) -> SliceView | None:
-        return world.cloud.get(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class ListSlices(Effect[Listing[SliceView]]):
-    project: str
-    zone: str
-
-    def perform(self, world: World) -> Listing[SliceView]:
-        return world.cloud.list(self.project, self.zone)
-
-
-@dataclass(frozen=True, slots=True)
-class Delete(Effect["Operation | None"]):
-    name: SliceName
-
-    def perform(self, world: World) -> Operation | None:
-        return world.cloud.delete(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class StartSlice(Effect[Operation]):
-    name: SliceName
-
-    def perform(self, world: World) -> Operation:
-        return world.cloud.start(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class StopSlice(Effect[Operation]):
-    name: SliceName
-
-    def perform(self, world: World) -> Operation:
-        return world.cloud.stop(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class GetOperation(Effect["Operation | None"]):
-    operation: str
-
-    def perform(self, world: World) -> Operation | None:
-        return world.cloud.operation(self.operation)
-
-
-@dataclass(frozen=True, slots=True)
-class ListOperations(Effect[Listing[Operation]]):
-    project: str
-    zone: str
-
-    def perform(self, world: World) -> Listing[Operation]:
-        return world.cloud.operations(self.project, self.zone)
-
-
-@dataclass(frozen=True, slots=True)
-class Workers(Effect[tuple[WorkerAddress, ...]]):
-    name: SliceName
-
-    def perform(self, world: World) -> tuple[WorkerAddress, ...]:
-        return world.cloud.workers(self.name)
-
-
-# -- the workers ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Connect(Effect["Fleet"]):
-    lease: Lease
-    workers: tuple[WorkerAddress, ...]
-    deadline_s: float
-
-    def perform(self, world: World) -> Fleet:
-        return world.connect(self.lease, self.workers, self.deadline_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Meet(Effect["WorkerFacts"]):
-    """What worker 0 says of itself: the address by which the others reach it, and a port that is free there now."""
-
-    fleet: Fleet
-
-    def perform(self, world: World) -> WorkerFacts:
-        return self.fleet.facts(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Push(Effect[int]):
-    """Ship the bundle to every worker that lacks it. The answer: to how many it had to travel."""
-
-    fleet: Fleet
-    bundle: Bundle
-
-    def perform(self, world: World) -> int:
-        return sum(not result.skipped for result in self.fleet.push(self.bundle))
-
-
-@dataclass(frozen=True, slots=True)
-class StartPhase(Effect[None]):
-    """Start a phase on every worker, detached there, and follow its log. Starting it again is a no-op."""
-
-    fleet: Fleet
-    request: StartRequest
-    sink: Callable[[int, bytes], None]
-
-    def perform(self, world: World) -> None:
-        self.fleet.start(self.request)
-        self.fleet.follow(self.sink)
-
-
-@dataclass(frozen=True, slots=True)
-class Watch(Effect["FleetStatus"]):
-    """Wait until something changed on a worker, `timeout_s` at most."""
-
-    fleet: Fleet
-    timeout_s: float
-
-    def perform(self, world: World) -> FleetStatus:
-        return self.fleet.wait(self.timeout_s)
-
-
-@dataclass(frozen=True, slots=True)
-class StopPhase(Effect[None]):
-    fleet: Fleet
-    grace_s: float
-
-    def perform(self, world: World) -> None:
-        self.fleet.stop(self.grace_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Collect(Effect["CollectResult"]):
-    fleet: Fleet
-    destination: Path
-    patterns: tuple[str, ...]
-    deadline_s: float
-
-    def perform(self, world: World) -> CollectResult:
-        return self.fleet.collect(self.destination, self.patterns, self.deadline_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Hangup(Effect[None]):
-    """Close every connection, at once, whatever is in flight on them."""
-
-    slow: ClassVar[bool] = False
-    fleet: Fleet
-
-    def perform(self, world: World) -> None:
-        self.fleet.cancel()

@@ -8,7 +8,8 @@ from orchestrator.core.lease import Lease
 from orchestrator.core.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
-from orchestrator.engine.effects import Claim, Disclaim, Get, Now, Shield, Sleep, StartSlice, StopSlice, Tell
+from orchestrator.engine.cloud_effects import Get, StartSlice, StopSlice
+from orchestrator.engine.effects import Claim, Disclaim, Now, Shield, Sleep, Tell
 from orchestrator.engine.release import Released, release, send_delete
 from orchestrator.engine.tenure import PROVISION_S, RELEASE_S, Draft, Tenure, first_available, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState

@@ -13,20 +13,8 @@ from orchestrator.core import absence
 from orchestrator.core.absence import Evidence, Verdict
 from orchestrator.core.lease import Down, Gone, Lease, LeaseEvent, NotAllowed, Settled
 from orchestrator.core.slices import Capabilities, Listing, Operation, SliceState, SliceView
-from orchestrator.engine.effects import (
-    Delete,
-    Effect,
-    Get,
-    GetOperation,
-    ListOperations,
-    ListSlices,
-    Now,
-    ReadLease,
-    Record,
-    Shield,
-    Sleep,
-    Tell,
-)
+from orchestrator.engine.cloud_effects import Delete, Get, GetOperation, ListOperations, ListSlices
+from orchestrator.engine.effects import Effect, Now, ReadLease, Record, Shield, Sleep, Tell
 from orchestrator.engine.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 

@@ -15,26 +15,10 @@ from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Lease
 from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.core.slices import Capabilities, SliceState, WorkerAddress
 from orchestrator.engine import retry
-from orchestrator.engine.effects import (
-    Claim,
-    Collect,
-    Connect,
-    Disclaim,
-    Get,
-    Hangup,
-    Meet,
-    Now,
-    Push,
-    ReadLease,
-    Record,
-    Shield,
-    StartPhase,
-    StopPhase,
-    Tell,
-    Watch,
-    Workers,
-)
+from orchestrator.engine.cloud_effects import Get, Workers
+from orchestrator.engine.effects import Claim, Disclaim, Now, ReadLease, Record, Shield, Tell
 from orchestrator.engine.tenure import Draft, Tenure, first_available, keep, let_go
+from orchestrator.engine.worker_effects import Collect, Connect, Hangup, Meet, Push, StartPhase, StopPhase, Watch
 from orchestrator.errors import (
     ArtifactError,
     CloudUnavailable,

@@ -1,0 +1,82 @@
+"""Effects on the cloud: one question each, tried once. `retry` asks again, the programs decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.slices import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
+from orchestrator.engine.effects import Effect, World
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Effect[Operation]):
+    request: SliceRequest
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.create(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Get(Effect["SliceView | None"]):
+    name: SliceName
+
+    def perform(self, world: World) -> SliceView | None:
+        return world.cloud.get(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ListSlices(Effect[Listing[SliceView]]):
+    project: str
+    zone: str
+
+    def perform(self, world: World) -> Listing[SliceView]:
+        return world.cloud.list(self.project, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Effect["Operation | None"]):
+    name: SliceName
+
+    def perform(self, world: World) -> Operation | None:
+        return world.cloud.delete(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StartSlice(Effect[Operation]):
+    name: SliceName
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.start(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StopSlice(Effect[Operation]):
+    name: SliceName
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.stop(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class GetOperation(Effect["Operation | None"]):
+    operation: str
+
+    def perform(self, world: World) -> Operation | None:
+        return world.cloud.operation(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOperations(Effect[Listing[Operation]]):
+    project: str
+    zone: str
+
+    def perform(self, world: World) -> Listing[Operation]:
+        return world.cloud.operations(self.project, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers(Effect[tuple[WorkerAddress, ...]]):
+    name: SliceName
+
+    def perform(self, world: World) -> tuple[WorkerAddress, ...]:
+        return world.cloud.workers(self.name)
