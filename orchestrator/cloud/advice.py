@@ -40,6 +40,7 @@ TABLE: tuple[Rule, ...] = (
     Rule(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
     Rule(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
     Rule(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
+    Rule(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
     Rule(
         CloudUnavailable,
         text=r"per minute|rate limit",

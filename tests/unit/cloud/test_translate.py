@@ -101,6 +101,7 @@ HTTP = [
     (400, "INVALID_ARGUMENT", BAD_TYPE, (), BadRequest, "another zone"),
     (400, "INVALID_ARGUMENT", BAD_ZONE, (), BadRequest, "another zone"),
     (400, "INVALID_ARGUMENT", PREEMPTED, (), Preempted, None),
+    (400, "INVALID_ARGUMENT", PREEMPTED.replace("PREEMPTED", "CREATING"), (), WrongState, None),
     (400, "INVALID_ARGUMENT", 'Invalid node ID "X"', (), BadRequest, None),
     (400, "FAILED_PRECONDITION", OLD_NODE, (), BadRequest, "old TPU Node"),
     (400, "FAILED_PRECONDITION", "stop is not supported while in state STOPPED", (), WrongState, None),
