@@ -18,9 +18,9 @@ def down(
     """Delete a slice and prove that it is gone. Nothing to delete is fine too."""
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit
-    from orchestrator.core.durations import clock
     from orchestrator.engine import hold
     from orchestrator.errors import UserError
+    from orchestrator.report.times import clock
 
     if name and everything:
         raise UserError("give a NAME or --all, not both")

@@ -13,7 +13,8 @@ def list_runs(as_json: Json = False) -> None:
     """The runs of this machine, newest first."""
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
-    from orchestrator.core.durations import day_clock, format_duration
+    from orchestrator.core.durations import format_duration
+    from orchestrator.report.times import day_clock
 
     session = Session.open()
     session.recover()

@@ -173,7 +173,7 @@ class Session:
 
     def note(self, released: Released) -> None:
         """Say how a release ended, and remember it for the exit code."""
-        from orchestrator.core.durations import clock
+        from orchestrator.report.times import clock
         from orchestrator.report.words import banner
 
         if released.gone:

@@ -64,7 +64,8 @@ def _row(session: Any, lease: Any) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    from orchestrator.core.durations import day_clock, format_duration, format_usd
+    from orchestrator.core.durations import format_duration, format_usd
+    from orchestrator.report.times import day_clock
 
     ends = day_clock(row["hold_until"] or row["deadline"])
     use = "in use" if row["in_use"] else "idle"

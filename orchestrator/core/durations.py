@@ -1,4 +1,4 @@
-"""Durations, times and dollars, read and written as people do: `1h30m` in a job file, `1 m 12 s` and `$0.10` on screen.
+"""Durations and dollars, read and written as people do: `1h30m` in a job file, `1 m 12 s` and `$0.10` on screen.
 
 Pure; the job file, the plan, the CLI and the reports call me, so that a figure looks the same everywhere.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
 
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _DURATION = re.compile(
@@ -50,16 +49,6 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts)
-
-
-def clock(at: float) -> str:
-    """The time of day, in UTC: `14:02:11Z`."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%SZ")
-
-
-def day_clock(at: float | None) -> str:
-    """Day and time, in UTC: `2026-11-21 14:02:11Z`; nothing for a time that has not come."""
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def format_usd(amount: float | None) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.attempt import Attempt, AttemptState, Run
-from orchestrator.core.durations import day_clock, format_duration, format_usd
+from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.report.times import day_clock
 from orchestrator.report.words import usd_so_far
 
 if TYPE_CHECKING:

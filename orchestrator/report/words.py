@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.cloud import gcloud_text
-from orchestrator.core.durations import clock, day_clock, format_duration, format_usd, format_usd_per_hour
+from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.core.lease import Lease
 from orchestrator.core.plan import Plan
+from orchestrator.report.times import clock, day_clock
 
 if TYPE_CHECKING:
     from orchestrator.engine.release import Released
