@@ -1,0 +1,41 @@
+# What one can do here. `make` alone lists it. Another interpreter: `make test PYTHON=.venv/bin/python`.
+
+PYTHON ?= python
+SOURCES = orchestrator payload tests docs bench
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-fast lint format check docs bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install:  ## everything for working on tpujob, into the current environment (with torch: about 7.5 GB)
+	$(PYTHON) -m pip install -e '.[local,dev]'
+
+test:  ## the whole suite
+	$(PYTHON) -m pytest
+
+test-fast:  ## the unit tests alone
+	$(PYTHON) -m pytest tests/unit
+
+lint:  ## ruff, its formatter and mypy; changes nothing
+	$(PYTHON) -m ruff check $(SOURCES)
+	$(PYTHON) -m ruff format --check $(SOURCES)
+	$(PYTHON) -m mypy
+
+format:  ## let ruff repair what it can
+	$(PYTHON) -m ruff check --fix $(SOURCES)
+	$(PYTHON) -m ruff format $(SOURCES)
+
+check: lint test  ## lint and test: what a change has to pass
+
+docs:  ## write again what is generated: docs/cli.md, the job file's tables and schema, the exit codes in README.md
+	$(PYTHON) docs/cli_reference.py
+	$(PYTHON) docs/job_reference.py
+
+bench:  ## measure, as described in bench/
+	@set -e; for script in $(sort $(wildcard bench/*.py)); do echo "== $$script"; $(PYTHON) $$script; done
+
+clean:  ## caches and build leftovers; neither runs/ nor any state of tpujob
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,189 @@
+"""What the docs say is so: generated pages are current, commands, options, files and targets that are named exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer.main
+
+from orchestrator import __version__, errors
+from orchestrator.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "orchestrator/*.md", "payload/*.md", "bench/*.md")
+    for path in ROOT.glob(pattern)
+)
+CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+TPUJOB = re.compile(r"^(?:\$ )?tpujob(?: (?P<words>.*))?$")
+
+
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "docs" / "cli_reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def code_of(path: Path) -> Iterator[str]:
+    """Every line of every code block, and every piece of inline code."""
+    for block, inline in CODE.findall(path.read_text(encoding="utf-8")):
+        yield from (line.strip() for line in (block or inline).splitlines())
+
+
+def all_code() -> list[Any]:
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in PAGES]
+
+
+def commands() -> dict[str, Any]:
+    """Every command by its words, groups too: `emulator start`, `emulator`."""
+    found: dict[str, Any] = {}
+
+    def walk(words: str, command: Any) -> None:
+        found[words] = command
+        for name, child in getattr(command, "commands", {}).items():
+            walk(f"{words} {name}".strip(), child)
+
+    walk("", typer.main.get_command(app))
+    return found
+
+
+# -- the command line ----------------------------------------------------------------------------------------------
+
+
+def test_the_reference_of_the_commands_is_what_the_app_says() -> None:
+    assert page("docs/cli.md") == reference().page_text(), "run `make docs`"
+
+
+def test_the_exit_codes_in_the_readme_are_those_of_the_reference() -> None:
+    assert page("README.md") == reference().readme_text(page("README.md")), "run `make docs`"
+
+
+def test_every_exit_code_that_an_error_can_have_is_explained() -> None:
+    def family(kind: type[errors.TpujobError]) -> Iterator[type[errors.TpujobError]]:
+        yield kind
+        for child in kind.__subclasses__():
+            yield from family(child)
+
+    ours = {kind.exit_code for kind in family(errors.TpujobError) if kind.__module__.startswith("orchestrator")}
+    assert ours <= {int(code) for code in reference().EXIT_CODES if code.isdecimal()}
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if words])
+def test_every_command_argument_and_option_says_what_it_is_for(words: str) -> None:
+    command = commands()[words]
+    assert (command.help or "").endswith((".", "?"))
+    assert [param.name for param in command.params if not (getattr(param, "help", None) or "").strip()] == []
+
+
+@pytest.mark.parametrize("path", all_code())
+def test_the_commands_and_options_that_a_page_names_exist(path: Path) -> None:
+    known = commands()
+    wrong = []
+    for code in code_of(path):
+        match = TPUJOB.match(code.partition("  #")[0].strip())
+        if match is None or not match["words"]:
+            continue
+        words = shlex.split(match["words"], comments=True)
+        if words[0] not in known and words[0] not in ("COMMAND", "--help", "--version"):
+            wrong.append(code)
+            continue
+        name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+        options = {option for param in getattr(known.get(name), "params", ()) for option in param.opts} | {"--help"}
+        used = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
+        wrong += [f"{code}: {word}" for word in used if word.startswith("-") and name in known and word not in options]
+    assert wrong == []
+
+
+# -- files, links, targets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", all_code())
+def test_links_between_pages_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    local = [link for link in links if not re.match(r"[a-z]+:", link)]
+    assert [link for link in local if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", all_code())
+def test_the_files_that_a_page_names_are_there(path: Path) -> None:
+    named = re.compile(
+        r"(?:orchestrator|payload|jobs|docs|tests|bench|core|engine|cloud|remote|vm|emulator|cli|report)/\S*"
+    )
+    missing = []
+    for code in code_of(path):
+        for word in code.split():
+            if named.fullmatch(word) and word.endswith((".py", ".md", ".yaml", ".sql", ".csv", "/")):
+                bases = (ROOT, ROOT / "orchestrator", path.parent)
+                if not any(list(base.glob(word.rstrip("/"))) for base in bases):
+                    missing.append(word)
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", all_code())
+def test_the_make_targets_that_a_page_names_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", page("Makefile"), re.MULTILINE))
+    assert {"install", "test", "lint", "check", "docs", "bench", "clean"} <= targets
+    named = [re.match(r"make ([a-z][a-z-]*)", code) for code in code_of(path)]
+    assert {match[1] for match in named if match} <= targets
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_alone_lists_every_target() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = re.findall(r"^([a-z-]+):", page("Makefile"), re.MULTILINE)
+    assert [target for target in targets if f"make {target} " not in listed] == []
+
+
+def test_the_clean_machine_check_does_what_the_readme_tells_a_stranger() -> None:
+    told = re.search(r"pip install (-e '[^']+') && (python -m pytest)", page("README.md"))
+    assert told is not None
+    what, test = told.groups()
+    script = page(".ci/run").replace("\\\n", "")
+    assert re.search(rf"install .*{re.escape(what)}$", script, re.MULTILINE)
+    assert re.search(rf"^\"\$work/venv/bin/python\" {test.removeprefix('python ')}$", script, re.MULTILINE)
+
+
+# -- the project ---------------------------------------------------------------------------------------------------
+
+
+def test_every_library_that_we_install_has_its_paragraph_in_the_decisions() -> None:
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    required = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    names = {re.split(r"[^A-Za-z0-9_-]", each)[0] for each in required} - {"tpujob"}
+    text = page("docs/decisions.md")
+    assert sorted(name for name in names if not name.startswith("types-") and f"**{name}" not in text) == []
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    assert f"## [{__version__}]" in page("CHANGELOG.md")
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for folder in ("orchestrator", "payload", "docs")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (source := path.read_text(encoding="utf-8")).strip() and not ast.get_docstring(ast.parse(source))
+    ]
+    assert silent == []
