@@ -25,12 +25,12 @@ def train_batches(
     return list(torch.tensor(list(sampler))[: steps * local].split(local))
 
 
-def test_batches(examples: int, *, rank: int, world: int, most: int = 500) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def eval_batches(examples: int, *, rank: int, world: int, most: int = 500) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Example numbers and weights. Every example has weight 1 in exactly one process; padding has weight 0.
 
     Padding gives every batch the same shape: another shape would be another program to compile.
     """
-    mine = torch.arange(rank, examples, world)
+    mine = torch.arange(examples)[rank::world]
     longest = -(-examples // world)
     steps = -(-longest // most)
     local = -(-longest // steps)

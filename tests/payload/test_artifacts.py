@@ -1,0 +1,56 @@
+"""Files are whole or absent, and the manifest lists exactly what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from payload import artifacts
+
+
+def test_the_manifest_lists_every_file_with_size_and_hash(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text("{}")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "mine.txt").write_text("mine")
+    (tmp_path / "link").symlink_to("metrics.json")
+    artifacts.write_manifest(tmp_path)
+    artifacts.write_manifest(tmp_path)  # a second time: it does not list itself
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest == {
+        "schema": 1,
+        "files": [
+            {"path": "below/mine.txt", "size_bytes": 4, "sha256": hashlib.sha256(b"mine").hexdigest()},
+            {"path": "metrics.json", "size_bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()},
+        ],
+    }
+
+
+def test_files_of_an_earlier_run_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
+    for name in (*artifacts.OURS, "mine.txt"):
+        (tmp_path / name).write_text("old")
+    artifacts.prepare(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(tmp_path: Path) -> None:
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    artifacts.write_json(tmp_path / "metrics.json", {"a": 1})
+    with pytest.raises(OSError, match="No space left"):
+        artifacts.write_whole(tmp_path / "metrics.json", fail)
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_provenance_names_versions_and_host() -> None:
+    facts = artifacts.provenance(seed=7)
+    assert facts["seed"] == 7 and facts["schema"] == 1
+    assert facts["versions"]["numpy"] and facts["host"]["cpus"] >= 1

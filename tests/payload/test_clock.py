@@ -1,0 +1,137 @@
+"""The clock under a clock of our own: what compiles is kept apart, epochs are drained, the file is small and readable."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from payload.clock import Clock
+
+
+@dataclass
+class Device:
+    """A device that works later: each step sent takes `busy_s`, and only a drain waits for it."""
+
+    now: float = 100.0
+    pending_s: float = 0.0
+    programs: int = 0
+    drains: int = 0
+
+    def read(self) -> float:
+        return self.now
+
+    def send(self, *, dispatch_s: float, busy_s: float, compile_s: float = 0.0) -> None:
+        self.now += dispatch_s + compile_s
+        self.pending_s += busy_s
+        self.programs += compile_s > 0
+
+    def drain(self) -> None:
+        self.drains += 1
+        self.now += self.pending_s
+        self.pending_s = 0.0
+
+
+def clock_for(device: Device, path: Path | None = None, **options: Any) -> Clock:
+    return Clock(
+        100.0, path=path, compiles=lambda: device.programs, drain=device.drain, monotonic=device.read, **options
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_epoch_is_drained_and_its_compiling_steps_are_kept_apart() -> None:
+    device, said = Device(), []
+    clock = clock_for(device, say=said.append)
+    clock.begin_epoch()
+    for step in range(1, 11):
+        device.send(dispatch_s=0.01, busy_s=1.0, compile_s=5.0 if step <= 2 else 0.0)
+        clock.step(1, step)
+    took = clock.end_epoch()
+    assert took.warm_steps == 8
+    assert took.compile_s == pytest.approx(2 * 6.01)
+    assert took.seconds == pytest.approx(8 * 1.01), (
+        "the work that was still pending at the last stamp belongs to the epoch"
+    )
+    assert clock.spans["train"] == took.seconds and clock.spans["compile"] == took.compile_s
+    assert said == ["compile 12.0 s (apart from the timings below)"]
+
+
+def test_stamping_never_waits_for_the_device_but_drained_timing_does() -> None:
+    device = Device()
+    clock = clock_for(device)
+    clock.begin_epoch()
+    drains = device.drains
+    device.send(dispatch_s=0.01, busy_s=1.0)
+    assert clock.stamp() == (pytest.approx(0.01), False)
+    assert device.drains == drains
+    clock = clock_for(device, drained=True)
+    clock.begin_epoch()
+    device.send(dispatch_s=0.01, busy_s=1.0)
+    assert clock.stamp() == (pytest.approx(1.01), False)
+
+
+def test_what_compiles_between_two_epochs_is_no_steps_warm_up() -> None:
+    device = Device()
+    clock = clock_for(device)
+    device.send(dispatch_s=0, busy_s=0, compile_s=3.0)
+    clock.begin_epoch()
+    device.send(dispatch_s=0.1, busy_s=0)
+    assert clock.stamp() == (pytest.approx(0.1), False)
+
+
+def test_a_span_waits_for_the_device_and_leaves_compiling_out() -> None:
+    device = Device()
+    clock = clock_for(device)
+    with clock.span("eval"):
+        device.send(dispatch_s=0.5, busy_s=2.0, compile_s=4.0)
+        clock.stamp()
+        device.send(dispatch_s=0.5, busy_s=2.0)
+    assert clock.spans["eval"] == pytest.approx(2.5)
+    assert clock.spans["compile"] == pytest.approx(6.5)
+
+
+def test_the_file_has_a_header_with_units_then_one_small_object_for_each_step(tmp_path: Path) -> None:
+    device, path = Device(), tmp_path / "timing.jsonl"
+    clock = clock_for(device, path, header={"timing": "stamped"})
+    device.now = 98_765.0  # a day into the run, where the figures are longest
+    clock.begin_epoch()
+    for step in (999_998, 999_999):
+        device.send(dispatch_s=12.345678, busy_s=0.0, compile_s=step % 2)
+        clock.step(1000, step)
+    took = clock.end_epoch()
+    clock.epoch_line(1000, took, loss=0.5)
+    clock.close()
+    assert all(len(line) <= 100 for line in path.read_text().splitlines() if '"step":' in line)
+    header, *rest = lines(path)
+    assert header["schema"] == 1 and header["timing"] == "stamped" and "seconds" in header["fields"]["t_s"]
+    assert rest[0] == {"epoch": 1000, "step": 999_998, "t_s": 98677.34568, "dt_s": 12.345678}
+    assert rest[1]["compile"] is True
+    assert rest[-1]["epoch"] == 1000 and rest[-1]["s"] == pytest.approx(12.3457) and rest[-1]["loss"] == 0.5
+
+
+def test_the_file_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
+    device, path = Device(), tmp_path / "timing.jsonl"
+    clock = clock_for(device, path)
+    clock.begin_epoch()
+    for step in range(1, 6):
+        device.send(dispatch_s=0.6, busy_s=0.0)
+        clock.step(1, step)
+    assert [line["step"] for line in lines(path)[1:]] == [1, 2, 3, 4], "never more than about a second behind"
+    clock.close()
+
+
+def test_a_sign_of_life_is_due_once_in_each_period() -> None:
+    device = Device()
+    clock = clock_for(device)
+    due = []
+    for _ in range(25):
+        device.send(dispatch_s=1.0, busy_s=0.0)
+        clock.stamp()
+        due.append(clock.every(10.0))
+    assert [index for index, yes in enumerate(due, start=1) if yes] == [10, 20]

@@ -1,0 +1,94 @@
+"""train.json: what is accepted, and the one line that each mistake gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from payload.config import Config, Emulated, load, parse
+from payload.failures import ConfigError
+
+
+def test_an_empty_configuration_is_the_defaults() -> None:
+    assert parse({}) == Config()
+
+
+def test_every_key_can_be_given() -> None:
+    given = {
+        "model": "mnist_cnn",
+        "dataset": "fashion-mnist",
+        "data_dir": "data",
+        "fallback": "synthetic",
+        "epochs": 3,
+        "batch_size": 64,
+        "cores": 1,
+        "lr": 1,
+        "momentum": 0,
+        "optimizer": "adam",
+        "seed": 0,
+        "precision": "bf16",
+        "examples": 100,
+        "eval": False,
+        "checkpoint": False,
+        "timing": "drained",
+        "emulated": {"cores": 2, "examples": None, "epochs": 1},
+    }
+    config = parse(given)
+    assert config.emulated == Emulated(cores=2, epochs=1)
+    assert (config.dataset, config.cores, config.lr, config.timing) == ("fashion-mnist", 1, 1, "drained")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"epoch": 3}, "epoch: unknown key; did you mean `epochs`?"),
+        ({"zzz": 3}, "zzz: unknown key; known: model, dataset"),
+        ({"emulated": {"core": 2}}, "emulated.core: unknown key; did you mean `cores`?"),
+        ({"emulated": {"cores": 0}}, "emulated.cores: 0 will not do; it must be a whole number of at least 1 or null"),
+        ({"emulated": None}, "emulated: null will not do"),
+        ({"epochs": 0}, "epochs: 0 will not do; it must be a whole number of at least 1"),
+        ({"epochs": 2.5}, "epochs: 2.5 will not do"),
+        ({"epochs": True}, "epochs: true will not do"),
+        ({"epochs": "3"}, 'epochs: "3" will not do'),
+        ({"batch_size": -1}, "batch_size: -1 will not do"),
+        ({"model": "resnet"}, 'model: "resnet" will not do; it must be "mnist_cnn"'),
+        ({"dataset": ["mnist"]}, 'dataset: ["mnist"] will not do; it must be "mnist" or "fashion-mnist"'),
+        ({"cores": "some"}, 'cores: "some" will not do; it must be "all" or a whole number of at least 1'),
+        ({"cores": True}, "cores: true will not do"),
+        ({"lr": 0}, "lr: 0 will not do; it must be a number greater than 0"),
+        ({"lr": float("nan")}, "lr: NaN will not do"),
+        ({"momentum": 1}, "momentum: 1 will not do; it must be a number from 0 to less than 1"),
+        ({"optimizer": "lion"}, 'optimizer: "lion" will not do; it must be "sgd" or "adam"'),
+        ({"seed": -1}, "seed: -1 will not do"),
+        ({"seed": 1.0}, "seed: 1.0 will not do"),
+        ({"precision": "fp16"}, 'precision: "fp16" will not do; it must be "fp32" or "bf16"'),
+        ({"examples": 0}, "examples: 0 will not do; it must be a whole number of at least 1 or null"),
+        ({"fallback": "mnist"}, 'fallback: "mnist" will not do; it must be "synthetic" or null'),
+        ({"data_dir": ""}, 'data_dir: "" will not do; it must be a directory or null'),
+        ({"eval": 1}, "eval: 1 will not do; it must be true or false"),
+        ({"timing": "wall"}, 'timing: "wall" will not do; it must be "stamped" or "drained"'),
+        ([1], "the configuration must be an object, not [1]"),
+    ],
+)
+def test_a_mistake_names_the_key_and_what_would_do(given: object, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(given)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    with pytest.raises(ConfigError, match=r"train\.json: cannot be read: No such file"):
+        load(path)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"train\.json: not JSON"):
+        load(path)
+    path.write_bytes(b"\xff\xfe{")
+    with pytest.raises(ConfigError, match=r"train\.json: cannot be read"):
+        load(path)
+    path.write_text(json.dumps({"epochs": 0}))
+    with pytest.raises(ConfigError, match=r"train\.json: epochs: 0"):
+        load(path)

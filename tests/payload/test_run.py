@@ -1,0 +1,298 @@
+"""`python -m payload` for real: what it writes, what it says, and how it ends when something goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("numpy")
+psutil = pytest.importorskip("psutil")
+pytestmark = pytest.mark.torch
+
+from payload import idx, synthetic  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 240.0  # of a run on a busy machine; alone it takes a few seconds
+HAS_XLA = importlib.util.find_spec("torch_xla") is not None
+needs_xla = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")
+
+
+@dataclass
+class Run:
+    code: int
+    stdout: str
+    stderr: str
+    artifacts: Path
+
+    def read(self, name: str) -> Any:
+        return json.loads((self.artifacts / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("data")
+    for split, count in (("train", 256), ("test", 101)):
+        images, labels = synthetic.draw(split, count)
+        idx.write_array(directory / idx.FILES[f"{split}_images"], images)
+        idx.write_array(directory / idx.FILES[f"{split}_labels"], labels)
+    return directory
+
+
+def start(
+    directory: Path, config: dict[str, Any], *arguments: str, data: Path | None = None, **environ: str
+) -> tuple[subprocess.Popen[str], Path]:
+    path = directory / "train.json"
+    path.write_text(json.dumps({"data_dir": str(data), **config} if data else config))
+    artifacts = directory / "artifacts"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TPUJOB_", "PJRT_"))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "payload", "--config", str(path), *arguments],
+        cwd=ROOT,
+        env={**clean, "PJRT_DEVICE": "CPU", "TPUJOB_ARTIFACTS": str(artifacts), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return process, artifacts
+
+
+def finish(process: subprocess.Popen[str], artifacts: Path) -> Run:
+    try:
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+    return Run(process.returncode, stdout, stderr, artifacts)
+
+
+SMALL = {"epochs": 2, "batch_size": 32, "lr": 0.02}
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
+    """Two processes with one XLA device each, gloo between them: what a multi-core job is under emulation."""
+    config = {**SMALL, "epochs": 9, "emulated": {"epochs": 2}}
+    return finish(*start(tmp_path_factory.mktemp("emulated"), config, data=data, TPUJOB_EMULATED_CORES="2"))
+
+
+@needs_xla
+def test_a_run_writes_its_artifacts_and_lists_them_last(emulated: Run) -> None:
+    assert emulated.code == 0, emulated.stdout + emulated.stderr
+    files = {entry["path"]: entry for entry in emulated.read("manifest.json")["files"]}
+    assert sorted(files) == ["checkpoint.pt", "metrics.json", "provenance.json", "timing.jsonl"]
+    for name, entry in files.items():
+        content = (emulated.artifacts / name).read_bytes()
+        assert (entry["size_bytes"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert len(list(emulated.artifacts.iterdir())) == 5, "and no temporary file is left"
+
+
+@needs_xla
+def test_the_log_says_what_was_emulated_and_how_it_went(emulated: Run) -> None:
+    lines = emulated.stdout.splitlines()
+    assert lines[:3] == [
+        "emulated: all cores of this host stand as 2 processes on XLA:CPU",
+        "emulated: 2 epochs instead of 9",
+        "xla:cpu ×2 · mnist 256 images · batch 32 · fp32",
+    ]
+    assert lines[3].startswith("compile ")
+    assert sum(line.startswith("epoch ") and "images/s" in line for line in lines) == 2
+    assert lines[-1].startswith("test accuracy ") and lines[-1].endswith("of 101 images")
+
+
+@needs_xla
+def test_metrics_and_provenance_say_the_same_as_the_log(emulated: Run, data: Path) -> None:
+    metrics, provenance = emulated.read("metrics.json"), emulated.read("provenance.json")
+    assert metrics["test_examples"] == 101 and 0 <= metrics["test_accuracy"] <= 1
+    assert len(metrics["train_loss"]) == 2 and metrics["train_loss"][1] < metrics["train_loss"][0]
+    assert metrics["world"]["emulated"] is True and len(metrics["world"]["notes"]) == 2
+    assert metrics["dataset"] == {
+        "name": "mnist",
+        "requested": "mnist",
+        "synthetic": False,
+        "train_examples": 256,
+        "of": 256,
+    }
+    seconds = metrics["seconds"]
+    assert set(seconds) == {f"{n}_s" for n in ("import", "data", "compile", "train", "eval", "checkpoint", "total")}
+    assert seconds["compile_s"] > 0
+    total_s = seconds.pop("total_s")
+    assert 0 < sum(seconds.values()) <= total_s, "no second is counted twice"
+    assert provenance["config"]["epochs"] == 2 and provenance["emulated"] is True
+    name = idx.FILES["test_labels"]
+    assert provenance["dataset"]["sha256"][name] == idx.sha256(data / name)
+
+
+@needs_xla
+def test_the_timing_file_has_every_step_and_marks_those_that_compiled(emulated: Run) -> None:
+    lines = [json.loads(line) for line in (emulated.artifacts / "timing.jsonl").read_text().splitlines()]
+    assert lines[0]["schema"] == 1 and lines[0]["processes"] == 2
+    steps = [line for line in lines if "step" in line]
+    assert [(line["epoch"], line["step"]) for line in steps] == [(e, s) for e in (1, 2) for s in range(1, 9)]
+    compiling = [(line["epoch"], line["step"]) for line in steps if line.get("compile")]
+    assert compiling == [(1, 1), (1, 2)], "later steps run the programs that the first two compiled"
+    assert {line["span"] for line in lines if "span" in line} == {"import", "data", "compile", "checkpoint", "eval"}
+
+
+@needs_xla
+def test_the_checkpoint_loads_on_any_machine(emulated: Run) -> None:
+    import torch
+
+    from payload.models import build
+
+    state = torch.load(emulated.artifacts / "checkpoint.pt", weights_only=True)
+    model = build("mnist_cnn", 0)
+    model.load_state_dict(state["model"])
+    assert state["epoch"] == 2
+    assert all(tensor.device.type == "cpu" for tensor in state["model"].values())
+
+
+def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Path, request: Any) -> None:
+    curves = {}
+    for processes in (1, 2):
+        directory = tmp_path / str(processes)
+        directory.mkdir()
+        run = finish(*start(directory, {**SMALL, "cores": processes}, "--backend", "cpu", data=data))
+        assert run.code == 0, run.stdout + run.stderr
+        curves[processes] = run.read("metrics.json")["train_loss"]
+    assert curves[1] == pytest.approx(curves[2], rel=1e-4)
+    if HAS_XLA:  # and so has the emulated TPU
+        assert request.getfixturevalue("emulated").read("metrics.json")["train_loss"] == pytest.approx(
+            curves[1], rel=1e-4
+        )
+
+
+def test_two_hosts_train_together_and_each_lists_its_own_artifacts(tmp_path: Path, data: Path) -> None:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+    started = []
+    for worker in ("0", "1"):
+        directory = tmp_path / worker
+        directory.mkdir()
+        place = {"TPUJOB_WORKER": worker, "TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": coordinator}
+        started.append(start(directory, {**SMALL, "epochs": 1}, "--backend", "cpu", data=data, **place))
+    first, second = (finish(*one) for one in started)
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert first.read("metrics.json")["world"]["workers"] == 2
+    assert first.read("metrics.json")["world"]["processes"] == 2
+    assert [entry["path"] for entry in second.read("manifest.json")["files"]] == ["provenance.json"]
+    assert "cpu ×2" in second.stdout
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen")
+
+
+def long_run(tmp_path: Path, data: Path) -> tuple[subprocess.Popen[str], Path, list[Any]]:
+    """Two processes in the middle of a training that would take hours."""
+    config = {**SMALL, "epochs": 100_000, "cores": 2, "checkpoint": False}
+    process, artifacts = start(tmp_path, config, "--backend", "cpu", data=data)
+
+    def training() -> bool:
+        timing = artifacts / "timing.jsonl"
+        return timing.exists() and '"step"' in timing.read_text()
+
+    wait_until(training, "the first step")
+    ranks = sorted(psutil.Process(process.pid).children(recursive=True), key=lambda child: child.pid)
+    assert len(ranks) == 2
+    return process, artifacts, ranks
+
+
+def all_gone(ranks: list[Any]) -> bool:
+    return not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_is_killed_ends_all_and_is_named(tmp_path: Path, data: Path, victim: int) -> None:
+    process, artifacts, ranks = long_run(tmp_path, data)
+    ranks[victim].kill()
+    run = finish(process, artifacts)
+    assert run.code == 1
+    assert f"process {victim} of 2 on worker 0 was killed by SIGKILL; all processes were ended" in run.stderr
+    assert all_gone(ranks)
+    assert not (artifacts / "manifest.json").exists(), "only a run that ended well has one"
+
+
+def test_sigterm_ends_everything_within_two_seconds_with_143(tmp_path: Path, data: Path) -> None:
+    process, artifacts, ranks = long_run(tmp_path, data)
+    began = time.monotonic()
+    process.terminate()
+    run = finish(process, artifacts)
+    assert run.code == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 2
+    assert "stopped by SIGTERM" in run.stderr and all_gone(ranks)
+
+
+def test_processes_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path, data: Path) -> None:
+    process, artifacts, ranks = long_run(tmp_path, data)
+    process.kill()
+    finish(process, artifacts)
+    wait_until(lambda: all_gone(ranks), "the end of both processes")
+
+
+def test_a_loss_that_diverges_has_its_own_exit_code_and_one_line(tmp_path: Path, data: Path) -> None:
+    config = {**SMALL, "lr": 1000, "cores": 2}
+    run = finish(*start(tmp_path, config, "--backend", "cpu", data=data))
+    assert run.code == 3
+    assert "error: the loss is nan in epoch" in run.stdout and "Traceback" not in run.stdout + run.stderr
+
+
+def test_bad_configuration_and_bad_data_are_one_line_each(tmp_path: Path, data: Path) -> None:
+    run = finish(*start(tmp_path, {"epoch": 1}))
+    assert (run.code, run.stdout) == (2, "")
+    assert run.stderr == f"error: {tmp_path}/train.json: epoch: unknown key; did you mean `epochs`?\n"
+    run = finish(*start(tmp_path, {"data_dir": str(tmp_path)}))
+    assert run.code == 4 and run.stderr.startswith(f"error: data_dir {tmp_path}: must hold")
+    run = finish(*start(tmp_path, {"batch_size": 15, "cores": 2}, data=data))
+    assert run.code == 2 and "cannot be dealt out evenly" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_torch_xla_that_does_not_fit_torch_is_one_line_that_says_what_to_install(tmp_path: Path, data: Path) -> None:
+    fake = tmp_path / "fake" / "torch_xla"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("raise ImportError('_XLAC.so: undefined symbol: _ZN5torch')")
+    path = f"{tmp_path / 'fake'}{os.pathsep}{ROOT}"
+    run = finish(*start(tmp_path, SMALL, data=data, PYTHONPATH=path))
+    assert run.code == 2
+    assert "error: torch_xla cannot be imported (_XLAC.so: undefined symbol: _ZN5torch): pip install" in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_a_missing_torch_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
+    hide = "import importlib.util as u, runpy, sys; real = u.find_spec\n"
+    hide += "u.find_spec = lambda name, *a: None if name == 'torch' else real(name, *a)\n"
+    hide += "sys.argv = ['payload', '--config', 'none.json']; runpy.run_module('payload', run_name='__main__')"
+    run = subprocess.run(
+        [sys.executable, "-c", hide], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: torch is not installed: pip install 'torch==") and run.stderr.count("\n") == 1
+
+
+@needs_xla
+def test_several_xla_devices_in_one_process_are_refused_before_a_collective_can_abort(
+    tmp_path: Path, data: Path
+) -> None:
+    run = finish(*start(tmp_path, SMALL, data=data, CPU_NUM_DEVICES="2"))
+    assert run.code == 6
+    assert "error: XLA:CPU shows 2 devices in one process" in run.stdout and "Traceback" not in run.stdout

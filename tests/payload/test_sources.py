@@ -1,0 +1,185 @@
+"""Where images come from: mirrors in turn, checked by hash; a fallback only if allowed, and never under another's name."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from payload import download, sources
+from payload.config import Config
+from payload.download import Published
+from payload.failures import DataError
+from tests.payload.test_idx import write_set
+
+
+@dataclass
+class Mirror:
+    """A public mirror on loopback: serves `files` and counts what was asked for."""
+
+    files: dict[str, bytes]
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[Mirror]:
+    original = tmp_path / "original"
+    original.mkdir()
+    served = Mirror({path.name: path.read_bytes() for path in write_set(original).values()})
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rpartition("/")[2]
+            served.asked.append(name)
+            content = served.files.get(name)
+            self.send_response(200 if content is not None else 404)
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    served.url = f"http://127.0.0.1:{server.server_port}/mnist/"
+    yield served
+    server.shutdown()
+    server.server_close()
+
+
+def published(mirror: Mirror, *mirrors: str) -> Published:
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in mirror.files.items()}
+    return Published(mirrors or (mirror.url,), hashes)
+
+
+@pytest.fixture
+def closed_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/"
+
+
+def test_downloaded_files_are_kept_and_not_asked_for_again(tmp_path: Path, mirror: Mirror) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        source = sources.resolve(Config(), said.append, cache=tmp_path, published=published(mirror))
+    assert len(mirror.asked) == 4
+    assert (source.name, source.is_synthetic, source.origin, source.of) == ("mnist", False, "cache", 3)
+    assert source.sha256 == published(mirror).sha256
+    assert len(said) == 1 and "sha256 as published" in said[0]
+
+
+def test_a_damaged_cached_file_is_downloaded_again_and_said(tmp_path: Path, mirror: Mirror) -> None:
+    said: list[str] = []
+    first = sources.resolve(Config(), said.append, cache=tmp_path, published=published(mirror))
+    first.paths["test_labels"].write_bytes(b"damaged")
+    again = sources.resolve(Config(), said.append, cache=tmp_path, published=published(mirror))
+    assert again.sha256 == first.sha256
+    assert any("not the published file any more" in line for line in said)
+
+
+def test_a_mirror_that_fails_is_followed_by_the_next_and_not_asked_again(
+    tmp_path: Path, mirror: Mirror, closed_port: str
+) -> None:
+    source = sources.resolve(
+        Config(), lambda _: None, cache=tmp_path, published=published(mirror, closed_port, mirror.url)
+    )
+    assert source.origin == f"downloaded from {mirror.url.split('/')[2]}"
+
+
+def test_a_file_with_another_hash_is_never_used(tmp_path: Path, mirror: Mirror) -> None:
+    right = published(mirror)
+    mirror.files["train-labels-idx1-ubyte"] = b"something else"
+    with pytest.raises(DataError, match="another sha256 than the published file") as caught:
+        sources.resolve(Config(), lambda _: None, cache=tmp_path, published=right)
+    assert "allow fallback: synthetic" in str(caught.value)
+    assert not (tmp_path / "mnist" / "train-labels-idx1-ubyte").exists()
+
+
+def test_a_missing_file_is_a_failed_mirror(tmp_path: Path, mirror: Mirror) -> None:
+    right = published(mirror)
+    del mirror.files["train-images-idx3-ubyte"]
+    with pytest.raises(DataError, match="Not Found"):
+        sources.resolve(Config(), lambda _: None, cache=tmp_path, published=right)
+
+
+def test_hosts_that_never_answer_are_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "OPEN_TIMEOUT_S", 0.2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        began = time.monotonic()
+        with pytest.raises(DataError, match=r"no answer within|timed out"):
+            sources.resolve(Config(), lambda _: None, cache=tmp_path, published=Published((url, url), {"a": "b"}))
+        assert time.monotonic() - began < 5
+
+
+def test_the_shipped_timeouts_give_up_within_ten_seconds() -> None:
+    assert all(len(entry.mirrors) * download.OPEN_TIMEOUT_S < 10 for entry in download.PUBLISHED.values())
+    assert all(len(entry.mirrors) > 1 for entry in download.PUBLISHED.values())
+
+
+def test_the_fallback_is_used_only_if_allowed_and_is_called_synthetic(tmp_path: Path, closed_port: str) -> None:
+    unreachable = Published((closed_port,), {"train-images-idx3-ubyte.gz": "0"})
+    said: list[str] = []
+    with pytest.raises(DataError, match="mnist cannot be downloaded: 127"):
+        sources.resolve(Config(examples=50), said.append, cache=tmp_path, published=unreachable)
+    allowed = Config(examples=50, fallback="synthetic")
+    source = sources.resolve(allowed, said.append, cache=tmp_path, published=unreachable)
+    assert (source.name, source.requested, source.is_synthetic, source.train_examples) == (
+        "synthetic",
+        "mnist",
+        True,
+        50,
+    )
+    assert any("instead of mnist, training on synthetic images" in line for line in said)
+    assert source.described()["synthetic"] is True
+
+
+def test_a_named_directory_is_never_replaced_by_something_else(tmp_path: Path) -> None:
+    wrong = Config(data_dir=str(tmp_path), fallback="synthetic")
+    with pytest.raises(DataError, match=r"data_dir .* must hold train-images-idx3-ubyte"):
+        sources.resolve(wrong, lambda _: None, cache=tmp_path)
+    write_set(tmp_path)
+    source = sources.resolve(wrong, lambda _: None, cache=tmp_path)
+    assert (source.name, source.is_synthetic, source.of) == ("mnist", False, 3)
+
+
+def test_more_examples_than_there_are_is_refused(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    with pytest.raises(DataError, match=r"examples: 4 asked for, but mnist .* has 3"):
+        sources.resolve(Config(data_dir=str(tmp_path), examples=4), lambda _: None)
+
+
+def test_drawn_digits_are_drawn_once_and_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    said: list[str] = []
+    wanted = Config(dataset="synthetic", examples=40)
+    runs = [
+        threading.Thread(target=sources.resolve, args=(wanted, said.append), kwargs={"cache": tmp_path}) for _ in "ab"
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    before = len(said)
+    source = sources.resolve(wanted, said.append, cache=tmp_path)
+    assert len(said) == before
+    assert (source.origin, source.of, source.train_examples) == ("generated", 60_000, 40)
+    assert [path.name for path in tmp_path.iterdir()] == ["synthetic-1-40"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        sources.resolve(Config(dataset="synthetic", examples=10), lambda _: None, cache=tmp_path / "file")
