@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import Worker
+from orchestrator.cli.options import Json, Worker
 
 POLL_S = 0.2
 
@@ -17,6 +18,7 @@ def logs(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     worker: Worker = None,
+    as_json: Json = False,
 ) -> None:
     """What the workers of a run wrote, as far as it arrived here."""
     from orchestrator.cli.session import Session
@@ -42,7 +44,7 @@ def logs(
                 data = file.read()
                 offsets[path] = file.tell()
             for line in (*splitter.feed(data), *(splitter.flush() if ended or not follow else ())):
-                emit(f"worker{index} | {line}" if worker is None else line)
+                emit(_shown(index, line, worker, as_json))
         if ended or not follow:
             break
         time.sleep(POLL_S)
@@ -51,3 +53,10 @@ def logs(
         which = f"worker {worker}" if worker is not None else "any worker"
         raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
     raise typer.Exit(session.exit_code())
+
+
+def _shown(index: int, line: str, only: int | None, as_json: bool) -> str:
+    """One line: an object on a line of its own, or with its worker's name unless there is only one."""
+    if as_json:
+        return json.dumps({"worker": index, "line": line}, ensure_ascii=False)
+    return line if only is not None else f"worker{index} | {line}"

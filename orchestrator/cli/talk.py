@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
 
 
 class Talk:
-    """One per process. `tell` takes the engine's lines; `say` writes our own."""
+    """One per process, called from any thread. `tell` takes the engine's lines; `say` writes our own."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._color = self._live and not os.environ.get("NO_COLOR")
         self._status: Status | None = None
@@ -29,10 +31,11 @@ class Talk:
         self._passed_at = 0.0
 
     def tell(self, told: Tell) -> None:
-        if told.passing:
-            self._pass(told.stage, told.text)
-        else:
-            self.say(told.stage, told.text)
+        with self._lock:
+            if told.passing:
+                self._pass(told.stage, told.text)
+            else:
+                self.say(told.stage, told.text)
 
     def say(self, stage: str, text: str) -> None:
         self.quiet()
@@ -52,9 +55,10 @@ class Talk:
 
     def quiet(self) -> None:
         """Take the progress line away (before anything else is written)."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
 
     def _pass(self, stage: str, text: str) -> None:
         if self._live:

@@ -160,6 +160,7 @@ async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
     spare_s = min(LAST_MINUTE_S, job.max_duration_s / 10)
     stop_at = min(lease.deadline, began + job.max_duration_s) - spare_s
 
+    await Tell("connect", f"waiting for SSH on {lease.name.node}", passing=True)
     workers = await retry.until(ready_at + CONNECT_S, Workers(lease.name))
     outcome.fleet = await Connect(lease, workers, CONNECT_S)
     outcome.spans["connect"] = await Now() - ready_at
@@ -223,6 +224,7 @@ async def _work(
 async def _collect(job: JobRun, fleet: Fleet, outcome: Outcome) -> None:
     began = await Now()
     await Record(Moved(job.attempt.id, began, AttemptState.COLLECTING))
+    await Tell("collect", "bringing the artifacts home", passing=True)
     outcome.collected = await Collect(fleet, job.directory, job.artifacts, COLLECT_S)
     outcome.spans["collect"] = await Now() - began
 

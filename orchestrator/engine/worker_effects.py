@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.core.lease import Lease
 from orchestrator.core.slices import WorkerAddress
-from orchestrator.engine.effects import Effect, World
+from orchestrator.engine.effects import Effect, Tell, World
 
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
@@ -45,7 +45,15 @@ class Push(Effect[int]):
     bundle: Bundle
 
     def perform(self, world: World) -> int:
-        return sum(not result.skipped for result in self.fleet.push(self.bundle))
+        sent = 0
+        whole = self.bundle.size_bytes * len(self.fleet.workers)
+
+        def progress(size_bytes: int) -> None:
+            nonlocal sent
+            sent += size_bytes
+            world.tell(Tell("ship", f"{sent / 1e6:,.1f} of at most {whole / 1e6:,.1f} MB", passing=True))
+
+        return sum(not result.skipped for result in self.fleet.push(self.bundle, progress))
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def test_logs_of_a_run(cli: Cli) -> None:
     cli("run", cli.job(JOB))
     assert cli("logs", "demo").stdout == "worker0 | hi\n"
     assert cli("logs", "demo", "-f", "--worker", "0").stdout == "hi\n"
+    assert cli("logs", "demo", "--json").stdout == '{"worker": 0, "line": "hi"}\n'
     missing = cli("logs", "demo", "--worker", "5")
     assert missing.returncode == 64 and "has no log of worker 5" in missing.stderr
 

@@ -41,7 +41,8 @@ def test_a_404_a_clean_list_and_a_settled_create_are_the_proof() -> None:
         pytest.param(Evidence(None, Listing((), ("us-central1-a",))), id="the zone is unreachable"),
         pytest.param(Evidence(None, Listing((OTHER, HERE))), id="get says 404 but it is listed"),
         pytest.param(
-            Evidence(None, Listing((replace(OTHER, labels={"tpujob-run": LEASE.id}),))), id="another node of the run is listed"
+            Evidence(None, Listing((replace(OTHER, labels={"tpujob-run": LEASE.id}),))),
+            id="another node of the run is listed",
         ),
     ],
 )
@@ -70,7 +71,9 @@ def test_a_404_while_the_create_may_land_is_not_gone_and_says_until_when() -> No
         pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), 2700.0, id="sent twice, one under way"),
     ],
 )
-def test_when_no_create_can_land_any_more(lease: Lease, creates: tuple[Operation, ...], certain_at: float | None) -> None:
+def test_when_no_create_can_land_any_more(
+    lease: Lease, creates: tuple[Operation, ...], certain_at: float | None
+) -> None:
     assert settled(lease, creates, 10.0, CAN) == certain_at
     if certain_at is not None:
         assert settled(lease, creates, certain_at, CAN) is None

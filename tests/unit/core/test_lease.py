@@ -58,7 +58,9 @@ def test_what_is_gone_stays_gone(event: LeaseEvent) -> None:
         apply(GONE, event)
 
 
-@pytest.mark.parametrize("event", [Ready("x", 9.0), Held("x", 9.0, 99.0), Sent("x", 9.0)], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "event", [Ready("x", 9.0), Held("x", 9.0, 99.0), Sent("x", 9.0)], ids=lambda e: type(e).__name__
+)
 def test_nothing_brings_back_what_is_to_be_deleted(event: LeaseEvent) -> None:
     with pytest.raises(NotAllowed):
         apply(DOWN, event)

@@ -240,7 +240,7 @@ class VirtualFleet:
     def facts(self, worker: int) -> Any:
         return Facts()
 
-    def push(self, bundle: object) -> list[Any]:
+    def push(self, bundle: object, progress: object) -> list[Any]:
         return []
 
     def start(self, request: object) -> None:

@@ -1,0 +1,77 @@
+"""The scripts that travel to a worker, run here by a real bash with a stand-in for the worker's python."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import scripts
+
+REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0")
+PYTHON = """#!/bin/bash
+echo "python3 $*" >> "$HOME/calls"
+if [ "$1 $2" = "-m venv" ]; then
+  [ -e "$HOME/no-venv" ] && exit 1
+  mkdir -p "$3/bin"
+  cp "$0" "$3/bin/python"
+fi
+if [ "$1 $2" = "-m pip" ] && [ -e "$HOME/no-network" ]; then echo "pip: no network" >&2; exit 2; fi
+exit 0
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    shim = tmp_path / "bin" / "python3"
+    shim.write_text(PYTHON)
+    shim.chmod(0o755)
+    return tmp_path
+
+
+def run(home: Path, script: str) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=20, check=False)
+
+
+def calls(home: Path) -> list[str]:
+    return (home / "calls").read_text().splitlines() if (home / "calls").exists() else []
+
+
+def test_the_setup_installs_the_pinned_requirements_into_an_environment_named_by_them(home: Path) -> None:
+    done = run(home, scripts.train_setup(REQUIREMENTS))
+    assert done.returncode == 0, done.stderr
+    name = scripts.environment_name(REQUIREMENTS)
+    assert any(call.endswith("torch==2.9.0 torch_xla[tpu]==2.9.0") for call in calls(home))
+    assert (home / "tpujob" / "venvs" / name / ".complete").exists()
+
+
+def test_a_complete_environment_is_used_again(home: Path) -> None:
+    run(home, scripts.train_setup(REQUIREMENTS))
+    before = calls(home)
+    again = run(home, scripts.train_setup(REQUIREMENTS))
+    assert again.returncode == 0 and "is there already" in again.stdout and calls(home) == before
+
+
+def test_an_environment_that_was_left_half_made_is_made_anew(home: Path) -> None:
+    (home / "no-network").touch()
+    failed = run(home, scripts.train_setup(REQUIREMENTS))
+    assert failed.returncode != 0 and "no network" in failed.stderr
+    (home / "no-network").unlink()
+    assert run(home, scripts.train_setup(REQUIREMENTS)).returncode == 0
+
+
+def test_other_requirements_are_another_environment() -> None:
+    assert scripts.environment_name(REQUIREMENTS) != scripts.environment_name(("torch==2.8.0",))
+
+
+def test_the_main_script_runs_the_payload_with_that_environments_python(home: Path) -> None:
+    run(home, scripts.train_setup(REQUIREMENTS))
+    done = run(home, scripts.train_main(scripts.train_python(REQUIREMENTS)))
+    assert done.returncode == 0 and calls(home)[-1] == "python3 -m payload --config train.json"
+
+
+def test_a_chain_ends_at_the_first_command_that_fails(home: Path) -> None:
+    done = run(home, scripts.chain(("echo one", "exit 3", "echo two")))
+    assert (done.returncode, done.stdout) == (3, "one\n")
