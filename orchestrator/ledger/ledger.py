@@ -24,7 +24,9 @@ from orchestrator.core.lease import Intent, Lease, LeaseEvent, LeaseState, Purpo
 from orchestrator.core.slices import SliceName
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 
-SCHEMA_VERSION = 1
+# Each brings the ledger from the version of its place in this list to the next; what is released never changes.
+MIGRATIONS = ("schema.sql",)
+SCHEMA_VERSION = len(MIGRATIONS)
 BUSY_TIMEOUT_S = 10.0
 
 _NAME_COLUMNS = ("project", "zone", "node")
@@ -205,17 +207,20 @@ class Ledger:
                 f"the ledger {self.path} was written by a newer tpujob (schema {version}, this one knows {SCHEMA_VERSION})",
                 hint="upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive",
             )
-        if version == 0:
-            script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-            try:
-                self._db.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
-            except sqlite3.OperationalError:
-                # Two first commands at once: the other one made the tables while we waited for the lock.
-                if self._db.in_transaction:
-                    self._db.execute("rollback")
-                (version,) = self._db.execute("pragma user_version").fetchone()
-                if version != SCHEMA_VERSION:
-                    raise
+        for number in range(version, SCHEMA_VERSION):
+            self._upgrade(number)
+
+    def _upgrade(self, number: int) -> None:
+        script = resources.files(__package__).joinpath(MIGRATIONS[number]).read_text(encoding="utf-8")
+        try:
+            self._db.executescript(f"begin immediate; {script} pragma user_version = {number + 1}; commit;")
+        except sqlite3.OperationalError:
+            # Two first commands at once: the other one did it while we waited for the lock.
+            if self._db.in_transaction:
+                self._db.execute("rollback")
+            (version,) = self._db.execute("pragma user_version").fetchone()
+            if version <= number:
+                raise
 
 
 @contextmanager

@@ -47,16 +47,22 @@ def plan_lines(plan: Plan, now: float, *, emulated: bool, emulated_cores: int | 
     if emulated_cores is not None:
         cores += f" emulated as {emulated_cores * plan.workers}"
     until = f"ends by {day_clock(now + plan.max_duration_s)} at the latest"
-    lines = [f"{first.accelerator_type} · {first.zone} · {kind} · {workers} · {cores} · {until}"]
+    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {kind}"
+    lines = [f"{what} · {workers} · {cores} · {until}"]
     if len(plan.candidates) > 1:
         others = ", ".join(candidate.zone for candidate in plan.candidates[1:])
         lines.append(f"if {first.zone} has no capacity: {others}")
-    price = format_usd_per_hour(first.usd_per_hour)
-    worst = plan.worst_case_usd
+    lines.append(_price_line(plan, emulated))
+    return lines
+
+
+def _price_line(plan: Plan, emulated: bool) -> str:
+    first, worst = plan.candidates[0], plan.worst_case_usd
+    if first.usd_per_hour is None:
+        return f"price unknown: the {catalog.PRICES_AS_OF} has none for {first.accelerator_type} in {first.zone}"
     bound = f", at most {format_usd(worst)} by the deadline" if worst is not None else ""
     start = "on Google Cloud this would be" if emulated else "this costs"
-    lines.append(f"{start} {price}{bound} ({catalog.PRICES_AS_OF})")
-    return lines
+    return f"{start} {format_usd_per_hour(first.usd_per_hour)}{bound} ({catalog.PRICES_AS_OF})"
 
 
 def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float]) -> list[str]:

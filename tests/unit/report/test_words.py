@@ -1,0 +1,66 @@
+"""The sentences that must not be misread: money, what is emulated, and the banner."""
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.absence import Verdict
+from orchestrator.core.plan import Wish, make
+from orchestrator.engine.release import Released
+from orchestrator.report.words import banner, plan_lines, usd_so_far
+from tests.unit.engine.virtual import lease_and_request
+
+LEASE, _ = lease_and_request()
+GOOGLE = replace(LEASE, cloud="google", sent_at=1_000_000.0)
+AT = 1_000_000.0
+
+
+def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type() -> None:
+    verdict = Verdict(gone=False, missing=("get failed: 403 Permission denied",), last_seen="unknown")
+    assert banner(Released(GOOGLE, False, AT, verdict)).splitlines() == [
+        "!! NOT VERIFIED GONE: tpujob-owner0-0000000000 (v5litepod-8, us-central1-a, project p) may be billing about $9.60/h",
+        "   last seen   unknown at 13:46:40Z; missing for the proof: get failed: 403 Permission denied",
+        "   next        every tpujob command goes on with this first; `tpujob down` waits for it",
+        "   do now      gcloud compute tpus tpu-vm delete tpujob-owner0-0000000000 --zone=us-central1-a --project=p --quiet",
+        "   check       gcloud compute tpus tpu-vm list --zone=us-central1-a --project=p"
+        " --filter=labels.tpujob-run=0000000000",
+        "   exit status 75 (teardown unverified)",
+    ]
+
+
+def test_the_banner_says_until_when_a_late_create_could_land() -> None:
+    verdict = Verdict(gone=False, missing=("the create call has not settled",), quiet_until=AT + 300)
+    assert "a late create could still land until 13:51:40Z" in banner(Released(GOOGLE, False, AT, verdict))
+
+
+def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
+    text = banner(Released(LEASE, False, AT, Verdict(gone=False, missing=("still there: DELETING",))))
+    assert "emulated, nobody pays for it" in text and "gcloud" not in text and "$" not in text
+
+
+@pytest.mark.parametrize(
+    ("lease", "usd"),
+    [
+        pytest.param(LEASE, 0.0, id="no create left"),
+        pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),
+        pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
+        pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="a price that nobody knows is not zero"),
+    ],
+)
+def test_dollars_run_from_the_create_to_proven_absence(lease: object, usd: float | None) -> None:
+    assert usd_so_far(lease, AT + 1800) == (usd if usd is None else pytest.approx(usd))  # type: ignore[arg-type]
+
+
+def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
+    plan = make(Wish("v5litepod-16", ("us-east1",), max_duration_s=3600))
+    first, others, price = plan_lines(plan, AT, emulated=False)
+    assert first.startswith(
+        "v5litepod-16 · us-east1-b · v2-alpha-tpuv5-lite · on-demand · 4 workers · 16 cores · ends by"
+    )
+    assert others == "if us-east1-b has no capacity: us-east1-c"
+    assert price == "this costs about $19.20/h, at most $19.20 by the deadline (price table 2026-11)"
+
+
+def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
+    *_, price = plan_lines(make(Wish("v6e-8", ("us-central2-b",))), AT, emulated=True)
+    assert price == "price unknown: the price table 2026-11 has none for v6e-8 in us-central2-b"
