@@ -1,0 +1,87 @@
+"""The same run without tpujob: google-cloud-tpu for the node, `ssh` and `scp` for the workers, nothing proven at the end.
+
+`python by_hand.py URL TOKEN_FILE ACCELERATOR BUNDLE OUTPUT` creates a node, ships the bundle, runs `main.sh` from it, brings
+`artifacts/` back and deletes the node until a get answers 404. The workers are served side by side. It waits in shorter
+steps than the client library would by itself (those begin at a whole second).
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from google.api_core import exceptions
+from google.api_core.client_options import ClientOptions
+from google.api_core.future.polling import DEFAULT_POLLING
+from google.cloud import tpu_v2
+from google.oauth2.credentials import Credentials
+
+PARENT = "projects/emulated/locations/us-central1-a"
+POLLING = DEFAULT_POLLING.with_delay(initial=0.1, maximum=10, multiplier=1.5)
+COMMAND = "tar xzf bundle.tar.gz && mkdir -p artifacts && TPUJOB_ARTIFACTS=$PWD/artifacts sh main.sh"
+
+
+def main(url: str, token_file: str, accelerator: str, bundle: str, output: str) -> None:
+    directory = Path(output)
+    key = directory / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    public = key.with_suffix(".pub").read_text().strip()
+
+    credentials = Credentials(Path(token_file).read_text().strip())
+    client = tpu_v2.TpuClient(transport="rest", credentials=credentials, client_options=ClientOptions(api_endpoint=url))
+    node = tpu_v2.Node(
+        accelerator_type=accelerator,
+        runtime_version="v2-alpha-tpuv5-lite",
+        metadata={"ssh-keys": f"trainer:{public}"},
+    )
+    name = f"{PARENT}/nodes/by-hand-{secrets.token_hex(4)}"
+    client.create_node(parent=PARENT, node_id=name.rpartition("/")[2], node=node).result(polling=POLLING)
+    try:
+        ports = log_in(client, name, directory / "known_hosts")
+        with ThreadPoolExecutor(len(ports)) as pool:
+            list(pool.map(lambda index: work(index, ports[index], key, bundle, directory), range(len(ports))))
+    finally:
+        client.delete_node(name=name).result(polling=POLLING)
+        while exists(client, name):
+            time.sleep(0.1)
+
+
+def log_in(client: Any, name: str, known_hosts: Path) -> list[int]:
+    """The workers' SSH ports, their published host keys written down."""
+    ports = []
+    with known_hosts.open("w") as file:
+        for attributes in client.get_guest_attributes(request={"name": name}).guest_attributes:
+            said = {f"{item.namespace}/{item.key}": item.value for item in attributes.query_value.items}
+            ports.append(int(said["tpujob-emulator/ssh-port"]))
+            file.write(f"[127.0.0.1]:{ports[-1]} ssh-ed25519 {said['hostkeys/ssh-ed25519']}\n")
+    return ports
+
+
+def work(index: int, port: int, key: Path, bundle: str, directory: Path) -> None:
+    """Ship, run, collect: three connections to one worker."""
+    options = ["-F", "/dev/null", "-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o"]
+    options += [f"UserKnownHostsFile={directory / 'known_hosts'}", "-o", "StrictHostKeyChecking=yes"]
+    here = "trainer@127.0.0.1"
+    subprocess.run(["scp", "-q", *options, "-P", str(port), bundle, f"{here}:bundle.tar.gz"], check=True)
+    subprocess.run(["ssh", *options, "-p", str(port), here, COMMAND], check=True)
+    subprocess.run(
+        ["scp", "-q", "-r", *options, "-P", str(port), f"{here}:artifacts", str(directory / f"worker{index}")],
+        check=True,
+    )
+
+
+def exists(client: Any, name: str) -> bool:
+    try:
+        client.get_node(name=name)
+    except exceptions.NotFound:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,105 @@
+"""A measurement as people read it: a table on the terminal, and the same table as a section of bench/RESULTS.md.
+
+Each script owns the section that bears its name and replaces it when it runs again; the others stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[1] / "RESULTS.md"
+HEAD = """# Measured
+
+Written by the scripts beside this file, each its own section; run one to measure again. Medians, with the lowest and the
+highest value in brackets; what is compared was run alternately, in the same minutes. Loopback only.
+"""
+
+
+def options(description: str, *, rounds: int) -> argparse.Namespace:
+    """The command line of every script here."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (default: %(default)s)")
+    parser.add_argument("--print-only", action="store_true", help="leave bench/RESULTS.md as it is")
+    return parser.parse_args()
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}–{max(values):.{digits}f}]"
+
+
+def verdict(values: Sequence[float], target: float, unit: str = "s") -> str:
+    """Does the median keep to the target?"""
+    return f"≤ {target:g} {unit}: {'met' if statistics.median(values) <= target else 'MISSED'}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What one script found. Begin it before measuring: it notes the load that the machine has then."""
+
+    script: str
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+
+    def row(self, *cells: str) -> None:
+        assert len(cells) == len(self.columns), "one cell for each column"
+        self.rows.append(cells)
+
+    def publish(self, arguments: argparse.Namespace) -> None:
+        table = _table([self.columns, *self.rows])
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        machine = f"{_machine()}; load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} after."
+        command = f"python bench/{self.script} --rounds {arguments.rounds}"
+        section = f"## {self.script}: {self.title}\n\n{table}\n\n{notes}\n\n`{command}` · {machine}\n"
+        print(section)
+        if not arguments.print_only:
+            page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else HEAD
+            PAGE.write_text(with_section(page, self.script, section), encoding="utf-8")
+
+
+def with_section(page: str, script: str, section: str) -> str:
+    """The page with this script's section in place of its old one, or at the end."""
+    old = re.search(rf"^## {re.escape(script)}:.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    if old is None:
+        return f"{page.rstrip()}\n\n{section}"
+    after = page[old.end() :]
+    return page[: old.start()] + section + ("\n" + after if after else "")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _machine() -> str:
+    """Processors, system, Python, code and day."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    made_by = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=PAGE.parent, capture_output=True, text=True, check=False
+    )
+    code = f", commit {commit.stdout.strip()}" if commit.returncode == 0 else ""
+    return f"{cores} cores ({_processor()}), {made_by}{code}, {datetime.now(UTC):%Y-%m-%d %H:%MZ}"
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or "unknown processor"

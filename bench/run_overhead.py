@@ -1,0 +1,121 @@
+"""What `tpujob run` adds to a job: its wall time minus the job's own, next to the same steps scripted by hand.
+
+The emulator is up and provisions without delay, so that what is left is ours: starting, asking the API, SSH to every worker,
+and the proof that the node is gone. By hand: see bed/by_hand.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bed.processes import cpu_s, timed
+from bed.results import Report, options, spread, verdict
+from bed.sandbox import ZONE, Sandbox, sandbox, tpujob
+
+BY_HAND = Path(__file__).with_name("bed") / "by_hand.py"
+SIZES = (("v5litepod-8", 1, 1.5), ("v5litepod-64", 16, 3.0))  # type, workers, target in seconds
+# The job's own seconds are the job's to tell: from its first line to its last, on the slowest worker.
+MAIN = """\
+began=$(date +%s%N)
+echo "hello from $(uname -n)"
+env | sort > "$TPUJOB_ARTIFACTS/environment.txt"
+echo $(( $(date +%s%N) - began )) > "$TPUJOB_ARTIFACTS/own_ns"
+"""
+JOB = """\
+name: hello
+tpu: {{accelerator: {accelerator}, zone: {zone}}}
+code: code
+command: sh main.sh
+"""
+
+
+@dataclass(slots=True)
+class Overhead:
+    """Rounds of one way to run the job."""
+
+    wall_s: list[float] = field(default_factory=list)
+    client_cpu_s: list[float] = field(default_factory=list)
+    emulator_cpu_s: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    arguments = options(str(__doc__), rounds=9)
+    report = Report(
+        "run_overhead.py",
+        "a run beside the same steps by hand",
+        ["run", "overhead s", "target", "client's processor s", "emulator's processor s", "× by hand"],
+    )
+    with sandbox() as here:
+        here.write("code/main.sh", MAIN)
+        pid = here.emulator().pid
+        bundle = _bundle(here)
+        for accelerator, workers, target_s in SIZES:
+            here.write(f"{accelerator}.yaml", JOB.format(accelerator=accelerator, zone=ZONE))
+            ways = {"tpujob run": _tpujob(accelerator), "by hand": _by_hand(accelerator, bundle)}
+            measured = {name: Overhead() for name in ways}
+            for number in range(arguments.rounds + 1):
+                for name, command in ways.items():
+                    found = Overhead() if number == 0 else measured[name]  # the first round fills caches
+                    _once(here, command, workers, pid, found)
+            by_hand_s = statistics.median(measured["by hand"].wall_s)
+            for name, found in measured.items():
+                report.row(
+                    f"{name}, {workers} worker{'s'[: workers > 1]}",
+                    spread(found.wall_s),
+                    verdict(found.wall_s, target_s) if name == "tpujob run" else "",
+                    spread(found.client_cpu_s),
+                    spread(found.emulator_cpu_s),
+                    f"{statistics.median(found.wall_s) / by_hand_s:.2f}",
+                )
+    report.notes = [
+        "Overhead: wall time of the whole command minus the job's own time on its slowest worker (some 10 ms).",
+        "The emulator's processor time: its own and that of the commands on all workers, but not the detached job.",
+        "By hand: bed/by_hand.py, `ssh` and `scp` side by side. It does less: no ledger, no supervisor that outlives a cut "
+        "connection, no checked artifacts, and a 404 for a proof.",
+    ]
+    report.publish(arguments)
+
+
+def _tpujob(accelerator: str) -> Callable[[Sandbox, Path], list[str]]:
+    return lambda here, output: tpujob("run", str(here.directory / f"{accelerator}.yaml"))
+
+
+def _by_hand(accelerator: str, bundle: Path) -> Callable[[Sandbox, Path], list[str]]:
+    def command(here: Sandbox, output: Path) -> list[str]:
+        token = str(here.emulator_directory / "token")
+        return [sys.executable, str(BY_HAND), here.emulator().url, token, accelerator, str(bundle), str(output)]
+
+    return command
+
+
+def _once(
+    here: Sandbox, command: Callable[[Sandbox, Path], list[str]], workers: int, pid: int, found: Overhead
+) -> None:
+    output = here.directory / "output"
+    output.mkdir()
+    argv, before_s = command(here, output), cpu_s(pid)
+    spent = timed(argv, here.environment(), output)
+    assert spent.stdout.count("hello from ") == workers, spent.stdout
+    own_s = [int(path.read_text()) / 1e9 for path in output.rglob("own_ns")]
+    assert len(own_s) == workers, f"{len(own_s)} workers of {workers} brought their artifacts"
+    assert not here.nodes(), "the node is still there"
+    found.wall_s.append(spent.wall_s - max(own_s))
+    found.client_cpu_s.append(spent.cpu_s)
+    found.emulator_cpu_s.append(cpu_s(pid) - before_s)
+    shutil.rmtree(output)
+
+
+def _bundle(here: Sandbox) -> Path:
+    bundle = here.directory / "bundle.tar.gz"
+    subprocess.run(["tar", "czf", str(bundle), "-C", str(here.directory / "code"), "main.sh"], check=True)
+    return bundle
+
+
+if __name__ == "__main__":
+    main()
