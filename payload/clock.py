@@ -130,8 +130,8 @@ class Clock:
         self._write({"epoch": epoch, "t_s": self._t(self._last), **times, **facts})
 
     def every(self, period_s: float) -> bool:
-        """True once in each period: for a sign of life during a long epoch."""
-        if self._last - self._said < period_s:
+        """True once in each period: for a sign of life during a long epoch, once compiling has been told of."""
+        if self._compiling_s or self._last - self._said < period_s:
             return False
         self._said = self._last
         return True

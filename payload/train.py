@@ -25,7 +25,7 @@ from payload.placement import share
 
 MEAN, SPREAD = 0.1307, 0.3081  # of MNIST's pixels, as fractions of white; near enough for its relatives
 RISE = 0.2  # of the run, during which the learning rate grows
-SIGN_OF_LIFE_S = 10.0
+SIGN_OF_LIFE_S = 20.0
 
 Say = Callable[[str], None]
 
@@ -104,7 +104,10 @@ def train(backend: Backend, job: Job, clock: Clock, say: Say) -> dict[str, Any]:
     if config.eval:
         with clock.span("eval"):
             tested = evaluate(backend, model, data.test_images, data.test_labels, clock)
-        say(f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images")
+        say(
+            f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images  "
+            f"{clock.spans['eval']:.1f} s"
+        )
     return results(backend, job, clock, history, tested, examples)
 
 

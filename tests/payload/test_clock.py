@@ -135,3 +135,15 @@ def test_a_sign_of_life_is_due_once_in_each_period() -> None:
         clock.stamp()
         due.append(clock.every(10.0))
     assert [index for index, yes in enumerate(due, start=1) if yes] == [10, 20]
+
+
+def test_no_sign_of_life_comes_before_compiling_has_been_told_of() -> None:
+    device, said = Device(), []
+    clock = clock_for(device, say=said.append)
+    clock.begin_epoch()
+    device.send(dispatch_s=1.0, busy_s=0.0, compile_s=60.0)
+    clock.step(1, 1)
+    assert not clock.every(10.0) and said == []
+    device.send(dispatch_s=1.0, busy_s=0.0)
+    clock.step(1, 2)
+    assert clock.every(10.0) and said == ["compile 61.0 s (apart from the timings below)"]

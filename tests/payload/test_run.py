@@ -106,9 +106,11 @@ def test_the_log_says_what_was_emulated_and_how_it_went(emulated: Run) -> None:
         "emulated: 2 epochs instead of 9",
         "xla:cpu ×2 · mnist 256 images · batch 32 · fp32",
     ]
-    assert lines[3].startswith("compile ")
+    # On a busy machine a sign of life may come between; compiling is told before the epoch it was part of all the same.
+    starts = [line.split()[0] for line in lines[3:] if "step" not in line]
+    assert starts == ["compile", "epoch", "epoch", "compile", "test"], emulated.stdout
     assert sum(line.startswith("epoch ") and "images/s" in line for line in lines) == 2
-    assert lines[-1].startswith("test accuracy ") and lines[-1].endswith("of 101 images")
+    assert lines[-1].startswith("test accuracy ") and " of 101 images  " in lines[-1]
 
 
 @needs_xla
