@@ -76,6 +76,7 @@ class Session:
                 owners=self.owners,
                 tell=self.talk.tell,
                 lease_directory=self.lease_directory,
+                start_guardian=self._guardian(),
                 open_cloud=lambda: self._connect(kind),
             )
         return self._worlds[kind]
@@ -105,6 +106,13 @@ class Session:
     def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
         """Run a program that needs to know what the cloud can promise."""
         return self.run(build(self.world(cloud).cloud.capabilities), cloud)
+
+    def _guardian(self) -> Callable[[], object] | None:
+        from orchestrator.engine import guardian
+
+        if os.environ.get("TPUJOB_GUARDIAN", "").lower() in ("off", "0", "no"):
+            return None
+        return lambda: guardian.arm(self.directory)
 
     def _connect(self, kind: str) -> Cloud:
         from orchestrator.cloud.credentials import connect

@@ -11,7 +11,7 @@ from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, R
 from orchestrator.core.slices import SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.cloud_effects import Create, Get, GetOperation
-from orchestrator.engine.effects import Claim, Now, ReadLease, Record, Sleep, Tell
+from orchestrator.engine.effects import Arm, Claim, Now, ReadLease, Record, Sleep, Tell
 from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, Preempted, UnexpectedReply, Vanished
 
 PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
@@ -21,6 +21,8 @@ async def acquire(lease: Lease, request: SliceRequest, *, provision_s: float) ->
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
     await Claim(lease.id)
     await Record(Intent(lease))
+    watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"
+    await Tell("lease", f"{lease.name.node} · {watch}")
     await _create(lease, request, give_up_at=await Now() + PATIENCE_S)
     return await wait_until_ready(lease, give_up_at=await Now() + provision_s)
 

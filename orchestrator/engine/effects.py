@@ -64,6 +64,8 @@ class World(Protocol):
     @property
     def tell(self) -> Callable[[Tell], None]: ...
 
+    def arm(self) -> bool: ...
+
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet: ...
 
 
@@ -119,6 +121,14 @@ class Shield(Effect[None]):
 
     slow: ClassVar[bool] = False
     raised: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Arm(Effect[bool]):
+    """Have a guardian watch this process: it finishes what we leave, however we end. False: the person wants none."""
+
+    def perform(self, world: World) -> bool:
+        return world.arm()
 
 
 # -- the ledger ----------------------------------------------------------------------------------------------------

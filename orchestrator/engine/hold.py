@@ -9,7 +9,7 @@ from orchestrator.core.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.cloud_effects import Get, StartSlice, StopSlice
-from orchestrator.engine.effects import Claim, Disclaim, Now, Shield, Sleep, Tell
+from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, Shield, Sleep, Tell
 from orchestrator.engine.release import Released, release, send_delete
 from orchestrator.engine.tenure import PROVISION_S, RELEASE_S, Draft, Tenure, first_available, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
@@ -137,6 +137,7 @@ async def stop(lease: Lease) -> SliceView:
 
 async def down(leases: tuple[Lease, ...], can: Capabilities, *, reason: str) -> list[Released]:
     """Release each of them, whoever lives for it: a run in another terminal sees its lease DOWN and ends itself."""
+    await _arm_if_possible()
     if len(leases) > 1:
         for lease in leases:
             await send_delete(lease, reason=reason)
@@ -146,6 +147,14 @@ async def down(leases: tuple[Lease, ...], can: Capabilities, *, reason: str) -> 
         results.append(await release(lease, can, reason=reason, budget_s=RELEASE_S))
         await Disclaim(lease.id)
     return results
+
+
+async def _arm_if_possible() -> None:
+    """Somebody should go on when this process is killed halfway; but no guardian is no reason not to delete."""
+    try:
+        await Arm()
+    except TpujobError as error:
+        await Tell("warning", error.message)
 
 
 async def _existing(lease: Lease) -> SliceView:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from orchestrator.core.lease import Lease
 from orchestrator.core.slices import Cloud, WorkerAddress
 from orchestrator.engine.effects import LedgerPort, Owners, Tell
+from orchestrator.engine.guardian import NotArmed
+from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet import Fleet
@@ -26,8 +28,10 @@ class RealWorld:
     owners: Owners
     tell: Callable[[Tell], None]
     lease_directory: Callable[[str], Path]
+    start_guardian: Callable[[], object] | None  # None: the person wants none
     open_cloud: Callable[[], Cloud]
     _cloud: Cloud | None = None
+    _armed: bool = False
 
     @property
     def cloud(self) -> Cloud:
@@ -37,6 +41,18 @@ class RealWorld:
 
     def now(self) -> float:
         return time.time()
+
+    def arm(self) -> bool:
+        if self.start_guardian is None:
+            return False
+        if not self._armed:
+            try:
+                self.start_guardian()
+            except NotArmed as error:
+                hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command finishes what a killed one leaves"
+                raise TpujobError(f"{error}; nothing was created", hint=hint) from error
+        self._armed = True
+        return True
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
         fleet = open_fleet(self.lease_directory(lease.id), workers, notice=lambda text: self.tell(Tell("ssh", text)))

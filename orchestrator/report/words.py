@@ -129,7 +129,7 @@ def banner(released: Released) -> str:
         lines.append(
             f"   watching    no slice is visible; a late create could still land until {clock(verdict.quiet_until)}"
         )
-    lines.append("   next        every tpujob command goes on with this first; `tpujob down` waits for it")
+    lines.append("   still trying  the guardian process, if one runs; every tpujob command goes on with this first")
     if not emulated:
         lines.append(f"   do now      {gcloud_text.delete_node(name)}")
         lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")

@@ -42,7 +42,7 @@ def test_a_job_that_succeeds_ends_with_a_proven_release(world: VirtualWorld) -> 
     outcome = run(world)
     assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
     assert outcome.tenure.released is not None and outcome.tenure.released.gone
-    assert world.fleet.cancelled
+    assert world.fleet.cancelled and world.armed_before_create
 
 
 def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(world: VirtualWorld) -> None:

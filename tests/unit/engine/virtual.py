@@ -296,12 +296,17 @@ class VirtualWorld:
         self.fleet = VirtualFleet(self)
         self.told: list[str] = []
         self.effects: list[str] = []
+        self.armed_before_create: bool | None = None
 
     def now(self) -> float:
         return self.time
 
     def tell(self, told: Tell) -> None:
         self.told.append(f"{told.stage} {told.text}")
+
+    def arm(self) -> bool:
+        self.armed_before_create = not any(call == "create" for call, _ in self.cloud.calls)
+        return True
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
         return self.fleet

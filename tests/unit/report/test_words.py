@@ -20,7 +20,7 @@ def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type()
     assert banner(Released(GOOGLE, False, AT, verdict)).splitlines() == [
         "!! NOT VERIFIED GONE: tpujob-owner0-0000000000 (v5litepod-8, us-central1-a, project p) may be billing about $9.60/h",
         "   last seen   unknown at 13:46:40Z; missing for the proof: get failed: 403 Permission denied",
-        "   next        every tpujob command goes on with this first; `tpujob down` waits for it",
+        "   still trying  the guardian process, if one runs; every tpujob command goes on with this first",
         "   do now      gcloud compute tpus tpu-vm delete tpujob-owner0-0000000000 --zone=us-central1-a --project=p --quiet",
         "   check       gcloud compute tpus tpu-vm list --zone=us-central1-a --project=p"
         " --filter=labels.tpujob-run=0000000000",
