@@ -227,3 +227,17 @@ def test_a_delete_during_creation_ends_both_operations(emulator: Emulator) -> No
     assert "is being deleted" in ended.error.message
     assert emulator.billing()["totals"]["running"] == 0
     assert emulator.processes() == []
+
+
+def test_the_files_of_a_deleted_node_are_gone_soon_also_when_the_daemon_was_killed_meanwhile(
+    emulator: Emulator,
+) -> None:
+    api, vms = client_for(emulator), emulator.state_dir / "vms"
+    node = finish(api.create_node(parent=ZONE, node_id="files", node=node_body()))
+    assert list(vms.glob("*/worker0/home"))
+    finish(api.delete_node(name=node.name))
+    assert eventually(lambda: not list(vms.iterdir()))
+    kill(emulator)
+    (vms / "123.gone" / "worker0").mkdir(parents=True)  # what the kill kept from being removed
+    emulator.restarted()
+    assert eventually(lambda: not list(vms.iterdir()))
