@@ -219,6 +219,14 @@ class Session:
             raise UserError(f"several slices are meant: {listed}", hint="name one of them")
         return found[0] if found else None
 
+    def alone(self, work: str) -> None:
+        """Wait until no other process does the same, such as `up` of one name. Held until this process ends."""
+        told = False
+        while not self.owners.claim(work):
+            if not told:
+                self.talk.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
+                told = True
+
     def need(self, handle: str | None) -> Lease:
         lease = self.held(handle)
         if lease is None:

@@ -51,6 +51,7 @@ def up(
 
     session = Session.open(cloud, project)
     session.announce()
+    session.alone(f"up {handle}")
     existing = session.held(handle)
     if existing is not None:
         _check_same(existing.accelerator_type, accelerator, existing.handle)

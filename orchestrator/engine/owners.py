@@ -67,4 +67,4 @@ class FileOwners:
             os.close(fd)
 
     def _path(self, lease_id: str) -> Path:
-        return self.directory / f"{lease_id}.lock"
+        return self.directory / f"{lease_id.replace(' ', '-')}.lock"

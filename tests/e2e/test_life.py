@@ -52,6 +52,14 @@ def test_up_run_down_in_that_order_uses_one_slice(cli: Cli) -> None:
     assert cli("down", "alice").stdout == "nothing to release named alice\n"
 
 
+def test_two_ups_of_one_name_at_once_make_one_slice(cli: Cli) -> None:
+    both = [cli.start("up", "alice", "--zone", "us-central1-a") for _ in range(2)]
+    for process in both:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert len(cli.alive()) == 1 and cli.lived() == 1
+
+
 def test_stop_start_and_ssh_on_a_held_slice(cli: Cli) -> None:
     assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
     assert cli("ssh", "alice", "--", "echo $((6 * 7)) > answer; cat answer").stdout == "42\n"
