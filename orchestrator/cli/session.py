@@ -6,10 +6,7 @@ that find nothing to do are quick because nothing is imported either: the engine
 
 from __future__ import annotations
 
-import getpass
-import hashlib
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +53,8 @@ class Session:
         directory = settings.open_state_dir(settings.state_dir(os.environ))
         if target.endpoint is not None:
             # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
+            import hashlib
+
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(target, directory, quiet=quiet)
@@ -149,6 +148,9 @@ class Session:
 
     @property
     def owner(self) -> str:
+        import getpass
+        import socket
+
         return names.owner_id(getpass.getuser(), socket.gethostname())
 
     # -- what is owed ---------------------------------------------------------------------------------------------
@@ -244,4 +246,6 @@ def _unasked(lease: Lease, error: TpujobError) -> Released:
 
 def default_handle() -> str:
     """The user's name, as `ctpu` did it, in the form that a label can carry."""
+    import getpass
+
     return names.to_job_name(getpass.getuser())

@@ -6,13 +6,16 @@ the network. Only `settings` calls me. What is not configured is None; what is c
 
 from __future__ import annotations
 
-import configparser
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from configparser import ConfigParser
 
 Environ = Mapping[str, str]
 
@@ -88,7 +91,9 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
-def _ini(path: Path) -> configparser.ConfigParser:
+def _ini(path: Path) -> ConfigParser:
+    import configparser
+
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(_read(path), source=str(path))

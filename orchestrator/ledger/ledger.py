@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +210,8 @@ class Ledger:
             self._upgrade(number)
 
     def _upgrade(self, number: int) -> None:
+        from importlib import resources
+
         script = resources.files(__package__).joinpath(MIGRATIONS[number]).read_text(encoding="utf-8")
         try:
             self._db.executescript(f"begin immediate; {script} pragma user_version = {number + 1}; commit;")
