@@ -38,7 +38,7 @@ class Config:
     epochs: int = 5
     batch_size: int = 128  # over all cores together
     cores: str | int = "all"  # of each host
-    lr: float = 0.1  # at its highest: train.py lets it rise and fall
+    lr: float = 0.05  # at its highest: train.py lets it rise and fall
     momentum: float = 0.9  # of sgd
     optimizer: str = "sgd"
     seed: int = 1
