@@ -10,7 +10,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,12 +27,12 @@ echo "hello from $(uname -n)"
 env | sort > "$TPUJOB_ARTIFACTS/environment.txt"
 echo $(( $(date +%s%N) - began )) > "$TPUJOB_ARTIFACTS/own_ns"
 """
-JOB = """\
-name: hello
-tpu: {{accelerator: {accelerator}, zone: {zone}}}
-code: code
-command: sh main.sh
-"""
+JOB = "name: hello\ntpu: {{accelerator: {accelerator}, zone: {zone}}}\n{rest}"
+# What the job file says, what is typed on each worker by hand, and whether a bundle travels.
+JOBS = {
+    "nothing to ship": ("command: |\n" + textwrap.indent(MAIN, "  "), MAIN, False),
+    "code shipped": ("code: code\ncommand: sh main.sh\n", "tar xzf bundle.tar.gz && sh main.sh", True),
+}
 
 
 @dataclass(slots=True)
@@ -54,21 +54,19 @@ def main() -> None:
     with sandbox() as here:
         here.write("code/main.sh", MAIN)
         pid = here.emulator().pid
-        bundle = _bundle(here)
         for accelerator, workers, target_s in SIZES:
-            here.write(f"{accelerator}.yaml", JOB.format(accelerator=accelerator, zone=ZONE))
-            ways = {"tpujob run": _tpujob(accelerator), "by hand": _by_hand(accelerator, bundle)}
+            ways = _ways(here, accelerator)
             measured = {name: Overhead() for name in ways}
             for number in range(arguments.rounds + 1):
-                for name, command in ways.items():
+                for name, argv in ways.items():
                     found = Overhead() if number == 0 else measured[name]  # the first round fills caches
-                    _once(here, command, workers, pid, found)
-            by_hand_s = statistics.median(measured["by hand"].wall_s)
-            for name, found in measured.items():
+                    _once(here, argv, workers, pid, found)
+            for (way, job), found in measured.items():
+                by_hand_s = statistics.median(measured["by hand", job].wall_s)
                 report.row(
-                    f"{name}, {workers} worker{'s'[: workers > 1]}",
+                    f"{way}, {workers} worker{'s'[: workers > 1]}, {job}",
                     spread(found.wall_s),
-                    verdict(found.wall_s, target_s) if name == "tpujob run" else "",
+                    verdict(found.wall_s, target_s) if way == "tpujob run" else "",
                     spread(found.client_cpu_s),
                     spread(found.emulator_cpu_s),
                     f"{statistics.median(found.wall_s) / by_hand_s:.2f}",
@@ -82,24 +80,24 @@ def main() -> None:
     report.publish(arguments)
 
 
-def _tpujob(accelerator: str) -> Callable[[Sandbox, Path], list[str]]:
-    return lambda here, output: tpujob("run", str(here.directory / f"{accelerator}.yaml"))
+def _ways(here: Sandbox, accelerator: str) -> dict[tuple[str, str], list[str]]:
+    """Every job, both ways; each leaves its results in the directory that it is started in."""
+    ways: dict[tuple[str, str], list[str]] = {}
+    bundle = here.directory / "bundle.tar.gz"
+    subprocess.run(["tar", "czf", str(bundle), "-C", str(here.directory / "code"), "main.sh"], check=True)
+    reach = [here.emulator().url, str(here.emulator_directory / "token"), accelerator]
+    for number, (job, (rest, typed, ships)) in enumerate(JOBS.items()):
+        file = here.write(f"job{number}.yaml", JOB.format(accelerator=accelerator, zone=ZONE, rest=rest))
+        by_hand = [sys.executable, str(BY_HAND), *reach, typed, str(bundle) if ships else ""]
+        ways["tpujob run", job] = tpujob("run", str(file))
+        ways["by hand", job] = by_hand
+    return ways
 
 
-def _by_hand(accelerator: str, bundle: Path) -> Callable[[Sandbox, Path], list[str]]:
-    def command(here: Sandbox, output: Path) -> list[str]:
-        token = str(here.emulator_directory / "token")
-        return [sys.executable, str(BY_HAND), here.emulator().url, token, accelerator, str(bundle), str(output)]
-
-    return command
-
-
-def _once(
-    here: Sandbox, command: Callable[[Sandbox, Path], list[str]], workers: int, pid: int, found: Overhead
-) -> None:
+def _once(here: Sandbox, argv: list[str], workers: int, pid: int, found: Overhead) -> None:
     output = here.directory / "output"
     output.mkdir()
-    argv, before_s = command(here, output), cpu_s(pid)
+    before_s = cpu_s(pid)
     spent = timed(argv, here.environment(), output)
     assert spent.stdout.count("hello from ") == workers, spent.stdout
     own_s = [int(path.read_text()) / 1e9 for path in output.rglob("own_ns")]
@@ -109,12 +107,6 @@ def _once(
     found.client_cpu_s.append(spent.cpu_s)
     found.emulator_cpu_s.append(cpu_s(pid) - before_s)
     shutil.rmtree(output)
-
-
-def _bundle(here: Sandbox) -> Path:
-    bundle = here.directory / "bundle.tar.gz"
-    subprocess.run(["tar", "czf", str(bundle), "-C", str(here.directory / "code"), "main.sh"], check=True)
-    return bundle
 
 
 if __name__ == "__main__":

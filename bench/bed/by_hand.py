@@ -1,8 +1,8 @@
 """The same run without tpujob: google-cloud-tpu for the node, `ssh` and `scp` for the workers, nothing proven at the end.
 
-`python by_hand.py URL TOKEN_FILE ACCELERATOR BUNDLE OUTPUT` creates a node, ships the bundle, runs `main.sh` from it, brings
-`artifacts/` back and deletes the node until a get answers 404. The workers are served side by side. It waits in shorter
-steps than the client library would by itself (those begin at a whole second).
+`python by_hand.py URL TOKEN_FILE ACCELERATOR COMMAND BUNDLE` creates a node, ships the bundle (unless that is empty), runs the
+command, brings `artifacts/` back into the current directory and deletes the node until a get answers 404. The workers are
+served side by side. It waits in shorter steps than the client library would by itself (those begin at a whole second).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from google.oauth2.credentials import Credentials
 
 PARENT = "projects/emulated/locations/us-central1-a"
 POLLING = DEFAULT_POLLING.with_delay(initial=0.1, maximum=10, multiplier=1.5)
-COMMAND = "tar xzf bundle.tar.gz && mkdir -p artifacts && TPUJOB_ARTIFACTS=$PWD/artifacts sh main.sh"
+PREPARE = "mkdir -p artifacts && export TPUJOB_ARTIFACTS=$PWD/artifacts\n"
 
 
-def main(url: str, token_file: str, accelerator: str, bundle: str, output: str) -> None:
-    directory = Path(output)
+def main(url: str, token_file: str, accelerator: str, command: str, bundle: str) -> None:
+    directory = Path.cwd()
     key = directory / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     public = key.with_suffix(".pub").read_text().strip()
@@ -44,7 +44,7 @@ def main(url: str, token_file: str, accelerator: str, bundle: str, output: str) 
     try:
         ports = log_in(client, name, directory / "known_hosts")
         with ThreadPoolExecutor(len(ports)) as pool:
-            list(pool.map(lambda index: work(index, ports[index], key, bundle, directory), range(len(ports))))
+            list(pool.map(lambda index: work(index, ports[index], key, command, bundle, directory), range(len(ports))))
     finally:
         client.delete_node(name=name).result(polling=POLLING)
         while exists(client, name):
@@ -62,13 +62,14 @@ def log_in(client: Any, name: str, known_hosts: Path) -> list[int]:
     return ports
 
 
-def work(index: int, port: int, key: Path, bundle: str, directory: Path) -> None:
-    """Ship, run, collect: three connections to one worker."""
+def work(index: int, port: int, key: Path, command: str, bundle: str, directory: Path) -> None:
+    """Ship, run, collect: a connection to the worker for each."""
     options = ["-F", "/dev/null", "-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o"]
     options += [f"UserKnownHostsFile={directory / 'known_hosts'}", "-o", "StrictHostKeyChecking=yes"]
     here = "trainer@127.0.0.1"
-    subprocess.run(["scp", "-q", *options, "-P", str(port), bundle, f"{here}:bundle.tar.gz"], check=True)
-    subprocess.run(["ssh", *options, "-p", str(port), here, COMMAND], check=True)
+    if bundle:
+        subprocess.run(["scp", "-q", *options, "-P", str(port), bundle, f"{here}:bundle.tar.gz"], check=True)
+    subprocess.run(["ssh", *options, "-p", str(port), here, PREPARE + command], check=True)
     subprocess.run(
         ["scp", "-q", "-r", *options, "-P", str(port), f"{here}:artifacts", str(directory / f"worker{index}")],
         check=True,
