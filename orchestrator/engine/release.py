@@ -48,7 +48,7 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
     await _note(Down(lease.id, started, reason))
     lease = await _as_written(lease)
     teardown = _Teardown(lease)
-    for pause_s in pauses():
+    for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
         verdict = await teardown.one_pass(can)
         now = await Now()
         if verdict.gone:

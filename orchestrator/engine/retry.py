@@ -15,12 +15,14 @@ GROWTH = 1.5
 LONGEST_PAUSE_S = 30.0
 
 
-def pauses(first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> Iterator[float]:
+def pauses(
+    first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S, growth: float = GROWTH
+) -> Iterator[float]:
     """0.1, 0.15, 0.23 … up to the longest: quick where a reply takes milliseconds, polite where it takes minutes."""
     pause_s = first_s
     while True:
         yield pause_s
-        pause_s = min(pause_s * GROWTH, longest_s)
+        pause_s = min(pause_s * growth, longest_s)
 
 
 async def until(deadline: float, question: Effect[T]) -> T:

@@ -74,31 +74,30 @@ class Fleet:
 
     # -- reaching them --
 
-    def connect(self, deadline_s: float) -> list[WorkerFacts]:
-        """Knock until everyone answers: sshd of a fresh VM takes minutes, and our key arrives later still.
+    def connect(self, deadline_s: float) -> None:
+        """Knock until everyone lets us in: sshd of a fresh VM takes minutes, and our key arrives later still.
 
-        Unreachable names who is missing; a wrong host key is raised at once.
+        Unreachable names who is missing; a wrong host key is raised at once. Nothing runs there yet: a command costs a
+        worker some 50 ms of processor time, and the first step will show soon enough whether it can run one.
         """
         deadline = time.monotonic() + deadline_s
         missing: dict[int, str] = {}
 
-        def knock(link: Link) -> WorkerFacts | None:
+        def knock(link: Link) -> None:
             try:
-                return self._persist(link, self._facts, deadline)
+                self._persist(link, Link.connect, deadline)
             except HostKeyMismatch:
                 raise
             except Unreachable as error:
                 missing[link.worker.index] = error.message
-                return None
 
-        facts = fan_out(self._links, knock, self._bell)
+        fan_out(self._links, knock, self._bell)
         if missing:
             names = ", ".join(f"worker{index}" for index in sorted(missing))
             raise Unreachable(
                 f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {missing[min(missing)]}",
                 hint="a firewall rule must allow SSH from here; `tpujob ssh` shows more",
             )
-        return [fact for fact in facts if fact is not None]
 
     def facts(self, worker: int = 0) -> WorkerFacts:
         """Asked anew each time: `free_port` is free now."""

@@ -44,7 +44,8 @@ def request(attempt: str, script: str, workers: int = 1, **env: str) -> StartReq
 
 def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: Path) -> None:
     fleet = four.fleet()
-    facts = fleet.connect(20)
+    fleet.connect(20)
+    facts = [fleet.facts(worker.index) for worker in fleet.workers]
     assert [fact.index for fact in facts] == [0, 1, 2, 3]
     bundle = make_bundle({"code/hello.txt": b"from the bundle\n"}, tmp_path / "bundles")
     assert [result.skipped for result in fleet.push(bundle)] == [False] * 4
@@ -353,7 +354,7 @@ def test_a_login_shell_that_talks_does_not_confuse_the_answers(one: Slice, monke
 def test_a_worker_without_python_says_so_and_is_not_asked_again(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.remote.agent.PYTHON", ("python-that-is-not-there", "-IS", "-c"))
     with pytest.raises(CommandFailed, match=r"python-that-is-not-there.*not found"):
-        one.fleet().connect(20)
+        one.fleet().facts(0)
 
 
 def test_short_commands_keep_output_errors_and_code_apart(one: Slice) -> None:
@@ -426,7 +427,7 @@ def test_a_person_who_has_an_ssh_config_and_an_agent_is_not_asked(
     (tmp_path / ".fabric.yaml").write_text("port: 1\nuser: nobody\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "no-agent"))
-    assert one.fleet().connect(5)[0].index == 0
+    assert one.fleet().facts(0).index == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
