@@ -5,6 +5,7 @@ Nothing heavy is imported on the way to `--help`: commands import what they need
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -15,6 +16,8 @@ import typer
 
 from orchestrator import __version__
 from orchestrator.cli import down, emulator, listing, logs, plan, run, show, ssh, start, status, stop, up
+from orchestrator.cli.done import Done
+from orchestrator.cli.talk import talk
 from orchestrator.errors import TpujobError, UserError
 
 app = typer.Typer(
@@ -56,12 +59,13 @@ def _root(
 
 def main() -> None:
     """The console script. Exit codes: docs/cli.md."""
+    _mend_streams()
     try:
         code = _call()
+    except Done as done:
+        code = done.code
     except TpujobError as error:
-        from orchestrator.cli.talk import Talk
-
-        Talk().fail(error)
+        talk().fail(error)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -69,13 +73,22 @@ def main() -> None:
         code = 141
     except Exception as error:
         code = _bug(error)
-    try:
-        sys.stdout.flush()
-    except (BrokenPipeError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.stderr.flush()
+    for end in (talk().quiet, sys.stdout.flush, sys.stderr.flush):
+        with contextlib.suppress(OSError, ValueError):
+            end()
     # Threads of abandoned network calls must not keep the process: everything durable is durable by now.
     os._exit(code)
+
+
+def _mend_streams() -> None:
+    """A stream that was closed before we started, or that cannot encode a letter, must not cost a teardown."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _call() -> int:
@@ -96,5 +109,5 @@ def _bug(error: Exception) -> int:
         hint = f"the traceback is in {where}; what is alive: `tpujob status`"
     except OSError:
         hint = "what is alive: `tpujob status`"
-    print(f"a bug in tpujob: {type(error).__name__}: {error}\nhint: {hint}", file=sys.stderr)
+    talk().fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))
     return TpujobError.exit_code

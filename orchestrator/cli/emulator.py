@@ -22,12 +22,12 @@ def _directory() -> Any:
 @app.command("start")
 def start() -> None:
     """Start it (other commands do so by themselves) and print the environment for gcloud."""
-    from orchestrator.cli.talk import Talk, emit
+    from orchestrator.cli.talk import emit, talk
     from orchestrator.emulator import control
 
     directory = _directory()
     endpoint = control.ensure_running(directory)
-    Talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}; for gcloud, set:")
+    talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}; for gcloud, set:")
     for name, value in control.gcloud_environment(endpoint, directory).items():
         emit(f"export {name}={value}")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Json
 
 
@@ -40,4 +39,4 @@ def list_runs(as_json: Json = False) -> None:
         for row in rows:
             took = format_duration(row["ended_at"] - row["created_at"]) if row["ended_at"] else "-"
             emit("\t".join([row["run"], row["name"], row["state"], day_clock(row["created_at"]), took, row["cloud"]]))
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())

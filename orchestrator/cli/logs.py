@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Json, Worker
 
 POLL_S = 0.2
@@ -33,7 +34,8 @@ def logs(
     splitters: dict[Path, LineSplitter] = {}
     offsets: dict[Path, int] = {}
     while True:
-        ended = attempt.state.ended  # read before the files: what was written until then is in them
+        # Asked before the files are read: what was written until then is in them.
+        ended = attempt.state.ended or not session.owners.alive(attempt.id)
         for path in sorted(directory.glob("worker*.log"), key=lambda path: int(path.stem.removeprefix("worker"))):
             index = int(path.stem.removeprefix("worker"))
             if worker is not None and index != worker:
@@ -52,7 +54,7 @@ def logs(
     if not splitters:
         which = f"worker {worker}" if worker is not None else "any worker"
         raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())
 
 
 def _shown(index: int, line: str, only: int | None, as_json: bool) -> str:

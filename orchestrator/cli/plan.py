@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Json, Project
 
 
@@ -27,7 +28,9 @@ def plan(
     from orchestrator.engine import prepare
 
     spec, _ = load(job)
+    prepare.check_directories(spec, job)
     session = Session.open(cloud, project)
+    session.recover()
     made = make(prepare.wish(spec), default_zone=session.target.zone)
     drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     shape: dict[str, Any] = {
@@ -56,10 +59,10 @@ def plan(
         session.forget_keys(draft.id)
     if as_json:
         emit_json(shape)
-        raise typer.Exit(session.exit_code())
+        raise Done(session.exit_code())
     session.announce()
     slices.show_plan(session, made)
     for candidate in made.candidates:
         price = format_usd_per_hour(candidate.usd_per_hour)
         emit(f"{candidate.accelerator_type}\t{candidate.zone}\t{candidate.runtime_version}\t{price}\t{candidate.why}")
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Project
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def run(
     project: Project = None,
 ) -> None:
     """Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it."""
+    from dataclasses import replace
+
     from orchestrator.cli import slices
     from orchestrator.cli.jobs import load
     from orchestrator.cli.session import Session
@@ -38,6 +41,7 @@ def run(
 
     keep_s = _keep_s(keep)
     spec, env = load(job)
+    prepare.check_directories(spec, job)
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
     plan = make(prepare.wish(spec), default_zone=session.target.zone)
@@ -48,11 +52,13 @@ def run(
     slices.show_plan(session, plan, emulation.cores if emulation else None)
     session.recover()
 
-    runs_directory = Path(session.target.runs_dir or "runs").absolute()
-    new, attempt = prepare.new_run(spec, job, session.target.kind, runs_directory)
-    Path(new.directory).mkdir(parents=True)
-    drafts = prepare.drafts(plan, slices.place(session), handle=new.name, purpose=Purpose.RUN)
+    new, attempt = prepare.new_run(spec, job, session.target.kind, Path(session.target.runs_dir or "runs").absolute())
     bundle = prepare.bundle(spec, job, session.directory / "bundles")
+    _make_directory(Path(new.directory))
+    held_s = plan.max_duration_s + (keep_s or 0.0)  # kept time comes after the job's
+    drafts = prepare.drafts(
+        replace(plan, max_duration_s=held_s), slices.place(session), handle=new.name, purpose=Purpose.RUN
+    )
     output = JobOutput(Path(new.directory), session.talk.quiet)
     prepared = prepare.job_run(
         spec,
@@ -68,6 +74,16 @@ def run(
     outcome = session.on_cloud(lambda can: run_job(prepared, can))
     output.close()
     _finish(session, outcome, [draft.id for draft, _ in drafts])
+
+
+def _make_directory(path: Path) -> None:
+    from orchestrator.errors import ConfigError
+
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        hint = "`runs_dir:` in the settings names another place"
+        raise ConfigError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
 
 
 def _keep_s(keep: str | None) -> float | None:
@@ -126,7 +142,7 @@ def _finish(session: Session, outcome: Outcome, drafted: list[str]) -> None:
     session.talk.say(
         "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
     )
-    raise typer.Exit(session.exit_code(outcome.exit_code))
+    raise Done(session.exit_code(outcome.exit_code))
 
 
 def _relative(directory: str) -> str:

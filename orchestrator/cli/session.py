@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator import settings
-from orchestrator.cli.talk import Talk
+from orchestrator.cli.talk import talk
 from orchestrator.core import names
-from orchestrator.core.lease import Lease, LeaseState
+from orchestrator.core.lease import Lease, LeaseState, Purpose
 from orchestrator.engine.owners import FileOwners
-from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError
+from orchestrator.errors import CloudUnavailable, ConfigError, Interrupted, TeardownUnproven, TpujobError, UserError
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
@@ -40,12 +40,14 @@ class Session:
     def __init__(self, target: Target, directory: Path, *, quiet: bool = False) -> None:
         self.target = target
         self.directory = directory
-        self.talk = Talk()
+        self.talk = talk()
         self.ledger = Ledger(directory / "ledger.sqlite3")
         self.owners = FileOwners(directory / "locks")
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
         self._quiet = quiet
+        self._endpoint: Endpoint | None = None
+        self._interrupted: Interrupted | None = None
 
     @classmethod
     def open(cls, cloud: str | None = None, project: str | None = None, *, quiet: bool = False) -> Session:
@@ -77,6 +79,7 @@ class Session:
                 lease_directory=self.lease_directory,
                 start_guardian=self._guardian(),
                 open_cloud=lambda: self._connect(kind),
+                still_there=lambda: kind != EMULATED or self._emulator_still_there(),
             )
         return self._worlds[kind]
 
@@ -87,10 +90,13 @@ class Session:
     def run(self, program: Program[T], cloud: str | None = None) -> T:
         from orchestrator.engine.interpreter import Abandoned, Interpreter
 
+        interpreter = Interpreter(self.world(cloud))
         try:
-            return Interpreter(self.world(cloud)).run(program)
+            result = interpreter.run(program)
         except Abandoned:
             raise self._left_behind() from None
+        self._interrupted = interpreter.pending
+        return result
 
     def _left_behind(self) -> TeardownUnproven:
         """The person left before the proof: say what that means for each slice that this process answers for."""
@@ -118,9 +124,14 @@ class Session:
 
         target = self.target if kind == self.target.kind else replace(self.target, kind=kind)
         if kind == EMULATED and target.endpoint is None:
-            endpoint = self.emulator()
+            endpoint = self._endpoint = self.emulator()
             return connect(target, endpoint.url, endpoint.token)
         return connect(target)
+
+    def _emulator_still_there(self) -> bool:
+        from orchestrator.emulator import control
+
+        return self._endpoint is None or control.running(self.emulator_directory) == self._endpoint
 
     def emulator(self) -> Endpoint:
         """The embedded Cloud TPU, started if it is not running."""
@@ -143,15 +154,19 @@ class Session:
 
     def lease_directory(self, lease_id: str) -> Path:
         directory = self.directory / "leases" / lease_id
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{directory} cannot be made: {error.strerror}", hint="its keys would go there"
+            ) from error
         return directory
 
     @property
     def owner(self) -> str:
-        import getpass
         import socket
 
-        return names.owner_id(getpass.getuser(), socket.gethostname())
+        return names.owner_id(user_name(), socket.gethostname())
 
     # -- what is owed ---------------------------------------------------------------------------------------------
 
@@ -172,6 +187,8 @@ class Session:
                 continue
             for released in results:
                 self.note(released)
+            if self._interrupted is not None:
+                raise self._interrupted  # Ctrl-C meant the command, not only what it did first
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         from orchestrator.engine.recover import overdue
@@ -207,15 +224,24 @@ class Session:
     # -- leases by name -------------------------------------------------------------------------------------------
 
     def open_leases(self) -> list[Lease]:
+        """Of this command's cloud."""
         return [lease for lease in self.ledger.open_leases() if lease.cloud == self.target.kind]
 
-    def held(self, handle: str | None = None) -> Lease | None:
-        """The slice that `up` brought under this name; without a name, the user's own or the only one there is."""
-        every = [lease for lease in self.open_leases() if lease.state is not LeaseState.DOWN]
+    def named(self, handle: str | None) -> list[Lease]:
+        """Every open lease that may be meant, those that are being deleted included. Without a name: what `up` brought."""
+        every = self.open_leases()
         if handle is not None:
-            found = [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id)]
-        else:
-            found = [lease for lease in every if lease.handle == default_handle()] or every
+            return [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id)]
+        held = [lease for lease in every if lease.purpose is Purpose.HOLD]
+        return [lease for lease in held if lease.handle == default_handle()] or held
+
+    def held(self, handle: str | None = None) -> Lease | None:
+        """The slice that is meant, unless it is on its way out."""
+        found = [lease for lease in self.named(handle) if lease.state is not LeaseState.DOWN]
+        return self.one_of(found)
+
+    @staticmethod
+    def one_of(found: list[Lease]) -> Lease | None:
         if len(found) > 1:
             listed = ", ".join(f"{lease.handle} ({lease.name.node})" for lease in found)
             raise UserError(f"several slices are meant: {listed}", hint="name one of them")
@@ -244,8 +270,15 @@ def _unasked(lease: Lease, error: TpujobError) -> Released:
     return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
 
 
-def default_handle() -> str:
-    """The user's name, as `ctpu` did it, in the form that a label can carry."""
+def user_name() -> str:
     import getpass
 
-    return names.to_job_name(getpass.getuser())
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container that runs as a number
+        return f"user{os.getuid()}"
+
+
+def default_handle() -> str:
+    """The user's name, as `ctpu` did it, in the form that a label can carry."""
+    return names.to_job_name(user_name())

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Json
 
 
@@ -27,4 +28,4 @@ def show(
     else:
         for line in report_lines(shape):
             emit(line)
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())

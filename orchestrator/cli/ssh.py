@@ -24,7 +24,8 @@ def ssh(
     import shutil
 
     from orchestrator.cli.session import Session
-    from orchestrator.engine.cloud_effects import Workers
+    from orchestrator.core.slices import SliceState
+    from orchestrator.engine.cloud_effects import Get, Workers
     from orchestrator.engine.retry import until
     from orchestrator.engine.world import open_fleet
 
@@ -35,9 +36,14 @@ def ssh(
     session.announce()
     session.recover()
     lease = session.need(name)
-    workers = session.run(until(session.world().now() + 30, Workers(lease.name)))
+    give_up_at = session.world().now() + 30
+    view = session.run(until(give_up_at, Get(lease.name)))
+    if view is None or view.state is not SliceState.READY:
+        state = view.native_state if view else "gone"
+        raise UserError(f"{lease.handle} is {state}", hint=f"`tpujob up {lease.handle}` brings it to READY")
+    workers = session.run(until(give_up_at, Workers(lease.name)))
     if worker >= len(workers):
-        raise UserError(f"{lease.handle} has {len(workers)} workers, numbered from 0; there is no {worker}")
+        raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
     fleet = open_fleet(session.lease_directory(lease.id), workers, notice=lambda text: session.talk.say("ssh", text))
     if len(command) == 1:
         command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Name, Project
 
 
@@ -19,4 +18,4 @@ def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> No
     lease = session.need(name)
     session.run(hold.start(lease))
     emit(f"{lease.handle}: READY ({lease.name.node})")
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import typer
-
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Json, Project
 
 
@@ -17,18 +16,18 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
 
     session = Session.open(cloud, project)
     session.recover()
-    rows = [_row(session, lease) for lease in session.open_leases()]
+    rows = [_row(session, lease) for lease in session.ledger.open_leases()]
     if as_json:
         emit_json(
             {"cloud": session.target.kind, "project": session.target.project, "why": session.target.why, "slices": rows}
         )
-        raise typer.Exit(session.exit_code())
+        raise Done(session.exit_code())
     session.announce()
     if not rows:
         emit("nothing is alive and nothing is owed")
     for row in rows:
         emit(_line(row))
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())
 
 
 def _row(session: Any, lease: Any) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Name, Project
 
 
@@ -12,11 +11,16 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> Non
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit
     from orchestrator.engine import hold
+    from orchestrator.errors import UserError
 
     session = Session.open(cloud, project)
     session.announce()
     session.recover()
     lease = session.need(name)
+    if session.owners.alive(lease.id):
+        raise UserError(
+            f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
+        )
     view = session.run(hold.stop(lease))
     emit(f"{lease.handle}: {view.native_state} ({lease.name.node}); it holds its quota until `tpujob down`")
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
 import threading
@@ -33,7 +35,8 @@ class Talk:
     def tell(self, told: Tell) -> None:
         with self._lock:
             if told.passing:
-                self._pass(told.stage, told.text)
+                with contextlib.suppress(OSError, ValueError):
+                    self._pass(told.stage, told.text)
             else:
                 self.say(told.stage, told.text)
 
@@ -55,10 +58,10 @@ class Talk:
 
     def quiet(self) -> None:
         """Take the progress line away (before anything else is written)."""
-        with self._lock:
-            if self._status is not None:
-                self._status.stop()
-                self._status = None
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            status, self._status = self._status, None
+            if status is not None:
+                status.stop()
 
     def _pass(self, stage: str, text: str) -> None:
         if self._live:
@@ -82,18 +85,25 @@ class Talk:
 
     @staticmethod
     def _write(text: str) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # nobody listens any more; that must not stop a teardown
             print(text, file=sys.stderr, flush=True)
-        except (BrokenPipeError, ValueError):
-            pass  # nobody listens any more; that must not stop a teardown
+
+
+@functools.cache
+def talk() -> Talk:
+    """The one voice of this process."""
+    return Talk()
 
 
 def emit(text: str = "") -> None:
-    """One line of data on stdout. A closed pipe is the reader's business, not an error of ours."""
+    """One line of data on stdout. A reader that left is no error; a disk that is full is said, once, and the work goes on."""
+    talk().quiet()
     try:
         print(text, flush=True)
-    except (BrokenPipeError, ValueError):
+    except (OSError, ValueError) as error:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - stays open until we end
+        if not isinstance(error, BrokenPipeError):
+            talk().say("warning", f"stdout cannot be written: {error}")
 
 
 def emit_json(data: Any) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Project
+
+if TYPE_CHECKING:
+    from orchestrator.core.lease import Lease
 
 
 def up(
@@ -34,7 +38,7 @@ def up(
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.core import names
     from orchestrator.core.durations import parse_duration
-    from orchestrator.core.lease import Purpose
+    from orchestrator.core.lease import LeaseState, Purpose
     from orchestrator.core.plan import Wish, make
     from orchestrator.engine import hold, prepare
     from orchestrator.errors import TpujobError, UserError
@@ -49,15 +53,24 @@ def up(
     if not 360 <= hold_s <= 7 * 86400:
         raise UserError(f"--max-duration {max_duration}: must be between 6m and 7d")
 
+    places = tuple(part.strip() for part in zone.split(",")) if zone is not None else ()
+    if "" in places:
+        raise UserError(f"--zone {zone!r}: a part of it is empty", hint="such as us-central1 or us-central1-a,us-west4")
+
     session = Session.open(cloud, project)
     session.announce()
     session.alone(f"up {handle}")
+    for ending in [lease for lease in session.named(handle) if lease.state is LeaseState.DOWN]:
+        (released,) = session.on_cloud(lambda can, one=ending: hold.down((one,), can, reason="tpujob up"))  # type: ignore[misc]
+        session.note(released)
+        if not released.gone:
+            raise Done(session.exit_code())  # no second slice while the first may be alive
     existing = session.held(handle)
     if existing is not None:
-        _check_same(existing.accelerator_type, accelerator, existing.handle)
+        _check_same(existing, accelerator, runtime, spot)
     wish = Wish(
         accelerator=accelerator or (existing.accelerator_type if existing else "v5litepod-8"),
-        places=tuple(part.strip() for part in zone.split(",") if part.strip()) if zone else (),
+        places=places,
         runtime=runtime,
         spot=spot,
         max_duration_s=hold_s,
@@ -71,10 +84,11 @@ def up(
         slices.show_plan(session, plan)
     drafts = prepare.drafts(plan, slices.place(session), handle=handle, purpose=Purpose.HOLD)
     if dry_run:
+        session.recover(spare=handle)
         emit_json(session.preview(drafts[0][1]))
         for draft, _ in drafts:
             session.forget_keys(draft.id)
-        raise typer.Exit(session.exit_code())
+        raise Done(session.exit_code())
 
     session.recover(spare=handle)
 
@@ -93,7 +107,7 @@ def up(
         session.note(brought.tenure.released)
     if brought.error is not None:
         session.talk.fail(brought.error)
-        raise typer.Exit(session.exit_code(brought.exit_code))
+        raise Done(session.exit_code(brought.exit_code))
     lease = brought.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
@@ -101,13 +115,24 @@ def up(
         "ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {max_duration} at the most"
     )
     emit(f"{lease.name.node}\t{lease.accelerator_type}\t{lease.name.zone}\tREADY")
-    raise typer.Exit(session.exit_code())
+    raise Done(session.exit_code())
 
 
-def _check_same(existing: str, wanted: str | None, handle: str) -> None:
+def _check_same(existing: Lease, accelerator: str | None, runtime: str | None, spot: bool) -> None:
+    """What exists is not turned into something else; say so instead of passing over an option."""
+    from orchestrator.core.lease import Purpose
     from orchestrator.errors import UserError
 
-    if wanted is not None and wanted != existing:
-        raise UserError(
-            f"{handle} is a {existing}, not a {wanted}", hint=f"`tpujob down {handle}` first, or give another NAME"
-        )
+    if existing.purpose is not Purpose.HOLD:
+        raise UserError(f"{existing.handle} is the slice of a running job", hint="give another NAME")
+    wanted = {
+        "accelerator": (accelerator, existing.accelerator_type),
+        "runtime": (runtime, existing.runtime_version),
+        "spot": ("spot" if spot else None, "spot" if existing.spot else "on-demand"),
+    }
+    for what, (asked, there) in wanted.items():
+        if asked is not None and asked != there:
+            raise UserError(
+                f"{existing.handle} exists with {what} {there}, not {asked}",
+                hint=f"`tpujob down {existing.handle}` first, or give another NAME",
+            )

@@ -98,7 +98,9 @@ class Train(_Section):
     cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(_ALL_OR_NUMBER)] = Field(
         default="all", description="`all` cores of the slice, or a number of them."
     )
-    lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(default=0.05, description="Learning rate.")
+    lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(
+        default=0.05, description="Peak learning rate: reached after a fifth of the run, zero at its end."
+    )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Momentum of `sgd`.")
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="Optimizer.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(default=1, description="Same seed, same losses.")

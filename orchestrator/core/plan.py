@@ -96,9 +96,8 @@ def _zones(
     wish: Wish, kind: AcceleratorType | None, places: Sequence[str], *, from_settings: bool
 ) -> list[tuple[str, str]]:
     if not places:
-        return [
-            (zone, f"offers {wish.accelerator}; no zone was asked for") for zone in catalog.zones_with(wish.accelerator)
-        ]
+        offering = sorted(catalog.zones_with(wish.accelerator), key=lambda zone: _price(wish, zone))
+        return [(zone, "no zone was asked for: cheapest first") for zone in offering]
     found: list[tuple[str, str]] = []
     for place in places:
         in_region = catalog.zones_of(place)
@@ -111,3 +110,9 @@ def _zones(
             near = ", ".join(catalog.nearest_place(place)) or "see `tpujob plan --help`"
             raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
     return found
+
+
+def _price(wish: Wish, zone: str) -> float:
+    """For ordering: a price that nobody knows comes last."""
+    price = catalog.usd_per_hour(wish.accelerator, zone, spot=wish.spot)
+    return float("inf") if price is None else price

@@ -76,13 +76,11 @@ def main() -> None:
 def _finish(directory: Path) -> None:
     pause_s = FIRST_PAUSE_S
     on_duty = False
-    while True:
-        due_in_s = _due_in_s(directory)
-        if due_in_s is None:
-            return
+    while (due_in_s := _due_in_s(directory)) is not None:
         if due_in_s <= 0:
             subprocess.run([sys.executable, "-m", "orchestrator.cli.recovery", str(directory)], check=False)
-            if (_due_in_s(directory) or 1) <= 0:
+            due_in_s = _due_in_s(directory)
+            if due_in_s is not None and due_in_s <= 0:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             continue
@@ -98,16 +96,20 @@ def _due_in_s(directory: Path) -> float | None:
     """Seconds until the first open lease is overdue (0 or less: one is now); None when nothing is open."""
     from orchestrator.core.lease import dead_wood
     from orchestrator.engine.owners import FileOwners
+    from orchestrator.errors import TpujobError
     from orchestrator.ledger.ledger import Ledger
 
     path = directory / "ledger.sqlite3"
     if not path.exists():
         return None
-    ledger, owners, now = Ledger(path), FileOwners(directory / "locks"), time.time()
+    owners, now = FileOwners(directory / "locks"), time.time()
     try:
+        ledger = Ledger(path)
         leases = ledger.open_leases()
-    finally:
         ledger.close()
+    except TpujobError as error:
+        print(f"{error}; asking again", file=sys.stderr, flush=True)
+        return POLL_S  # locked, or the disk is full: that may pass, and nobody else is watching
     if not leases:
         return None
     if any(dead_wood(lease, now=now, owner_alive=owners.alive(lease.id)) for lease in leases):

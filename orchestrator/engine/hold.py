@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orchestrator.core.lease import Lease
+from orchestrator.core.lease import Held, Lease
 from orchestrator.core.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.cloud_effects import Get, StartSlice, StopSlice
-from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, Shield, Sleep, Tell
+from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, ReadLease, Record, Shield, Sleep, Tell
 from orchestrator.engine.release import Released, release, send_delete
 from orchestrator.engine.tenure import PROVISION_S, RELEASE_S, Draft, Tenure, first_available, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
 
 STOP_S = 15 * 60.0
+NEARLY_S = 60.0
 
 
 class NeedsConsent(UserError):
@@ -62,7 +63,7 @@ async def up(wanted: Wanted, can: Capabilities) -> Brought:
 
 async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
     if wanted.existing is not None:
-        brought.action = await _revive(wanted.existing, wanted.recreate, can, brought)
+        brought.action = await _revive(wanted.existing, wanted, can, brought)
     if brought.lease is None:
         await first_available(wanted.drafts, can, brought.tenure)
         brought.action = brought.action or "created"
@@ -70,18 +71,21 @@ async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
     brought.tenure.lease = None  # from here on it is no longer this command's to end
 
 
-async def _revive(lease: Lease, recreate: bool, can: Capabilities, brought: Brought) -> str:
+async def _revive(lease: Lease, wanted: Wanted, can: Capabilities, brought: Brought) -> str:
     """Bring an existing lease to READY; or release what is left of it, so that a new one can be made."""
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
-    if view is not None and view.state is SliceState.READY and lease.hold_until is not None:
-        brought.lease = lease
-        return "already ready"
-    if view is not None and view.state in (SliceState.CREATING, SliceState.READY):
-        return await _wait_for(lease, brought)
-    if view is not None and view.state in (SliceState.STOPPED, SliceState.STOPPING):
-        brought.lease = await start(lease)
-        return "started"
-    if view is not None and not recreate:
+    expired = lease.hold_until is not None and await _hold_anew(lease, wanted.hold_s) is None
+    if view is not None and not expired:
+        if view.state is SliceState.READY and lease.hold_until is not None:
+            brought.lease = await ReadLease(lease.id)
+            return "already ready"
+        if view.state in (SliceState.CREATING, SliceState.READY):
+            return await _wait_for(lease, brought)
+        if view.state in (SliceState.STOPPED, SliceState.STOPPING):
+            await start(lease)
+            brought.lease = await ReadLease(lease.id)
+            return "started"
+    if view is not None and not wanted.recreate and not expired:
         raise NeedsConsent(
             f"{lease.handle} is {view.native_state}: it can only be deleted and made again",
             hint=f"`tpujob up {lease.handle} --yes` does that",
@@ -94,6 +98,18 @@ async def _revive(lease: Lease, recreate: bool, can: Capabilities, brought: Brou
         raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other one is made")
     await Shield(raised=False)
     return "recreated"
+
+
+async def _hold_anew(lease: Lease, hold_s: float) -> Lease | None:
+    """A hold that is over, or nearly, begins again, as far as the deadline allows; None when that is over too."""
+    now = await Now()
+    assert lease.hold_until is not None
+    if lease.hold_until - now >= NEARLY_S:
+        return lease
+    if lease.deadline - now < NEARLY_S:
+        return None
+    await Record(Held(lease.id, now, now + hold_s))
+    return await ReadLease(lease.id)
 
 
 async def _wait_for(lease: Lease, brought: Brought) -> str:

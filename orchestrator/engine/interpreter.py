@@ -51,7 +51,7 @@ class Interpreter:
     _ticket: int = 0
     _shielded: bool = False
     _received: list[int] = field(default_factory=list)
-    _pending: Interrupted | None = None
+    pending: Interrupted | None = None  # came under a shield, and nobody has unwound for it yet
     _crash: _CrashPoint | None = None
 
     def run(self, program: Program[T]) -> T:
@@ -74,8 +74,8 @@ class Interpreter:
             self._crash.before(effect)
         if isinstance(effect, Shield):
             self._shielded = effect.raised
-        if self._pending is not None and not self._shielded:
-            interrupted, self._pending = self._pending, None
+        if self.pending is not None and not self._shielded:
+            interrupted, self.pending = self.pending, None
             return None, interrupted
         try:
             if isinstance(effect, Shield):
@@ -128,7 +128,7 @@ class Interpreter:
         self._received.append(number)
         if not self._shielded:
             raise Interrupted(number)
-        self._pending = self._pending or Interrupted(number)
+        self.pending = self.pending or Interrupted(number)
         name = signal.Signals(number).name
         if len(self._received) >= 3:
             raise Abandoned

@@ -234,11 +234,27 @@ def _variables(
     return ours | ({"TPUJOB_EMULATED_CORES": str(emulation.cores)} if emulation else {})
 
 
+def _printable(path: Path) -> str:
+    return str(path).encode("utf-8", "replace").decode()
+
+
+def check_directories(spec: JobSpec, job_path: Path) -> None:
+    """What the job would ship is there. Raises JobSpecError with the line that names it."""
+    for field, value in ((("code",), spec.code), (("train", "data_dir"), spec.train.data_dir if spec.train else None)):
+        if value is not None:
+            _directory(spec, job_path, value, field)
+
+
 def new_run(spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path) -> tuple[Run, Attempt]:
     run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
+    job_text, directory_text = _printable(job_path), _printable(directory)
+    if directory_text != str(directory):
+        raise UserError(
+            f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
+        )
     described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
-    run = Run(run_id, str(spec.name), str(job_path), cloud, time.time(), str(directory), described)
+    run = Run(run_id, str(spec.name), job_text, cloud, time.time(), directory_text, described)
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 
 

@@ -30,8 +30,8 @@ async def recover(cloud: str, can: Capabilities, *, budget_s: float, spare: str 
     """Release what is overdue, the budget for each. Answers with every verdict, also those that are not proven."""
     results = []
     for lease, why in await overdue(cloud, spare=spare):
-        if not await Claim(lease.id):
-            continue  # another tpujob command is on it
+        if not await Claim(lease.id) and await Now() < lease.deadline:
+            continue  # another tpujob command is on it; past the deadline that does not count any more
         await Tell("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
         results.append(await release(lease, can, reason=why, budget_s=budget_s))
         await Disclaim(lease.id)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from orchestrator.core import absence
 from orchestrator.core.absence import Evidence, Verdict
+from orchestrator.core.attempt import AttemptEvent
 from orchestrator.core.lease import Down, Gone, Lease, LeaseEvent, NotAllowed, Settled
 from orchestrator.core.slices import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.engine.cloud_effects import Delete, Get, GetOperation, ListOperations, ListSlices
@@ -27,7 +28,7 @@ CREATE_VERBS = ("create", "createnode")
 async def send_delete(lease: Lease, *, reason: str) -> None:
     """Only the first step of a release, for many leases at once: no proof of one keeps the delete of the next waiting."""
     await Shield()
-    await _note(Down(lease.id, await Now(), reason))
+    await note(Down(lease.id, await Now(), reason))
     if lease.operation is not None:
         await _ask(Delete(lease.name))
 
@@ -45,14 +46,14 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
     """Drive the lease to proven absence, or say what is missing when the budget is over. Never raises CloudError."""
     await Shield()
     started = await Now()
-    await _note(Down(lease.id, started, reason))
+    await note(Down(lease.id, started, reason))
     lease = await _as_written(lease)
     teardown = _Teardown(lease)
     for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
         verdict = await teardown.one_pass(can)
         now = await Now()
         if verdict.gone:
-            await _note(Gone(lease.id, now, evidence="get 404, complete list without it, create settled"))
+            await note(Gone(lease.id, now, evidence="get 404, complete list without it, create settled"))
             return Released(lease, True, now, verdict, teardown.deletes_sent)
         if now - started >= budget_s:
             return Released(lease, False, now, verdict, teardown.deletes_sent)
@@ -88,7 +89,7 @@ class _Teardown:
         creates = await self._creates() if view is None else ()
         now = await Now()
         if view is None and not self.lease.settled and absence.settled(self.lease, creates, now, can) is None:
-            await _note(Settled(self.lease.id, now))
+            await note(Settled(self.lease.id, now))
         return absence.judge(self.lease, Evidence(view, listing, creates), now, can)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
@@ -156,7 +157,7 @@ async def _as_written(lease: Lease) -> Lease:
         return lease
 
 
-async def _note(event: LeaseEvent) -> None:
+async def note(event: LeaseEvent | AttemptEvent) -> None:
     """Record, but let no ledger trouble stop a deletion: the cloud is the truth about what exists."""
     try:
         await Record(event)

@@ -17,6 +17,7 @@ from orchestrator.core.slices import Capabilities, SliceState, WorkerAddress
 from orchestrator.engine import retry
 from orchestrator.engine.cloud_effects import Get, Workers
 from orchestrator.engine.effects import Claim, Disclaim, Now, ReadLease, Record, Shield, Tell
+from orchestrator.engine.release import note
 from orchestrator.engine.tenure import Draft, Tenure, first_available, keep, let_go
 from orchestrator.engine.worker_effects import Collect, Connect, Hangup, Meet, Push, StartPhase, StopPhase, Watch
 from orchestrator.errors import (
@@ -86,6 +87,15 @@ class Outcome:
     ended_at: float = 0.0
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     fleet: Fleet | None = None
+    _span: tuple[str, float] | None = None
+
+    async def enter(self, span: str | None) -> None:
+        """The span that was open ends now, and this one begins (None: none does)."""
+        now = await Now()
+        if self._span is not None:
+            name, began = self._span
+            self.spans[name] = self.spans.get(name, 0.0) + now - began
+        self._span = None if span is None else (span, now)
 
     @property
     def exit_code(self) -> int:
@@ -122,48 +132,63 @@ def _state_after(error: TpujobError) -> AttemptState:
 async def _end(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
     """Release before anything else: a person who pressed Ctrl-C wants the delete on the wire now."""
     await Shield()
+    await outcome.enter(None)
     borrowed = job.held is not None and outcome.lease is not None and outcome.lease.id == job.held.id
     if borrowed:
         await _give_back(outcome)
     elif outcome.error is None and job.keep_s is not None:
-        await keep(outcome.tenure, await Now() + job.keep_s)
-    else:
+        try:
+            await keep(outcome.tenure, await Now() + job.keep_s)
+        except TpujobError as error:
+            outcome.error, outcome.state = error, _state_after(error)
+    if not borrowed and outcome.tenure.kept_until is None:
         await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
     if outcome.fleet is not None:
         await Hangup(outcome.fleet)
+    await _write_down(job, outcome)
+
+
+async def _write_down(job: JobRun, outcome: Outcome) -> None:
+    """What became of the attempt. Trouble with the ledger is said, and changes neither result nor exit code."""
     outcome.spans["release"] = outcome.tenure.release_s
     outcome.ended_at = await Now()
+    if outcome.lease is None and outcome.tenure.released is not None:
+        outcome.lease = outcome.tenure.released.lease  # it never became READY, but it was there
+        await note(Leased(job.attempt.id, outcome.ended_at, outcome.lease.id))
     rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
     detail = outcome.error.message if outcome.error else ""
-    await Record(Ended(job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail))
+    await note(Ended(job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail))
     await Disclaim(job.attempt.id)
 
 
 async def _give_back(outcome: Outcome) -> None:
     """A slice that `up` brought stays, but without our job on it."""
     assert outcome.lease is not None
-    if outcome.fleet is not None and outcome.error is not None:
+    lost = isinstance(outcome.error, Vanished | Preempted)
+    if outcome.fleet is not None and outcome.error is not None and not lost:
         try:
             await StopPhase(outcome.fleet, STOP_GRACE_S)
         except RemoteError as error:
             await Tell("warning", f"the job may still be running on {outcome.lease.name.node}: {error.message}")
-    outcome.tenure.kept_until = outcome.lease.hold_until
+    outcome.lease = await ReadLease(outcome.lease.id)
+    if outcome.lease.state is LeaseState.READY and not lost:
+        outcome.tenure.kept_until = outcome.lease.hold_until
     await Disclaim(outcome.lease.id)
 
 
 async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
     began = await Now()
+    await outcome.enter("wait")
     lease = outcome.lease = await _obtain(job, can, outcome.tenure)
-    await Record(Leased(job.attempt.id, await Now(), lease.id))
     ready_at = await Now()
-    outcome.spans["wait"] = ready_at - began
+    await Record(Leased(job.attempt.id, ready_at, lease.id))
+    await outcome.enter("connect")
     spare_s = min(LAST_MINUTE_S, job.max_duration_s / 10)
     stop_at = min(lease.deadline, began + job.max_duration_s) - spare_s
 
     await Tell("connect", f"waiting for SSH on {lease.name.node}", passing=True)
     workers = await retry.until(ready_at + CONNECT_S, Workers(lease.name))
     outcome.fleet = await Connect(lease, workers, CONNECT_S)
-    outcome.spans["connect"] = await Now() - ready_at
     await _work(job, outcome, lease, workers, stop_at)
 
 
@@ -188,9 +213,9 @@ async def _work(
     fleet = outcome.fleet
     assert fleet is not None
     if job.bundle is not None:
-        began = await Now()
+        await outcome.enter("ship")
         shipped = await Push(fleet, job.bundle)
-        outcome.spans["ship"] = await Now() - began
+        await outcome.enter("connect")
         size = f"{job.bundle.size_bytes / 1000:,.0f} KB"
         there = "" if shipped else " (was there already)"
         await Tell(
@@ -200,14 +225,13 @@ async def _work(
     meeting_point = f"{meet.address}:{meet.free_port}"
     failure: TpujobError | None = None
     for phase in job.phases:
-        began = await Now()
-        await Record(Moved(job.attempt.id, began, phase.state))
+        await outcome.enter(phase.name)
+        await Record(Moved(job.attempt.id, await Now(), phase.state))
         await StartPhase(fleet, phase.request(lease, len(workers), meeting_point), job.sink)
         try:
             await _follow(lease, fleet, phase.name, stop_at)
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
-        outcome.spans[phase.name] = await Now() - began
         if failure is not None:
             break
     await _collect(job, fleet, outcome)
@@ -222,11 +246,10 @@ async def _work(
 
 
 async def _collect(job: JobRun, fleet: Fleet, outcome: Outcome) -> None:
-    began = await Now()
-    await Record(Moved(job.attempt.id, began, AttemptState.COLLECTING))
+    await outcome.enter("collect")
+    await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
     await Tell("collect", "bringing the artifacts home", passing=True)
     outcome.collected = await Collect(fleet, job.directory, job.artifacts, COLLECT_S)
-    outcome.spans["collect"] = await Now() - began
 
 
 async def _follow(lease: Lease, fleet: Fleet, phase: str, stop_at: float) -> None:

@@ -44,6 +44,8 @@ async def first_available(drafts: Sequence[Draft], can: Capabilities, tenure: Te
         began = await Now()
         try:
             tenure.lease = await acquire(draft, request, provision_s=PROVISION_S)
+        except NotAllowed as error:
+            raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
         except CapacityError as error:
             refused = error
             await let_go(tenure, can, "no capacity")

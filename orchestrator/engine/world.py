@@ -30,12 +30,13 @@ class RealWorld:
     lease_directory: Callable[[str], Path]
     start_guardian: Callable[[], object] | None  # None: the person wants none
     open_cloud: Callable[[], Cloud]
+    still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
     _cloud: Cloud | None = None
     _armed: bool = False
 
     @property
     def cloud(self) -> Cloud:
-        if self._cloud is None:
+        if self._cloud is None or not self.still_there():
             self._cloud = self.open_cloud()
         return self._cloud
 

@@ -26,7 +26,7 @@ from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownR
 # Each brings the ledger from the version of its place in this list to the next; what is released never changes.
 MIGRATIONS = ("schema.sql",)
 SCHEMA_VERSION = len(MIGRATIONS)
-BUSY_TIMEOUT_S = 10.0
+BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
 _NAME_COLUMNS = ("project", "zone", "node")
 _LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)

@@ -1,12 +1,17 @@
 """The whole life, with the real CLI, the real emulator and real SSH."""
 
 import json
+import os
+import shlex
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator.emulator import control
 from tests.cli_fixture import Cli, press, wait_for
 
 HELLO = """
@@ -206,3 +211,124 @@ def test_without_a_home_for_state_nothing_is_created(cli: Cli, tmp_path: Path) -
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     done = cli("up", env={"TPUJOB_STATE_DIR": str(tmp_path / "link")})
     assert done.returncode == 64 and "hint: " in done.stderr
+
+
+def test_down_without_a_name_leaves_the_slice_of_a_running_job_alone(cli: Cli) -> None:
+    process = cli.start("run", cli.job(SLEEP))
+    cli.until("started", process)
+    down = cli("down")
+    assert down.returncode == 0 and "nothing to release; sleep runs on tpujob-" in down.stdout
+    assert len(cli.alive()) == 1
+    assert "is the slice of a running job" in cli("up", "sleep").stderr
+    assert cli("down", "sleep").returncode == 0
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == 71 and "another tpujob command" in err and "absent (checked" in out
+    assert cli.alive() == []
+
+
+def test_a_name_that_never_was_is_a_mistake_but_one_that_is_gone_is_not(cli: Cli) -> None:
+    assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
+    typo = cli("down", "alcie")
+    assert typo.returncode == 64 and "alive: alice" in typo.stderr
+    assert cli("down", "alice").returncode == 0
+    assert cli("down", "alice").returncode == 0
+
+
+def test_a_run_survives_a_restart_of_the_emulator_and_still_releases_on_ctrl_c(cli: Cli) -> None:
+    process = cli.start("run", cli.job(SLEEP))
+    cli.until("started", process)
+    endpoint = control.running(cli.emulator_directory)
+    assert endpoint is not None
+    os.kill(endpoint.pid, signal.SIGKILL)
+    wait_for(lambda: control.running(cli.emulator_directory) is None)
+    press(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "absent (checked" in out and cli.alive() == []
+
+
+def test_a_job_may_end_with_2_which_is_not_a_mistake_on_the_command_line(cli: Cli) -> None:
+    assert cli("run", cli.job("tpu: {zone: us-central1-a}\ncommand: exit 2\n")).returncode == 2
+
+
+def test_a_letter_that_stdout_cannot_show_silences_nothing(cli: Cli) -> None:
+    job = cli.job("tpu: {zone: us-central1-a}\ncommand: 'echo grüß; echo after'\n")
+    done = cli("run", job, env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and "worker0 | gr\\xfc\\xdf" in done.stdout and "released " in done.stdout
+
+
+@pytest.mark.parametrize("stream", [">&-", "2>&-", ">/dev/full", "2>/dev/full"])
+def test_streams_that_cannot_be_written_end_no_run(cli: Cli, stream: str) -> None:
+    if "full" in stream and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    words = f"{shlex.quote(sys.executable)} -m orchestrator.cli run {cli.job(HELLO)} {stream}"
+    done = subprocess.run(  # noqa: PLW1510
+        ["bash", "-c", words],
+        cwd=cli.directory,
+        env={**os.environ, **cli.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert cli.alive() == [] and cli.only_run()["state"] == "succeeded"
+
+
+def test_ctrl_c_while_an_old_teardown_is_finished_starts_nothing_new(cli: Cli) -> None:
+    cli("run", cli.job(HELLO), env={"TPUJOB_CRASH_AT": "StartPhase:1:after"})
+    cli.settings(delete_s=2)
+    process = cli.start("run", cli.job(HELLO))
+    assert process.stderr is not None
+    assert any(line.startswith("recover ") for line in process.stderr)
+    press(process)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and cli.lived() == 1
+
+
+def test_what_is_in_use_is_not_stopped(cli: Cli) -> None:
+    process = cli.start("run", cli.job(SLEEP))
+    cli.until("started", process)
+    stop = cli("stop", "sleep")
+    assert stop.returncode == 64 and "in use" in stop.stderr
+    press(process)
+    process.communicate(timeout=30)
+
+
+def test_ssh_to_a_stopped_slice_says_what_to_do(cli: Cli) -> None:
+    assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
+    assert cli("stop", "alice").returncode == 0
+    refused = cli("ssh", "alice")
+    assert (
+        refused.returncode == 64
+        and "alice is STOPPED" in refused.stderr
+        and "hint: `tpujob up alice`" in refused.stderr
+    )
+    assert cli("down", "alice").returncode == 0
+
+
+def test_options_that_an_existing_slice_does_not_have_are_not_passed_over(cli: Cli) -> None:
+    assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
+    for words in (["--spot"], ["--runtime", "other"], ["--accelerator", "v5litepod-4"]):
+        refused = cli("up", "alice", *words)
+        assert refused.returncode == 64 and "alice exists with" in refused.stderr
+    assert cli("down", "alice").returncode == 0
+
+
+def test_a_missing_code_directory_is_named_by_its_line_in_plan_and_run(cli: Cli) -> None:
+    job = cli.job("tpu: {zone: us-central1-a}\ncommand: ls\ncode: nowhere\n")
+    for command in ("plan", "run"):
+        done = cli(command, job)
+        assert done.returncode == 64 and done.stderr.startswith("job.yaml:3: code: nowhere is not a directory")
+    assert not (cli.directory / "runs").exists() and not list((cli.directory / "state").glob("leases/*"))
+
+
+def test_runs_that_is_a_file_is_the_persons_mistake(cli: Cli) -> None:
+    (cli.directory / "runs").write_text("")
+    done = cli("run", cli.job(HELLO))
+    assert done.returncode == 64 and "cannot be made" in done.stderr
+
+
+def test_logs_of_a_run_that_was_killed_end(cli: Cli) -> None:
+    cli("run", cli.job(HELLO), env={"TPUJOB_CRASH_AT": "Collect:1:before"})
+    assert "worker 0 of 1" in cli("logs", "hello", "-f").stdout

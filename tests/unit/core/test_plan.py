@@ -24,6 +24,16 @@ def test_without_a_place_the_default_zone_is_taken_else_every_zone_that_offers_i
     assert len(zones(Wish("v6e-8"))) > 5
 
 
+def test_without_a_place_the_cheapest_zone_comes_first_and_an_unknown_price_last() -> None:
+    prices = [candidate.usd_per_hour for candidate in make(Wish("v6e-8")).candidates]
+    known = [price for price in prices if price is not None]
+    assert (
+        known == sorted(known)
+        and len(known) < len(prices)
+        and prices[len(known) :] == [None] * (len(prices) - len(known))
+    )
+
+
 def test_a_zone_that_does_not_offer_the_type_is_dropped_with_a_reason() -> None:
     plan = make(Wish("v5litepod-8", ("us-central1-b", "us-central1-a")))
     assert [(dropped.zone, dropped.why) for dropped in plan.dropped] == [

@@ -145,3 +145,30 @@ def test_a_handle_that_up_is_about_to_adopt_is_spared_by_recovery(world: Virtual
     world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
     assert world.drive(recover("emulated", CAN, budget_s=600, spare="alice")) == []
     assert len(world.drive(recover("emulated", CAN, budget_s=600, spare="bob"))) == 1
+
+
+def test_up_of_a_slice_whose_hold_ran_out_holds_it_anew(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.time += 4000
+    brought = bring(world, lease, n=1)
+    assert brought.action == "already ready" and brought.lease is not None
+    assert brought.lease.hold_until == pytest.approx(world.time + 3600, abs=5)
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
+
+
+def test_up_of_a_slice_past_its_deadline_makes_a_new_one(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.time = lease.deadline + 10
+    brought = bring(world, lease, n=1)
+    assert brought.action == "recreated" and brought.lease is not None and brought.lease.id != lease.id
+    assert set(world.cloud.nodes) == {brought.lease.name.node}
+
+
+def test_past_the_deadline_not_even_a_living_claim_protects(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = held(world)
+    world.time = lease.deadline + 1
+    monkeypatch.setattr(world.owners, "claim", lambda _: False)  # a process that was stopped, not ended
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
+    assert released.gone

@@ -12,6 +12,7 @@ from orchestrator.core.lease import Down, LeaseState, Purpose
 from orchestrator.engine.hold import Wanted, up
 from orchestrator.engine.run import JobRun, Outcome, run_job
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Vanished
+from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
 
@@ -146,3 +147,55 @@ def test_a_bug_of_ours_releases_the_slice_too(world: VirtualWorld, monkeypatch: 
     outcome = run(world)
     assert outcome.exit_code == 70 and outcome.error is not None and "a bug in tpujob" in outcome.error.message
     assert world.cloud.nodes == {}
+
+
+def test_a_down_between_intent_and_create_is_no_bug_of_ours(world: VirtualWorld) -> None:
+    def say_down(world: VirtualWorld) -> None:
+        if world.effects[-1] == "Arm":
+            (lease,) = world.ledger.open_leases()
+            world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+
+    outcome = run(world, between=say_down)
+    assert isinstance(outcome.error, Vanished) and world.cloud.nodes == {}
+
+
+def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: VirtualWorld) -> None:
+    held = world.drive(
+        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+    ).lease
+    assert held is not None
+
+    def say_down(world: VirtualWorld) -> None:
+        world.ledger.record(Down(held.id, world.time, "tpujob down"))
+
+    outcome = run(world, job(world, held=held), between=while_running(say_down))
+    assert outcome.exit_code == 71 and outcome.tenure.kept_until is None
+    assert world.fleet.stopped == 0, "there is nobody left to stop"
+
+
+def test_trouble_with_the_ledger_at_the_end_changes_neither_result_nor_code(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = world.ledger.record
+
+    def broken(*events: object) -> None:
+        if type(events[0]).__name__ == "Ended":
+            raise LedgerUnavailable("disk full")
+        record(*events)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.ledger, "record", broken)
+    outcome = run(world)
+    assert outcome.exit_code == 0 and outcome.state is AttemptState.SUCCEEDED
+
+
+def test_an_interrupted_run_says_where_its_time_went(world: VirtualWorld) -> None:
+    outcome = world.drive(run_job(job(world), CAN), interrupt_at=world_effect_of(world, "Watch"))
+    assert outcome.spans["wait"] >= 60 and "main" in outcome.spans
+    assert sum(outcome.spans.values()) == pytest.approx(outcome.ended_at - outcome.started_at, abs=1)
+
+
+def world_effect_of(world: VirtualWorld, name: str) -> int:
+    (world.ledger.path.parent / "other").mkdir()
+    other = VirtualWorld(world.ledger.path.parent / "other")
+    other.drive(run_job(job(other), CAN))
+    return other.effects.index(name) + 3
