@@ -48,6 +48,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_hear_signals,  # noqa: PLW1509 - it only resets two signals
         )
 
     def job(self, text: str, name: str = "job.yaml") -> str:
@@ -83,6 +84,12 @@ class Cli:
             if what in line:
                 return
         raise AssertionError(f"{what!r} never came: {process.stderr.read() if process.stderr else ''}")
+
+
+def _hear_signals() -> None:
+    """Tests may run under nohup or in the background, where SIGHUP and SIGINT are ignored, and children inherit that."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def sandbox(directory: Path) -> dict[str, str]:

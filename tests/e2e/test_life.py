@@ -1,5 +1,6 @@
 """The whole life, with the real CLI, the real emulator and real SSH."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -177,8 +178,8 @@ def test_code_and_environment_travel_and_secrets_stay_off_the_disk(cli: Cli) -> 
     done = cli("run", cli.job(job), env={"MY_TOKEN": "s3cr3t-s3cr3t"})
     assert "the secret has 13 letters" in done.stdout, done.stderr
     for path in cli.directory.rglob("*"):
-        if path.is_file():
-            assert b"s3cr3t-s3cr3t" not in path.read_bytes(), path
+        with contextlib.suppress(FileNotFoundError):  # of the deleted VM, whose files go in the background
+            assert not path.is_file() or b"s3cr3t-s3cr3t" not in path.read_bytes(), path
 
 
 def test_a_kept_slice_serves_the_next_run(cli: Cli) -> None:
