@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -11,7 +12,7 @@ from orchestrator.cli.options import Json
 app = typer.Typer(help="The embedded Cloud TPU: start, stop, look at it.", no_args_is_help=True, rich_markup_mode=None)
 
 
-def _directory() -> Any:
+def _directory() -> Path:
     import os
 
     from orchestrator import settings

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.core.job import JobSpec
     from orchestrator.core.lease import Lease
     from orchestrator.core.plan import Plan
-    from orchestrator.engine.run import Outcome
+    from orchestrator.engine.job_run import Outcome
 
 
 def run(

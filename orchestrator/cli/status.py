@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Json, Project
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.core.lease import Lease
 
 
 def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> None:
@@ -30,7 +34,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     raise Done(session.exit_code())
 
 
-def _row(session: Any, lease: Any) -> dict[str, Any]:
+def _row(session: Session, lease: Lease) -> dict[str, Any]:
     from orchestrator.engine.cloud_effects import Get
     from orchestrator.engine.retry import until
     from orchestrator.errors import CloudError

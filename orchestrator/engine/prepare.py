@@ -18,7 +18,7 @@ from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.lease import Lease, LeaseState, Purpose
 from orchestrator.core.plan import Plan, Wish
 from orchestrator.core.slices import SliceName, SliceRequest
-from orchestrator.engine.run import JobRun, Phase
+from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.engine.tenure import PROVISION_S, Draft
 from orchestrator.engine.world import LOGIN_USER
 from orchestrator.errors import JobSpecError, UserError

@@ -6,19 +6,17 @@ becomes its outcome; then the lease is released all the same, and the release's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run
+from orchestrator.core.attempt import AttemptState, Began, Ended, Leased, Moved
 from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.core.slices import Capabilities, SliceState, WorkerAddress
 from orchestrator.engine import retry
 from orchestrator.engine.cloud_effects import Get, Workers
 from orchestrator.engine.effects import Claim, Disclaim, Now, ReadLease, Record, Shield, Tell
+from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.release import note
-from orchestrator.engine.tenure import Draft, Tenure, first_available, keep, let_go
+from orchestrator.engine.tenure import Tenure, first_available, keep, let_go
 from orchestrator.engine.worker_effects import Collect, Connect, Hangup, Meet, Push, StartPhase, StopPhase, Watch
 from orchestrator.errors import (
     ArtifactError,
@@ -28,15 +26,12 @@ from orchestrator.errors import (
     PayloadFailed,
     Preempted,
     RemoteError,
-    TeardownUnproven,
     TpujobError,
     Vanished,
 )
 
 if TYPE_CHECKING:
-    from orchestrator.remote.bundle import Bundle
-    from orchestrator.remote.collect import CollectResult
-    from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest
+    from orchestrator.remote.fleet import Fleet, FleetStatus
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
 COLLECT_S = 30 * 60.0
@@ -45,63 +40,6 @@ WATCH_S = 2.0
 LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
 SILENT_S = 600.0  # a worker that cannot be reached for so long is lost
 LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and save what it made
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One supervised script on every worker. `request` builds it once the workers are known."""
-
-    name: str
-    state: AttemptState
-    request: Callable[[Lease, int, str], StartRequest]  # of the lease, the number of workers, where they can meet
-
-
-@dataclass(frozen=True, slots=True)
-class JobRun:
-    """Everything `run_job` needs, decided beforehand."""
-
-    run: Run
-    attempt: Attempt
-    drafts: tuple[Draft, ...]  # candidates in order, names already chosen
-    held: Lease | None  # a slice that `up` brought and that fits
-    bundle: Bundle | None
-    phases: tuple[Phase, ...]
-    artifacts: tuple[str, ...]
-    directory: Path
-    sink: Callable[[int, bytes], None]
-    max_duration_s: float
-    keep_s: float | None = None  # hold the slice for so long after the run
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a run. `error` is None on success."""
-
-    run: Run
-    state: AttemptState = AttemptState.PENDING
-    error: TpujobError | None = None
-    lease: Lease | None = None  # the one that the job ran on
-    tenure: Tenure = field(default_factory=Tenure)
-    collected: CollectResult | None = None
-    started_at: float = 0.0
-    ended_at: float = 0.0
-    spans: dict[str, float] = field(default_factory=dict)  # seconds
-    fleet: Fleet | None = None
-    _span: tuple[str, float] | None = None
-
-    async def enter(self, span: str | None) -> None:
-        """The span that was open ends now, and this one begins (None: none does)."""
-        now = await Now()
-        if self._span is not None:
-            name, began = self._span
-            self.spans[name] = self.spans.get(name, 0.0) + now - began
-        self._span = None if span is None else (span, now)
-
-    @property
-    def exit_code(self) -> int:
-        if self.tenure.unproven:
-            return TeardownUnproven.exit_code
-        return self.error.exit_code if self.error else 0
 
 
 async def run_job(job: JobRun, can: Capabilities) -> Outcome:

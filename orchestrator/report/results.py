@@ -17,7 +17,7 @@ from orchestrator.report.times import day_clock
 from orchestrator.report.words import usd_so_far
 
 if TYPE_CHECKING:
-    from orchestrator.engine.run import Outcome
+    from orchestrator.engine.job_run import Outcome
 
 MAX_METRICS_BYTES = 1 << 20
 

@@ -16,8 +16,8 @@ from orchestrator.core.plan import Plan
 from orchestrator.report.times import clock, day_clock
 
 if TYPE_CHECKING:
+    from orchestrator.engine.job_run import Outcome
     from orchestrator.engine.release import Released
-    from orchestrator.engine.run import Outcome
 
 SPAN_WORDS = {
     "wait": "waiting for the VM",

@@ -10,7 +10,8 @@ import pytest
 from orchestrator.core.attempt import AttemptState
 from orchestrator.core.lease import Down, LeaseState, Purpose
 from orchestrator.engine.hold import Wanted, up
-from orchestrator.engine.run import JobRun, Outcome, run_job
+from orchestrator.engine.job_run import JobRun, Outcome
+from orchestrator.engine.run import run_job
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Vanished
 from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request

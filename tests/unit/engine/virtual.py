@@ -23,7 +23,7 @@ from orchestrator.core.slices import (
     WorkerAddress,
 )
 from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
-from orchestrator.engine.run import JobRun, Phase
+from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted
 from orchestrator.ledger.ledger import Ledger
 

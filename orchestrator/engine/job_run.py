@@ -1,0 +1,76 @@
+"""What a run is made of before it starts, and what has become of it when it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease import Lease
+from orchestrator.engine.effects import Now
+from orchestrator.engine.tenure import Draft, Tenure
+from orchestrator.errors import TeardownUnproven, TpujobError
+
+if TYPE_CHECKING:
+    from orchestrator.remote.bundle import Bundle
+    from orchestrator.remote.collect import CollectResult
+    from orchestrator.remote.fleet import Fleet, StartRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One supervised script on every worker. `request` builds it once the workers are known."""
+
+    name: str
+    state: AttemptState
+    request: Callable[[Lease, int, str], StartRequest]  # of the lease, the number of workers, where they can meet
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """Everything `run_job` needs, decided beforehand."""
+
+    run: Run
+    attempt: Attempt
+    drafts: tuple[Draft, ...]  # candidates in order, names already chosen
+    held: Lease | None  # a slice that `up` brought and that fits
+    bundle: Bundle | None
+    phases: tuple[Phase, ...]
+    artifacts: tuple[str, ...]
+    directory: Path
+    sink: Callable[[int, bytes], None]
+    max_duration_s: float
+    keep_s: float | None = None  # hold the slice for so long after the run
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a run. `error` is None on success."""
+
+    run: Run
+    state: AttemptState = AttemptState.PENDING
+    error: TpujobError | None = None
+    lease: Lease | None = None  # the one that the job ran on
+    tenure: Tenure = field(default_factory=Tenure)
+    collected: CollectResult | None = None
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    spans: dict[str, float] = field(default_factory=dict)  # seconds
+    fleet: Fleet | None = None
+    _span: tuple[str, float] | None = None
+
+    async def enter(self, span: str | None) -> None:
+        """The span that was open ends now, and this one begins (None: none does)."""
+        now = await Now()
+        if self._span is not None:
+            name, began = self._span
+            self.spans[name] = self.spans.get(name, 0.0) + now - began
+        self._span = None if span is None else (span, now)
+
+    @property
+    def exit_code(self) -> int:
+        if self.tenure.unproven:
+            return TeardownUnproven.exit_code
+        return self.error.exit_code if self.error else 0
