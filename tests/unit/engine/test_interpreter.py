@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -48,6 +49,18 @@ class Signal(Effect[None]):
     def perform(self, world: World) -> None:
         os.kill(os.getpid(), self.number)
         time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Whoever runs the tests in the background has SIGINT ignored, and the interpreter leaves ignored signals alone."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
