@@ -12,8 +12,8 @@ help:  ## this list
 install:  ## everything for working on tpujob, into the current environment (with torch: about 7.5 GB)
 	$(PYTHON) -m pip install -e '.[local,dev]'
 
-test:  ## the whole suite
-	$(PYTHON) -m pytest
+test:  ## the whole suite, one test after the other; side by side with `make test JOBS=2`
+	$(PYTHON) -m pytest $(if $(JOBS),-n $(JOBS))
 
 test-fast:  ## the unit tests alone
 	$(PYTHON) -m pytest tests/unit
@@ -33,7 +33,7 @@ docs:  ## write again what is generated: docs/cli.md, the job file's tables and 
 	$(PYTHON) docs/cli_reference.py
 	$(PYTHON) docs/job_reference.py
 
-bench:  ## measure, as described in bench/
+bench:  ## measure again what bench/RESULTS.md says: some minutes, on a quiet machine
 	@set -e; for script in $(sort $(wildcard bench/*.py)); do echo "== $$script"; $(PYTHON) $$script; done
 
 clean:  ## caches and build leftovers; neither runs/ nor any state of tpujob
