@@ -71,7 +71,8 @@ def _artifact_words(outcome: Outcome) -> str:
     collected = outcome.collected
     if collected is None or not collected.files:
         return ""
-    return f"{len(collected.files)} artifacts, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
+    count = len(collected.files)
+    return f"{count} artifact{'s' if count > 1 else ''}, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
 
 
 def report(ledger: Ledger, run: Run, attempt: Attempt) -> dict[str, Any]:
