@@ -104,10 +104,7 @@ async def _give_back(outcome: Outcome) -> None:
     assert outcome.lease is not None
     lost = isinstance(outcome.error, Vanished | Preempted)
     if outcome.fleet is not None and outcome.error is not None and not lost:
-        try:
-            await StopPhase(outcome.fleet, STOP_GRACE_S)
-        except RemoteError as error:
-            await Tell("warning", f"the job may still be running on {outcome.lease.name.node}: {error.message}")
+        await _stop(outcome.fleet, outcome.lease)
     outcome.lease = await ReadLease(outcome.lease.id)
     if outcome.lease.state is LeaseState.READY and not lost:
         outcome.tenure.kept_until = outcome.lease.hold_until
@@ -196,13 +193,13 @@ async def _follow(lease: Lease, fleet: Fleet, phase: str, stop_at: float) -> Non
     while True:
         status = await Watch(fleet, WATCH_S)
         if status.failed:
-            await StopPhase(fleet, STOP_GRACE_S)
+            await _stop(fleet, lease)
             raise _payload_failed(status, phase)
         if status.all_succeeded:
             return
         now = await Now()
         if now >= stop_at:
-            await StopPhase(fleet, STOP_GRACE_S)
+            await _stop(fleet, lease)
             raise DeadlineExceeded(
                 "the job reached limits.max_duration and was stopped", hint="raise limits.max_duration"
             )
@@ -214,6 +211,14 @@ async def _follow(lease: Lease, fleet: Fleet, phase: str, stop_at: float) -> Non
             raise RemoteError(
                 f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it"
             )
+
+
+async def _stop(fleet: Fleet, lease: Lease) -> None:
+    """A worker that cannot be told to stop must not hide why it should."""
+    try:
+        await StopPhase(fleet, STOP_GRACE_S)
+    except RemoteError as error:
+        await Tell("warning", f"the job may still be running on {lease.name.node}: {error.message}")
 
 
 async def _still_ours(lease: Lease) -> None:

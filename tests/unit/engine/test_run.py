@@ -12,7 +12,7 @@ from orchestrator.core.lease import Down, LeaseState, Purpose
 from orchestrator.engine.hold import Wanted, up
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.run import run_job
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Vanished
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Unreachable, Vanished
 from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
@@ -200,3 +200,16 @@ def world_effect_of(world: VirtualWorld, name: str) -> int:
     other = VirtualWorld(world.ledger.path.parent / "other")
     other.drive(run_job(job(other), CAN))
     return other.effects.index(name) + 3
+
+
+def test_a_worker_that_cannot_be_told_to_stop_does_not_hide_the_jobs_own_code(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(grace_s: float) -> None:
+        raise Unreachable("worker1: the connection was cut")
+
+    monkeypatch.setattr(world.fleet, "stop", unreachable)
+    world.fleet.rc = 7
+    outcome = run(world)
+    assert outcome.exit_code == 7 and world.cloud.nodes == {}
+    assert any("may still be running" in line for line in world.told)
