@@ -70,12 +70,12 @@ def operation(said: Mapping[str, Any]) -> Operation:
     )
 
 
-def worker_addresses(node: Any, attributes: Sequence[Any], *, emulated: bool) -> tuple[WorkerAddress, ...]:
+def worker_addresses(node: Any, entries: Sequence[Any], *, emulated: bool) -> tuple[WorkerAddress, ...]:
     """Endpoints are in worker order. Published attributes count only when there is one set for each worker."""
     hosts = _hosts(node)
     if not hosts or not all(hosts):
         raise CloudUnavailable(f"{node.name.rpartition('/')[2]} has no addresses yet")
-    published = [_items(entry) for entry in attributes] if len(attributes) == len(hosts) else [{} for _ in hosts]
+    published = [attributes(entry) for entry in entries] if len(entries) == len(hosts) else [{} for _ in hosts]
     return tuple(_worker(index, host, published[index], emulated) for index, host in enumerate(hosts))
 
 
@@ -92,7 +92,8 @@ def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool)
     return WorkerAddress(index, host, int(port), host_key)
 
 
-def _items(entry: Any) -> dict[str, str]:
+def attributes(entry: Any) -> dict[str, str]:
+    """One worker's guest attributes, by `namespace/key`."""
     return {f"{item.namespace}/{item.key}": item.value for item in entry.query_value.items}
 
 

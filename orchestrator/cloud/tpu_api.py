@@ -13,6 +13,8 @@ from typing import Any
 from orchestrator.cloud import reading, translate
 from orchestrator.cloud.translate import NotFound
 from orchestrator.core import names
+from orchestrator.core.pace import EMULATED_SPEED
+from orchestrator.core.pace import GOOGLE as GOOGLE_PACE
 from orchestrator.core.slices import (
     Capabilities,
     Listing,
@@ -42,7 +44,9 @@ class TpuApi:
         create_timeout_s: float = 30.0,
         visible_within_s: float | None = None,
         settles_within_s: float | None = None,
+        speed: float | None = None,
     ) -> None:
+        """`speed` is how many times faster than on Google Cloud claims are judged; the emulated cloud's default is 30."""
         from orchestrator.cloud import wire
 
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
@@ -56,6 +60,7 @@ class TpuApi:
             preempt_action="tombstone",
             visible_within_s=_either(visible_within_s, 2.0 if emulated else 300.0),
             settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
+            pace=GOOGLE_PACE.scaled(_either(speed, EMULATED_SPEED if emulated else 1.0)),
         )
         self._timeout_s, self._create_timeout_s = timeout_s, create_timeout_s
         self._host = self.endpoint.partition("://")[2]
@@ -90,6 +95,13 @@ class TpuApi:
         except NotFound as error:
             raise _vanished(name, error) from error
 
+    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        request = {"node": {"name": _path(name), "labels": dict(labels)}, "update_mask": {"paths": ["labels"]}}
+        try:
+            return reading.operation(self._json(self._client.update_node, request))
+        except NotFound as error:
+            raise _vanished(name, error) from error
+
     # -- questions ------------------------------------------------------------------------------------------------
 
     def get(self, name: SliceName) -> SliceView | None:
@@ -115,7 +127,20 @@ class TpuApi:
             return str(page.next_page_token)
 
         _every_page(fetch)
-        return Listing(tuple(rows.values()), tuple(dict.fromkeys(unreachable)))
+        return Listing(tuple(rows.values()), tuple(dict.fromkeys(unreachable)), self._door.server_now())
+
+    def zones(self, project: str) -> Listing[str]:
+        if problem := names.project_problem(project):
+            raise BadRequest(f"{project!r} {problem}")
+        rows: dict[str, None] = {}
+
+        def fetch(token: str) -> str:
+            said = self._json(self._client.list_locations, {"name": f"projects/{project}", "page_token": token})
+            rows.update(dict.fromkeys(str(row.get("locationId", "")) for row in _dicts(said, "locations")))
+            return str(said.get("nextPageToken", ""))
+
+        _every_page(fetch)
+        return Listing(tuple(zone for zone in rows if names.zone_problem(zone) is None))
 
     def operation(self, name: str) -> Operation | None:
         try:
@@ -145,6 +170,9 @@ class TpuApi:
         except NotFound as error:
             raise _vanished(name, error) from error
         return reading.worker_addresses(node, self._guest_attributes(name), emulated=self.emulated)
+
+    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+        return tuple(reading.attributes(entry) for entry in self._guest_attributes(name))
 
     def _guest_attributes(self, name: SliceName) -> tuple[Any, ...]:
         """Nothing where the node publishes nothing or we may not read it: then there is no host key, and `remote` says so."""

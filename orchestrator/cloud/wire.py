@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import requests
@@ -49,8 +50,9 @@ class Door(HTTPAdapter):
         cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        self._seen.reply = {}
+        self._seen.reply, self._seen.date = {}, None
         reply = super().send(request, stream, timeout, verify, cert, proxies)
+        self._seen.date = reply.headers.get("Date")
         text = reply.content.decode("utf-8", "replace")
         if reply.status_code >= 300:
             error = translate.http_error(
@@ -70,6 +72,13 @@ class Door(HTTPAdapter):
         """The JSON that the latest call of this thread was answered with."""
         reply: dict[str, Any] = self._seen.reply
         return reply
+
+    def server_now(self) -> float | None:
+        """The server's clock in the latest reply to this thread, unix seconds; None when it did not say."""
+        try:
+            return parsedate_to_datetime(self._seen.date).timestamp()
+        except (TypeError, ValueError):
+            return None
 
     def _object(self, text: str) -> dict[str, Any]:
         try:

@@ -19,6 +19,15 @@ class LeaseState(StrEnum):
     READY = "ready"  # the slice was seen READY; its create has settled
     DOWN = "down"  # to be deleted; stays here, whatever happens, until absence is proven
     GONE = "gone"  # absence proven
+    FORGOTTEN = "forgotten"  # a person took the obligation over: proven by nobody, never called gone
+
+
+class Mode(StrEnum):
+    """Who has the claim, as the label `tpujob-mode` says it to the switch on the VM and to sweepers."""
+
+    RUN = "run"  # the process that made the slice, while it shows signs of life
+    HOLD = "hold"  # a person, until `hold_until`
+    DETACHED = "detached"  # the job on the VM, until it ends
 
 
 class Purpose(StrEnum):
@@ -44,6 +53,7 @@ class Lease:
     usd_per_hour: float | None = None
     state: LeaseState = LeaseState.INTENT
     hold_until: float | None = None
+    detached_at: float | None = None  # since then the job on the VM has the claim, and no process here
     sent_at: float | None = None  # the last create call left no earlier than this (written before it leaves)
     sends: int = 0  # create calls that may have had, or may yet have, an effect
     operation: str | None = None  # the create's operation, once the API told us
@@ -55,7 +65,18 @@ class Lease:
 
     @property
     def open(self) -> bool:
-        return self.state is not LeaseState.GONE
+        return self.state not in (LeaseState.GONE, LeaseState.FORGOTTEN)
+
+    @property
+    def mode(self) -> Mode:
+        if self.detached_at is not None:
+            return Mode.DETACHED
+        return Mode.HOLD if self.purpose is Purpose.HOLD else Mode.RUN
+
+    @property
+    def ends_at(self) -> float:
+        """When its claim ends at the latest, as far as anybody knows now."""
+        return self.deadline if self.hold_until is None else min(self.hold_until, self.deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +132,23 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Detached:
+    """The claim passed from this process to the job on the VM, and the switch there said that it knows."""
+
+    lease_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """A person moved the end. What was held is held until the new one."""
+
+    lease_id: str
+    at: float
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
 class Down:
     lease_id: str
     at: float
@@ -124,7 +162,16 @@ class Gone:
     evidence: str
 
 
-LeaseEvent = Intent | Sent | Refused | Created | Settled | Ready | Held | Down | Gone
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A person says: I looked, it is not there (or not ours to care for). Nothing is proven."""
+
+    lease_id: str
+    at: float
+    why: str
+
+
+LeaseEvent = Intent | Sent | Refused | Created | Settled | Ready | Held | Detached | Extended | Down | Gone | Forgotten
 
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`), Sent and Settled are notes on the way.
 _ALLOWED: dict[type, frozenset[LeaseState]] = {
@@ -134,8 +181,11 @@ _ALLOWED: dict[type, frozenset[LeaseState]] = {
     Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
     Held: frozenset({LeaseState.READY}),
+    Detached: frozenset({LeaseState.READY}),
+    Extended: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
     Down: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Gone: frozenset({LeaseState.DOWN}),
+    Forgotten: frozenset({LeaseState.DOWN}),
 }
 
 
@@ -167,12 +217,18 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=lease.ready_at or at)
         case Held(until=until):
             return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline))
+        case Detached(at=at):
+            return replace(lease, detached_at=at)
+        case Extended(deadline=deadline):
+            return replace(lease, deadline=deadline, hold_until=None if lease.hold_until is None else deadline)
         case Down(at=at, reason=reason):
             if lease.state is LeaseState.DOWN:
                 return lease
             return replace(lease, state=LeaseState.DOWN, down_at=at, reason=reason)
         case Gone(at=at):
             return replace(lease, state=LeaseState.GONE, gone_at=at)
+        case Forgotten(at=at, why=why):
+            return replace(lease, state=LeaseState.FORGOTTEN, gone_at=at, reason=why)
     raise AssertionError(f"no transition for {event!r}")
 
 
@@ -185,6 +241,8 @@ def dead_wood(lease: Lease, *, now: float, owner_alive: bool) -> str | None:
     if now >= lease.deadline:
         return "it reached its deadline"
     if owner_alive:
+        return None
+    if lease.state is LeaseState.READY and lease.detached_at is not None:
         return None
     if lease.state is LeaseState.READY and lease.hold_until is not None:
         return None if now < lease.hold_until else "the time it was to be kept is over"

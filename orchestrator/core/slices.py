@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
+from orchestrator.core.pace import GOOGLE, Pace
 from orchestrator.errors import CloudError
 
 T = TypeVar("T")
@@ -95,6 +96,7 @@ class Listing(Generic[T]):
 
     rows: tuple[T, ...]
     unreachable: tuple[str, ...] = ()
+    server_now: float | None = None  # unix seconds by the server's clock when it answered; None: it did not say
 
     @property
     def complete(self) -> bool:
@@ -113,6 +115,7 @@ class Capabilities:
     preempt_action: str  # "tombstone" or "delete"
     visible_within_s: float  # a create the API received is visible to get and list within this time
     settles_within_s: float  # a create whose operation is unknown cannot bring anything to life later than this
+    pace: Pace = GOOGLE
 
 
 class Cloud(Protocol):
@@ -137,12 +140,21 @@ class Cloud(Protocol):
 
     def stop(self, name: SliceName) -> Operation: ...
 
+    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        """Replace all labels of a READY slice. Raises Vanished for a 404, WrongState while another change is under way."""
+
     def operation(self, name: str) -> Operation | None: ...
 
     def operations(self, project: str, zone: str) -> Listing[Operation]: ...
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         """Addresses and published host keys of a READY slice, ordered by worker id."""
+
+    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+        """The guest attributes of each worker, by `namespace/key`; empty where nothing can be read."""
+
+    def zones(self, project: str) -> Listing[str]:
+        """Every zone in which the project may have slices."""
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         """The exact API request a create would send: {"method", "url", "body"}. Sends nothing."""

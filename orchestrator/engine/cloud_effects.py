@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from orchestrator.core.slices import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.engine.effects import Effect, World
@@ -80,3 +81,30 @@ class Workers(Effect[tuple[WorkerAddress, ...]]):
 
     def perform(self, world: World) -> tuple[WorkerAddress, ...]:
         return world.cloud.workers(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel(Effect[Operation]):
+    name: SliceName
+    labels: Mapping[str, str] = field(hash=False)
+
+    def perform(self, world: World) -> Operation:
+        return world.cloud.relabel(self.name, self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Effect[tuple[Mapping[str, str], ...]]):
+    """The guest attributes of every worker: what the programs on the VMs say about themselves."""
+
+    name: SliceName
+
+    def perform(self, world: World) -> tuple[Mapping[str, str], ...]:
+        return world.cloud.published(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ListZones(Effect[Listing[str]]):
+    project: str
+
+    def perform(self, world: World) -> Listing[str]:
+        return world.cloud.zones(self.project)

@@ -24,7 +24,7 @@ from orchestrator.core.slices import SliceName
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 
 # Each brings the ledger from the version of its place in this list to the next; what is released never changes.
-MIGRATIONS = ("schema.sql",)
+MIGRATIONS = ("schema.sql", "claims.sql")
 SCHEMA_VERSION = len(MIGRATIONS)
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
@@ -117,7 +117,7 @@ class Ledger:
             return self._lease(lease_id)
 
     def open_leases(self) -> list[Lease]:
-        return self._leases("where state <> 'gone' order by created_at")
+        return self._leases("where state not in ('gone', 'forgotten') order by created_at")
 
     def leases(self) -> list[Lease]:
         return self._leases("order by created_at")

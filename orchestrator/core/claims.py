@@ -1,0 +1,80 @@
+"""Claims as everybody sees them: the labels on a node that say until when it may live, written and read. Pure.
+
+The CLI writes them (in the create call, then through `Relabel`), the switch on the VM and any sweeper obey them. A sweeper
+knows nothing else: no ledger, no process, only labels, the name and the server's clock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from orchestrator.core import names
+from orchestrator.core.lease import Lease, Mode
+from orchestrator.core.pace import Pace
+from orchestrator.core.slices import SliceView
+
+LEASE, DEADLINE, MODE = "tpujob-lease", "tpujob-deadline", "tpujob-mode"
+DEFAULT_LIFE_S = 24 * 3600.0  # what a slice of ours with unreadable labels is given, from its creation on
+_SECONDS = re.compile(r"[0-9]{9,11}", re.ASCII)  # a time between 1973 and 5138
+
+
+def lease_until(lease: Lease, now: float, pace: Pace) -> float:
+    """Until when the slice is claimed if nobody says anything more. Never beyond the deadline."""
+    if lease.ready_at is None:
+        ahead = now + pace.provision_s + pace.boot_s
+    elif lease.mode is Mode.RUN:
+        ahead = now + pace.label_ttl_s
+    else:
+        ahead = lease.ends_at
+    return min(ahead, lease.deadline)
+
+
+def labels(lease: Lease, now: float, pace: Pace) -> dict[str, str]:
+    """Every label of ours, as it should be at `now`."""
+    return names.labels(
+        run=lease.id,
+        owner=lease.owner,
+        name=lease.handle,
+        lease_until=lease_until(lease, now, pace),
+        deadline=lease.deadline,
+        mode=str(lease.mode),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the labels of a slice say. `odd` holds remarks about those that cannot be read."""
+
+    lease_until: float
+    deadline: float
+    odd: tuple[str, ...] = ()
+
+
+def read(view: SliceView, pace: Pace) -> Stamp | None:
+    """None when nothing can be said: labels unreadable and the time of creation unknown."""
+    lease, deadline = (_seconds(view.labels.get(label)) for label in (LEASE, DEADLINE))
+    odd = tuple(
+        f"{label}={view.labels.get(label)!r} is not a time"
+        for label, value in ((LEASE, lease), (DEADLINE, deadline))
+        if value is None
+    )
+    if (lease is None or deadline is None) and view.created_at is None:
+        return None
+    born = view.created_at or 0.0
+    default = born + pace.provision_s + DEFAULT_LIFE_S
+    deadline = default if deadline is None else deadline
+    return Stamp(min(default, deadline) if lease is None else lease, deadline, odd)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and _SECONDS.fullmatch(text) else None
+
+
+def ended(stamp: Stamp, server_now: float, pace: Pace) -> str | None:
+    """Why nobody has a claim on the slice any more, or None. The margin is for clocks and for renewals on their way."""
+    if server_now > stamp.deadline + pace.margin_s:
+        return f"its deadline passed {server_now - stamp.deadline:.0f} s ago"
+    if server_now > stamp.lease_until + pace.margin_s:
+        return f"its lease ended {server_now - stamp.lease_until:.0f} s ago and nobody renewed it"
+    return None
