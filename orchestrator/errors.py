@@ -178,6 +178,12 @@ class ArtifactError(TpujobError):
     exit_code = 65
 
 
+class NotArmed(TpujobError):
+    """The slice could not be trusted to delete itself, which a detached run needs. It was released."""
+
+    exit_code = 74
+
+
 class TeardownUnproven(TpujobError):
     """Resources may still be billed. Outranks every other exit code."""
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import names
+from orchestrator.core import pace as paces
+from orchestrator.core.pace import Pace
 from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Target:
     emulated_cores: int | None = None
     endpoint: str | None = None  # of an emulator that the environment names
     token_file: str | None = None
+    pace: Pace = paces.GOOGLE
 
 
 def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) -> Target:
@@ -67,6 +70,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         emulated_cores=own.get("emulated_cores"),
         endpoint=endpoint,
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
+        pace=emulated_pace(environ),
     )
     if kind == EMULATED:
         return replace(emulated, why=_emulated_words(endpoint, f"{asked_by} asks for it"))
@@ -75,6 +79,20 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     if not explicit and "project" in own:
         explicit, source = own["project"], str(path)
     return _google(emulated, kind, (explicit, source) if explicit else None, environ)
+
+
+def emulated_pace(environ: Environ) -> Pace:
+    """TPUJOB_EMULATED_SPEED: how many times faster than on Google Cloud the emulated cloud judges claims."""
+    text = environ.get("TPUJOB_EMULATED_SPEED")
+    if not text:
+        return paces.emulated()
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 1 <= speed <= 1000:
+        raise ConfigError(f"TPUJOB_EMULATED_SPEED: {text!r} is not a number between 1 and 1000", hint="unset it for 30")
+    return paces.emulated(speed)
 
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
@@ -103,7 +121,7 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
             zone = tools.zone.value
         else:  # chosen with other machines in mind
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
-    return replace(emulated, kind=GOOGLE, project=project, zone=zone, why=why, source=found.source)
+    return replace(emulated, kind=GOOGLE, pace=paces.GOOGLE, project=project, zone=zone, why=why, source=found.source)
 
 
 def _has_tpus(zone: str) -> bool:

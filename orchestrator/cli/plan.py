@@ -31,7 +31,7 @@ def plan(
     prepare.check_directories(spec, job)
     session = Session.open(cloud, project)
     session.recover()
-    made = make(prepare.wish(spec), default_zone=session.target.zone)
+    made = make(prepare.wish(spec, session.target.pace), default_zone=session.target.zone)
     drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     shape: dict[str, Any] = {
         "job": spec.name,

@@ -28,8 +28,6 @@ def run(
     project: Project = None,
 ) -> None:
     """Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it."""
-    from dataclasses import replace
-
     from orchestrator.cli import slices
     from orchestrator.cli.jobs import load
     from orchestrator.cli.session import Session
@@ -44,7 +42,7 @@ def run(
     prepare.check_directories(spec, job)
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
-    plan = make(prepare.wish(spec), default_zone=session.target.zone)
+    plan = make(prepare.wish(spec, session.target.pace, keep_s=keep_s or 0.0), default_zone=session.target.zone)
     if emulated and spec.train is not None:
         prepare.check_local_training()
     session.announce()
@@ -55,10 +53,7 @@ def run(
     new, attempt = prepare.new_run(spec, job, session.target.kind, Path(session.target.runs_dir or "runs").absolute())
     bundle = prepare.bundle(spec, job, session.directory / "bundles")
     _make_directory(Path(new.directory))
-    held_s = plan.max_duration_s + (keep_s or 0.0)  # kept time comes after the job's
-    drafts = prepare.drafts(
-        replace(plan, max_duration_s=held_s), slices.place(session), handle=new.name, purpose=Purpose.RUN
-    )
+    drafts = prepare.drafts(plan, slices.place(session), handle=new.name, purpose=Purpose.RUN)
     output = JobOutput(Path(new.directory), session.talk.quiet)
     prepared = prepare.job_run(
         spec,

@@ -18,6 +18,7 @@ def place(session: Session) -> Place:
         project=session.target.project,
         owner=session.owner,
         lease_directory=session.lease_directory,
+        pace=session.target.pace,
         network=session.target.network,
         service_account=session.target.service_account,
     )

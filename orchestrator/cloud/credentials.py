@@ -33,7 +33,7 @@ def connect(target: Target, endpoint_url: str | None = None, token: str | None =
             raise ConfigError("the emulated cloud needs the emulator's address and its token")
         if problem := loopback_problem(endpoint_url):
             raise ConfigError(f"{endpoint_url!r} {problem}", hint="the emulator's token stays on this machine")
-        return TpuApi(endpoint_url, emulator_credentials(token), emulated=True)
+        return TpuApi(endpoint_url, emulator_credentials(token), emulated=True, pace=target.pace)
     if token is not None:
         raise ConfigError("an emulator's token is never sent to Google Cloud")
     if endpoint_url is not None and not _GOOGLE.fullmatch(endpoint_url):

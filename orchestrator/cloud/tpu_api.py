@@ -13,8 +13,8 @@ from typing import Any
 from orchestrator.cloud import reading, translate
 from orchestrator.cloud.translate import NotFound
 from orchestrator.core import names
-from orchestrator.core.pace import EMULATED_SPEED
-from orchestrator.core.pace import GOOGLE as GOOGLE_PACE
+from orchestrator.core import pace as paces
+from orchestrator.core.pace import Pace
 from orchestrator.core.slices import (
     Capabilities,
     Listing,
@@ -44,9 +44,8 @@ class TpuApi:
         create_timeout_s: float = 30.0,
         visible_within_s: float | None = None,
         settles_within_s: float | None = None,
-        speed: float | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """`speed` is how many times faster than on Google Cloud claims are judged; the emulated cloud's default is 30."""
         from orchestrator.cloud import wire
 
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
@@ -60,7 +59,7 @@ class TpuApi:
             preempt_action="tombstone",
             visible_within_s=_either(visible_within_s, 2.0 if emulated else 300.0),
             settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
-            pace=GOOGLE_PACE.scaled(_either(speed, EMULATED_SPEED if emulated else 1.0)),
+            pace=pace or (paces.emulated() if emulated else paces.GOOGLE),
         )
         self._timeout_s, self._create_timeout_s = timeout_s, create_timeout_s
         self._host = self.endpoint.partition("://")[2]

@@ -22,12 +22,14 @@ _SECONDS = re.compile(r"[0-9]{9,11}", re.ASCII)  # a time between 1973 and 5138
 def lease_until(lease: Lease, now: float, pace: Pace) -> float:
     """Until when the slice is claimed if nobody says anything more. Never beyond the deadline."""
     if lease.ready_at is None:
-        ahead = now + pace.provision_s + pace.boot_s
-    elif lease.mode is Mode.RUN:
-        ahead = now + pace.label_ttl_s
-    else:
-        ahead = lease.ends_at
+        return first_lease_until(lease, now, pace)
+    ahead = now + pace.label_ttl_s if lease.mode is Mode.RUN else lease.ends_at
     return min(ahead, lease.deadline)
+
+
+def first_lease_until(lease: Lease, sent_at: float, pace: Pace) -> float:
+    """What the create call says: long enough to become READY and to boot."""
+    return min(sent_at + pace.provision_s + pace.boot_s, lease.deadline)
 
 
 def labels(lease: Lease, now: float, pace: Pace) -> dict[str, str]:

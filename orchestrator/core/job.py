@@ -123,6 +123,19 @@ class Limits(_Section):
         Shape({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$", "default": "24h"}),
     ] = Field(default=86400.0, description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m.")
 
+    max_cost: Annotated[
+        float | None,
+        BeforeValidator(rules.max_cost),
+        Shape({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}),
+    ] = Field(
+        default=None,
+        description="Dollars by the price table: the TPU is deleted before the run has cost more. Nothing: no budget.",
+    )
+    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [_TEXT, {"type": "null"}]})] = Field(
+        default=None,
+        description="How long a detached job's artifacts wait on the TPU: 1m to 24h. Nothing: 10m (emulated: 20s).",
+    )
+
     @property
     def max_duration_s(self) -> float:
         return self.max_duration

@@ -88,7 +88,7 @@ def _unknown_key(path: Path, sections: Sections) -> str:
             return f"does not belong here; did you mean `{place}`?"
         return f"unknown key; known here: {', '.join(siblings)}"
     here = ".".join(map(str, section))
-    word = near[0] if near else str(meant)
+    word = meant or near[0]
     return f"unknown key; did you mean `{word.removeprefix(f'{here}.') if here else word}`?"
 
 

@@ -119,6 +119,27 @@ def max_duration(value: Any) -> float:
     return seconds
 
 
+def max_cost(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
+        raise ValueError(f"`{shown(value)}` is not an amount of dollars; write for example 5.00")
+    return float(value)
+
+
+def linger(value: Any) -> float | None:
+    if value is None:
+        return None
+    written = _number(value)
+    try:
+        seconds = parse_duration(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} (1m to 24h)") from None
+    if not 60 <= seconds <= 86400:
+        raise ValueError(f"`{shown(written)}` is not between 1m and 24h; write for example 30m")
+    return seconds
+
+
 def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Rules about several values of the file, on data whose types may still be wrong."""
     yield from _train_or_command(data)

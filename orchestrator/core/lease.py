@@ -51,6 +51,7 @@ class Lease:
     deadline: float
     created_at: float
     usd_per_hour: float | None = None
+    budget_usd: float | None = None  # what its owner wants to spend at most; the deadline keeps to it
     state: LeaseState = LeaseState.INTENT
     hold_until: float | None = None
     detached_at: float | None = None  # since then the job on the VM has the claim, and no process here

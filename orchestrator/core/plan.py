@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator import catalog
 from orchestrator.catalog import AcceleratorType
+from orchestrator.core import budget
 from orchestrator.errors import UserError
 
 
@@ -23,6 +24,8 @@ class Wish:
     runtime: str | None = None
     spot: bool = False
     max_duration_s: float = 24 * 3600.0
+    max_cost: float | None = None  # dollars
+    absent_s: float = 0.0  # what the cloud needs from a delete to absence: it is paid out of `max_cost` too
     unlisted: bool = False  # allow what the shipped table does not know
 
 
@@ -34,6 +37,7 @@ class Candidate:
     spot: bool
     usd_per_hour: float | None  # None: the table has no price
     why: str
+    life_s: float = 24 * 3600.0  # from the create call to the delete at the latest: the time limit or the budget's
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,13 @@ class Plan:
     cores: int
     cores_per_worker: int
     max_duration_s: float
+    max_cost: float | None = None
 
     @property
     def worst_case_usd(self) -> float | None:
-        """The dearest candidate until the deadline. None when a price is unknown."""
+        """The dearest candidate until its deadline. None when a price is unknown."""
+        if self.max_cost is not None:
+            return self.max_cost
         prices = [candidate.usd_per_hour for candidate in self.candidates]
         known = [price for price in prices if price is not None]
         if len(known) < len(prices) or not known:
@@ -70,13 +77,22 @@ def make(wish: Wish, *, default_zone: str | None = None) -> Plan:
     places = wish.places or ((default_zone,) if default_zone else ())
     candidates: list[Candidate] = []
     dropped: list[Dropped] = []
+    too_dear: UserError | None = None
     for zone, why in _zones(wish, kind, places, from_settings=not wish.places):
         if kind is not None and not wish.unlisted and zone not in catalog.zones_with(kind.name):
             dropped.append(Dropped(zone, f"{kind.name} is not offered there"))
         elif zone not in {candidate.zone for candidate in candidates}:
             price = catalog.usd_per_hour(wish.accelerator, zone, spot=wish.spot)
             runtime = wish.runtime or (kind.default_runtime if kind else "")
-            candidates.append(Candidate(wish.accelerator, zone, runtime, wish.spot, price, why))
+            try:
+                life_s = _life_s(wish, zone, price)
+            except UserError as error:
+                too_dear = too_dear or error
+                dropped.append(Dropped(zone, error.message))
+                continue
+            candidates.append(Candidate(wish.accelerator, zone, runtime, wish.spot, price, why, life_s))
+    if too_dear is not None and not candidates:
+        raise too_dear
     if not candidates:
         offered = ", ".join(catalog.zones_with(wish.accelerator)) or "no zone of the table"
         raise UserError(
@@ -88,8 +104,16 @@ def make(wish: Wish, *, default_zone: str | None = None) -> Plan:
         workers=kind.hosts if kind else 1,
         cores=kind.cores if kind else 1,
         cores_per_worker=kind.cores_per_host if kind else 1,
-        max_duration_s=wish.max_duration_s,
+        max_duration_s=max(candidate.life_s for candidate in candidates),
+        max_cost=wish.max_cost,
     )
+
+
+def _life_s(wish: Wish, zone: str, price: float | None) -> float:
+    if wish.max_cost is None:
+        return wish.max_duration_s
+    where = f"{wish.accelerator} in {zone}"
+    return min(wish.max_duration_s, budget.life_s(wish.max_cost, price, absent_s=wish.absent_s, where=where))
 
 
 def _zones(

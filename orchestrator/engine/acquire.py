@@ -6,9 +6,12 @@ a slice that we do not know. A failure here does not clean up: it raises, and wh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from orchestrator.core import claims
 from orchestrator.core.absence import ours
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
-from orchestrator.core.slices import SliceRequest, SliceState, SliceView
+from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.cloud_effects import Create, Get, GetOperation
 from orchestrator.engine.effects import Arm, Claim, Now, ReadLease, Record, Sleep, Tell
@@ -17,14 +20,16 @@ from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, Pre
 PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
 
 
-async def acquire(lease: Lease, request: SliceRequest, *, provision_s: float) -> Lease:
+async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
     await Claim(lease.id)
     await Record(Intent(lease))
     watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Tell("lease", f"{lease.name.node} · {watch}")
-    await _create(lease, request, give_up_at=await Now() + PATIENCE_S)
-    return await wait_until_ready(lease, give_up_at=await Now() + provision_s)
+    # The first claim travels in the create call itself: there is no moment at which a slice exists without one.
+    stamped = {**request.labels, **claims.labels(lease, await Now(), can.pace)}
+    await _create(lease, replace(request, labels=stamped), give_up_at=await Now() + PATIENCE_S)
+    return await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
 
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:

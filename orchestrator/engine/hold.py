@@ -8,10 +8,11 @@ from orchestrator.core.lease import Held, Lease
 from orchestrator.core.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
+from orchestrator.engine.claim import move
 from orchestrator.engine.cloud_effects import Get, StartSlice, StopSlice
-from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, ReadLease, Record, Shield, Sleep, Tell
+from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, ReadLease, Shield, Sleep, Tell
 from orchestrator.engine.release import Released, release, send_delete
-from orchestrator.engine.tenure import PROVISION_S, RELEASE_S, Draft, Tenure, first_available, keep, let_go
+from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, first_available, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
 
 STOP_S = 15 * 60.0
@@ -67,22 +68,22 @@ async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
     if brought.lease is None:
         await first_available(wanted.drafts, can, brought.tenure)
         brought.action = brought.action or "created"
-        brought.lease = await keep(brought.tenure, await Now() + wanted.hold_s)
+        brought.lease = await keep(brought.tenure, await Now() + wanted.hold_s, can)
     brought.tenure.lease = None  # from here on it is no longer this command's to end
 
 
 async def _revive(lease: Lease, wanted: Wanted, can: Capabilities, brought: Brought) -> str:
     """Bring an existing lease to READY; or release what is left of it, so that a new one can be made."""
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
-    expired = lease.hold_until is not None and await _hold_anew(lease, wanted.hold_s) is None
+    expired = lease.hold_until is not None and await _hold_anew(lease, wanted.hold_s, can) is None
     if view is not None and not expired:
         if view.state is SliceState.READY and lease.hold_until is not None:
             brought.lease = await ReadLease(lease.id)
             return "already ready"
         if view.state in (SliceState.CREATING, SliceState.READY):
-            return await _wait_for(lease, brought)
+            return await _wait_for(lease, brought, can)
         if view.state in (SliceState.STOPPED, SliceState.STOPPING):
-            await start(lease)
+            await start(lease, can)
             brought.lease = await ReadLease(lease.id)
             return "started"
     if view is not None and not wanted.recreate and not expired:
@@ -100,7 +101,7 @@ async def _revive(lease: Lease, wanted: Wanted, can: Capabilities, brought: Brou
     return "recreated"
 
 
-async def _hold_anew(lease: Lease, hold_s: float) -> Lease | None:
+async def _hold_anew(lease: Lease, hold_s: float, can: Capabilities) -> Lease | None:
     """A hold that is over, or nearly, begins again, as far as the deadline allows; None when that is over too."""
     now = await Now()
     assert lease.hold_until is not None
@@ -108,27 +109,26 @@ async def _hold_anew(lease: Lease, hold_s: float) -> Lease | None:
         return lease
     if lease.deadline - now < NEARLY_S:
         return None
-    await Record(Held(lease.id, now, now + hold_s))
-    return await ReadLease(lease.id)
+    return await move(lease, Held(lease.id, now, now + hold_s), can)
 
 
-async def _wait_for(lease: Lease, brought: Brought) -> str:
+async def _wait_for(lease: Lease, brought: Brought, can: Capabilities) -> str:
     """Another `up` began it. If that one still lives, wait beside it; if it died, take its place."""
     if await Claim(lease.id):
         brought.tenure.lease = lease
     await Tell("create", f"{lease.name.node} is being created already; waiting for it")
-    ready = await wait_until_ready(lease, give_up_at=await Now() + PROVISION_S)
+    ready = await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
     if brought.tenure.lease is not None:
-        brought.lease = await keep(brought.tenure, ready.hold_until or ready.deadline)
+        brought.lease = await keep(brought.tenure, ready.hold_until or ready.deadline, can)
     else:
         brought.lease = ready
     return "waited"
 
 
-async def start(lease: Lease) -> Lease:
+async def start(lease: Lease, can: Capabilities) -> Lease:
     """STOPPED → READY. The slice stays what it is when that fails; raises the error."""
     view = await _existing(lease)
-    give_up_at = await Now() + PROVISION_S
+    give_up_at = await Now() + can.pace.provision_s
     if view.state is SliceState.STOPPING:
         view = await _await_state(lease, SliceState.STOPPED, give_up_at)
     if view.state is SliceState.READY:

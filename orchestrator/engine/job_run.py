@@ -43,6 +43,7 @@ class JobRun:
     sink: Callable[[int, bytes], None]
     max_duration_s: float
     keep_s: float | None = None  # hold the slice for so long after the run
+    detach: bool = False  # leave once the job has started: the claim passes to it
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Outcome:
     ended_at: float = 0.0
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     fleet: Fleet | None = None
+    detached: bool = False  # the job goes on without this process
     _span: tuple[str, float] | None = None
 
     async def enter(self, span: str | None) -> None:

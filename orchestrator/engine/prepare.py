@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core import names, scripts
+from orchestrator.core import claims, names, scripts
 from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.lease import Lease, LeaseState, Purpose
+from orchestrator.core.pace import Pace
 from orchestrator.core.plan import Plan, Wish
 from orchestrator.core.slices import SliceName, SliceRequest
 from orchestrator.engine.job_run import JobRun, Phase
-from orchestrator.engine.tenure import PROVISION_S, Draft
+from orchestrator.engine.tenure import Draft
 from orchestrator.engine.world import LOGIN_USER
 from orchestrator.errors import JobSpecError, UserError
 
@@ -37,6 +38,7 @@ class Place:
     project: str
     owner: str
     lease_directory: Callable[[str], Path]
+    pace: Pace
     network: str = "default"
     service_account: str | None = None
 
@@ -45,13 +47,16 @@ class Place:
         return self.cloud == "emulated"
 
 
-def wish(spec: JobSpec) -> Wish:
+def wish(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> Wish:
+    """`keep_s`: the slice is to live so much longer than the job may run."""
     return Wish(
         accelerator=spec.tpu.accelerator,
         places=tuple(spec.tpu.zone or ()),
         runtime=spec.tpu.runtime,
         spot=spec.tpu.spot,
-        max_duration_s=spec.limits.max_duration_s,
+        max_duration_s=spec.limits.max_duration_s + keep_s,
+        max_cost=spec.limits.max_cost,
+        absent_s=pace.absent_s,
         unlisted=spec.tpu.unlisted,
     )
 
@@ -78,9 +83,10 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose) 
         runtime_version=candidate.runtime_version,
         spot=candidate.spot,
         owner=place.owner,
-        deadline=now + plan.max_duration_s,
+        deadline=now + candidate.life_s,
         created_at=now,
         usd_per_hour=candidate.usd_per_hour,
+        budget_usd=plan.max_cost,
     )
     key = create_key(place.lease_directory(lease_id))
     request = SliceRequest(
@@ -88,14 +94,7 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose) 
         accelerator_type=candidate.accelerator_type,
         runtime_version=candidate.runtime_version,
         spot=candidate.spot,
-        labels=names.labels(
-            run=lease_id,
-            owner=place.owner,
-            name=handle,
-            lease_until=now + PROVISION_S,
-            deadline=lease.deadline,
-            mode=str(purpose),
-        ),
+        labels=claims.labels(lease, now, place.pace),
         metadata={
             "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
             "enable-guest-attributes": "TRUE",  # workers publish their host keys there

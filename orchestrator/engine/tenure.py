@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.lease import Held, Lease, LeaseState, NotAllowed
+from orchestrator.core.lease import Held, Lease, NotAllowed
 from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine.acquire import acquire
-from orchestrator.engine.effects import Disclaim, Now, ReadLease, Record, Shield, Tell
+from orchestrator.engine.claim import move
+from orchestrator.engine.effects import Disclaim, Now, ReadLease, Shield, Tell
 from orchestrator.engine.release import Released, release
 from orchestrator.errors import CapacityError, TeardownUnproven, TpujobError, UnknownLease, Vanished
 
-PROVISION_S = 45 * 60.0  # CREATING for longer than this is given up
 RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
 
 Draft = tuple[Lease, SliceRequest]
@@ -43,7 +43,7 @@ async def first_available(drafts: Sequence[Draft], can: Capabilities, tenure: Te
         tenure.lease = draft
         began = await Now()
         try:
-            tenure.lease = await acquire(draft, request, provision_s=PROVISION_S)
+            tenure.lease = await acquire(draft, request, can)
         except NotAllowed as error:
             raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
         except CapacityError as error:
@@ -87,16 +87,10 @@ async def _written(lease: Lease) -> bool:
     return True
 
 
-async def keep(tenure: Tenure, until: float) -> Lease:
+async def keep(tenure: Tenure, until: float, can: Capabilities) -> Lease:
     """Let the slice outlive this process. Raises Vanished when it was given up meanwhile."""
     assert tenure.lease is not None
-    lease_id = tenure.lease.id
-    try:
-        await Record(Held(lease_id, await Now(), until))
-    except NotAllowed as error:
-        raise Vanished(f"{tenure.lease.name.node} was given up meanwhile") from error
-    lease = await ReadLease(lease_id)
-    assert lease.state is LeaseState.READY
+    lease = await move(tenure.lease, Held(tenure.lease.id, await Now(), until), can)
     tenure.kept_until = lease.hold_until
-    await Disclaim(lease_id)
+    await Disclaim(lease.id)
     return lease

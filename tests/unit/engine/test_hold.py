@@ -99,7 +99,7 @@ def test_stop_and_start_twice_are_as_good_as_once(world: VirtualWorld) -> None:
     for _ in range(2):
         assert world.drive(stop(lease)).native_state == "STOPPED"
     for _ in range(2):
-        world.drive(start(lease))
+        world.drive(start(lease, CAN))
     assert [call for call, _ in world.cloud.calls if call in ("stop", "start")] == ["stop", "start"]
 
 

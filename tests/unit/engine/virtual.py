@@ -5,7 +5,8 @@ The programs under test are the production ones; only what answers their effects
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from orchestrator.core.slices import (
 )
 from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
 from orchestrator.engine.job_run import JobRun, Phase
-from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted
+from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class VirtualCloud:
         self.failed: dict[str, CloudError] = {}  # operation → error
         self.full_zones: set[str] = set()
         self.calls: list[tuple[str, str]] = []
+        self.armed = True
         # faults
         self.lose_create_reply = 0
         self.late_until = float("inf")
@@ -126,6 +128,27 @@ class VirtualCloud:
         self._call("stop", name)
         self.nodes[name.node].stopped = True
         return self._operation("stop", name.node, self.world.time)
+
+    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        self._call("relabel", name)
+        node = self.nodes.get(name.node)
+        if node is None:
+            raise Vanished(f"{name.node} does not exist")
+        node.request = replace(node.request, labels=dict(labels))
+        return self._operation("update", name.node, self.world.time)
+
+    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+        """Two workers, each with a switch that has proved everything and knows the labels as they are."""
+        self._call("published", name)
+        node = self.nodes.get(name.node)
+        if node is None or not self.armed:
+            return ()
+        mode = node.request.labels.get("tpujob-mode", "")
+        said = {"armed": True, "route": True, "permission": True, "mode": mode}
+        return ({"tpujob/switch": json.dumps(said)},) * 2
+
+    def zones(self, project: str) -> Listing[str]:
+        return Listing((ZONE,))
 
     def operation(self, name: str) -> Operation | None:
         self._settle()

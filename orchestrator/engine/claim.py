@@ -1,0 +1,139 @@
+"""Saying to everybody who could delete a slice until when it is claimed: through its labels, in time, and never twice at once.
+
+Whoever moves a claim (`keep`, `extend`, `hand_over`) writes the label first and the ledger second: killed in between, the
+slice is deleted too early by its local owner, never forgotten.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core import armed, claims
+from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
+from orchestrator.core.slices import Capabilities
+from orchestrator.engine.cloud_effects import Published, Relabel
+from orchestrator.engine.effects import Now, ReadLease, Record, Sleep, Tell
+from orchestrator.engine.retry import pauses
+from orchestrator.errors import CloudError, CloudUnavailable, NotArmed, Vanished, WrongState
+
+PATIENCE_S = 60.0  # for a cloud that does not answer, or that is busy with another change of the slice
+ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
+
+
+async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
+    """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile."""
+    try:
+        wanted = apply(await ReadLease(lease.id), event)
+        await _write(wanted, can, give_up_at=await Now() + PATIENCE_S)
+        await Record(event)
+    except NotAllowed as error:
+        raise Vanished(f"{lease.name.node} was given up meanwhile") from error
+    return await ReadLease(lease.id)
+
+
+async def _write(lease: Lease, can: Capabilities, *, give_up_at: float) -> None:
+    for pause_s in pauses(first_s=0.2, longest_s=5.0):
+        now = await Now()
+        try:
+            await Relabel(lease.name, claims.labels(lease, now, can.pace))
+        except (CloudUnavailable, WrongState) as error:  # WrongState: another change of this slice is under way
+            wait_s = (error.retry_after_s if isinstance(error, CloudUnavailable) else None) or pause_s
+            if now + wait_s > give_up_at:
+                raise
+            await Sleep(wait_s)
+        else:
+            return
+
+
+class Upkeep:
+    """What an attached program does for its claim while it works: call `turn` between steps, as often as you like."""
+
+    def __init__(self, lease: Lease, workers: int, can: Capabilities, now: float) -> None:
+        self._lease, self._workers, self._can = lease, workers, can
+        # An attached run was claimed in its create call and never since; what else claims a slice reaches to its end.
+        sent_at = lease.sent_at or lease.created_at
+        own = lease.mode is Mode.RUN
+        self._claimed_until = claims.first_lease_until(lease, sent_at, can.pace) if own else lease.ends_at
+        self._not_before = self._looked_at = now
+        self._armed_by = now + can.pace.boot_s
+        self._armed = False
+
+    async def turn(self) -> None:
+        now = await Now()
+        if now - self._looked_at > ASLEEP_S:
+            await Tell(
+                "warning", f"this machine was asleep, or tpujob stopped, for {(now - self._looked_at) / 60:.0f} min"
+            )
+        self._looked_at = now
+        if now >= self._not_before:
+            await self._renew(now)
+            await self._ask_switch(now)
+
+    async def _renew(self, now: float) -> None:
+        pace = self._can.pace
+        if self._claimed_until - now > pace.label_ttl_s - pace.renew_s:
+            return
+        try:
+            lease = await ReadLease(self._lease.id)
+            ahead = claims.lease_until(lease, now, pace)
+            if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
+                return  # somebody said `down`, which the program will see; or the deadline is all there is left
+            await Relabel(lease.name, claims.labels(lease, now, pace))
+            self._claimed_until = ahead
+        except CloudError:
+            self._not_before = now + min(30.0, pace.grace_s / 3)  # there is time: the label still holds
+
+    async def _ask_switch(self, now: float) -> None:
+        if self._armed:
+            return
+        pace = self._can.pace
+        try:
+            missing = armed.problem(armed.switches(await Published(self._lease.name), self._workers))
+        except CloudError as error:
+            missing = error.message
+        self._not_before = max(self._not_before, now + pace.beat_s / 4)
+        if missing is None:
+            self._armed = True
+            await Tell("switch", "armed on every worker: the slice deletes itself when nobody claims it any more")
+        elif now > self._armed_by:
+            self._armed = True  # said once
+            text = f"not armed ({missing}): if this machine dies, only `tpujob sweep` from another one ends this slice"
+            await Tell("warning", text)
+
+
+async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
+    """Until every worker's switch proved that it could delete the slice. Raises NotArmed when they do not in time."""
+    give_up_at = (lease.ready_at or await Now()) + can.pace.boot_s
+    await Tell("switch", "waiting until the switch on every worker is armed", passing=True)
+    for pause_s in pauses(first_s=0.2, longest_s=can.pace.beat_s / 4):
+        try:
+            missing = armed.problem(armed.switches(await Published(lease.name), workers))
+        except CloudUnavailable as error:
+            missing = error.message
+        if missing is None:
+            await Tell("switch", "armed on every worker: the slice deletes itself when its claim ends")
+            return
+        if await Now() > give_up_at:
+            raise NotArmed(
+                f"the slice could not be trusted to delete itself: {missing}",
+                hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
+            )
+        await Sleep(pause_s)
+
+
+async def hand_over(lease: Lease, can: Capabilities) -> Lease:
+    """Pass the claim to the job on the VM: when this returns, the switch there knows, and this process may leave."""
+    wanted = apply(await ReadLease(lease.id), Detached(lease.id, await Now()))
+    await _write(wanted, can, give_up_at=await Now() + PATIENCE_S)
+    await Tell("detach", "waiting until the switch knows that the job has the claim", passing=True)
+    give_up_at = await Now() + max(3 * can.pace.poll_s, PATIENCE_S)
+    for pause_s in pauses(first_s=0.2, longest_s=can.pace.poll_s / 4):
+        try:
+            first = armed.switches((await Published(lease.name))[:1], 1)[0]
+        except CloudUnavailable:
+            first = None
+        if first is not None and first.mode == str(wanted.mode):
+            await Record(Detached(lease.id, await Now()))
+            return await ReadLease(lease.id)
+        if await Now() > give_up_at:
+            raise NotArmed(f"the switch on {lease.name.node} did not take the claim over", hint="the run was given up")
+        await Sleep(pause_s)
+    raise AssertionError("pauses() never ends")

@@ -1,0 +1,128 @@
+"""The work on a slice that is there: phases followed to their end, the slice watched meanwhile, artifacts brought home.
+
+Shared by a run and by an `attach` to a detached one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease import Lease, LeaseState
+from orchestrator.core.slices import SliceState
+from orchestrator.engine.claim import Upkeep
+from orchestrator.engine.cloud_effects import Get
+from orchestrator.engine.effects import Now, ReadLease, Tell
+from orchestrator.engine.worker_effects import Collect, StopPhase, Watch
+from orchestrator.errors import (
+    ArtifactError,
+    CloudUnavailable,
+    DeadlineExceeded,
+    PayloadFailed,
+    Preempted,
+    RemoteError,
+    Vanished,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.remote.collect import CollectResult
+    from orchestrator.remote.fleet import Fleet, FleetStatus
+
+COLLECT_S = 30 * 60.0
+STOP_GRACE_S = 10.0
+WATCH_S = 2.0
+LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
+SILENT_S = 600.0  # a worker that cannot be reached for so long is lost
+LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and save what it made
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """When the work is stopped, and what ran out."""
+
+    at: float
+    why: str = "limits.max_duration"
+
+
+def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
+    """Early enough to save what the job made before the slice has to go."""
+    own_end = began + max_duration_s
+    spare_s = min(LAST_MINUTE_S, (min(lease.deadline, own_end) - began) / 10)
+    if lease.deadline >= own_end or lease.budget_usd is None:
+        return End(min(lease.deadline, own_end) - spare_s)
+    return End(lease.deadline - spare_s, "limits.max_cost")
+
+
+async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkeep | None) -> None:
+    """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing."""
+    looked_at = await Now()
+    while True:
+        status = await Watch(fleet, WATCH_S)
+        if status.failed:
+            await stop(fleet, lease)
+            raise _payload_failed(status, phase)
+        if status.all_succeeded:
+            return
+        now = await Now()
+        if now >= end.at:
+            await stop(fleet, lease)
+            raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
+        if upkeep is not None:
+            await upkeep.turn()
+        silent_s = status.silent_s(now)
+        if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
+            looked_at = now
+            await _still_ours(lease)
+        if silent_s > SILENT_S:
+            raise RemoteError(
+                f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it"
+            )
+
+
+async def stop(fleet: Fleet, lease: Lease) -> None:
+    """A worker that cannot be told to stop must not hide why it should."""
+    try:
+        await StopPhase(fleet, STOP_GRACE_S)
+    except RemoteError as error:
+        await Tell("warning", f"the job may still be running on {lease.name.node}: {error.message}")
+
+
+async def collect(fleet: Fleet, directory: Path, patterns: tuple[str, ...]) -> CollectResult:
+    await Tell("collect", "bringing the artifacts home", passing=True)
+    return await Collect(fleet, directory, patterns, COLLECT_S)
+
+
+def check_collected(collected: CollectResult | None) -> None:
+    """Raises ArtifactError for what was refused or damaged."""
+    if collected is not None and collected.problems:
+        first = collected.problems[0]
+        raise ArtifactError(
+            f"{len(collected.problems)} artifacts were refused or damaged: {first}",
+            hint="the others are in the run's directory",
+        )
+
+
+async def _still_ours(lease: Lease) -> None:
+    """Is the slice still there, and still wanted? (Another terminal may have said `tpujob down`.)"""
+    if (await ReadLease(lease.id)).state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
+        raise Vanished(f"{lease.name.node} was released by another tpujob command")
+    try:
+        view = await Get(lease.name)
+    except CloudUnavailable:
+        return
+    if view is None:
+        raise Vanished(f"{lease.name.node} was deleted by somebody else while the job was running")
+    if view.state is SliceState.TOMBSTONE:
+        raise Preempted(f"{lease.name.node} was taken away while the job was running ({view.native_state})")
+    if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
+        raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
+
+
+def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:
+    worker, rc = status.first_failure
+    what = "the setup" if phase == "setup" else "the job"
+    hint = f"the last lines of worker{worker} are above; `tpujob logs` shows them again"
+    if rc is None:
+        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", rc=63, hint=hint)
+    return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint)
