@@ -32,6 +32,7 @@ EXIT_CODES = {
     "69": "The cloud cannot: no capacity in any zone that was asked for, a quota, or no answer for too long.",
     "70": "A bug in tpujob, or an answer of the API that it does not understand.",
     "71": "The slice was lost (preempted, deleted by somebody else), or a worker could not be reached.",
+    "74": "A detached run was refused, because its slice could not be trusted to delete itself. It is proven absent.",
     "75": "**A teardown is not proven: something may still be billed.** Outranks every other code.",
     "77": "No usable credentials, or a permission is missing.",
     "124": "The job reached `limits.max_duration` and was stopped.",

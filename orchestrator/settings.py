@@ -70,7 +70,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         emulated_cores=own.get("emulated_cores"),
         endpoint=endpoint,
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
-        pace=emulated_pace(environ),
+        pace=pace_of(EMULATED, environ),
     )
     if kind == EMULATED:
         return replace(emulated, why=_emulated_words(endpoint, f"{asked_by} asks for it"))
@@ -81,8 +81,10 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     return _google(emulated, kind, (explicit, source) if explicit else None, environ)
 
 
-def emulated_pace(environ: Environ) -> Pace:
-    """TPUJOB_EMULATED_SPEED: how many times faster than on Google Cloud the emulated cloud judges claims."""
+def pace_of(kind: str, environ: Environ) -> Pace:
+    """How fast claims are judged in that cloud. TPUJOB_EMULATED_SPEED: how many times faster than on Google Cloud the emulated cloud judges claims."""
+    if kind == GOOGLE:
+        return paces.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
     if not text:
         return paces.emulated()

@@ -15,7 +15,24 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import down, emulator, listing, logs, plan, run, show, ssh, start, status, stop, up
+from orchestrator.cli import (
+    attach,
+    cancel,
+    down,
+    emulator,
+    extend,
+    listing,
+    logs,
+    plan,
+    run,
+    show,
+    ssh,
+    start,
+    status,
+    stop,
+    submit,
+    up,
+)
 from orchestrator.cli.done import Done
 from orchestrator.cli.talk import talk
 from orchestrator.errors import TpujobError, UserError
@@ -30,6 +47,10 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("run")(run.run)
+app.command("submit")(submit.submit)
+app.command("attach")(attach.attach)
+app.command("cancel")(cancel.cancel)
+app.command("extend")(extend.extend)
 app.command("plan")(plan.plan)
 app.command("status")(status.status)
 app.command("list")(listing.list_runs)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.done import Done
 from orchestrator.cli.options import Json, Worker
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.core.attempt import Attempt, Run
 
 POLL_S = 0.2
 
@@ -23,13 +27,24 @@ def logs(
 ) -> None:
     """What the workers of a run wrote, as far as it arrived here."""
     from orchestrator.cli.session import Session
-    from orchestrator.cli.talk import emit
     from orchestrator.errors import UnknownRun
-    from orchestrator.remote.terminal import LineSplitter
 
     session = Session.open()
     session.recover()
     found, attempt = session.ledger.find_run(run)
+    if not stream(session, found, attempt, follow=follow, worker=worker, as_json=as_json):
+        which = f"worker {worker}" if worker is not None else "any worker"
+        raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
+    raise Done(session.exit_code())
+
+
+def stream(
+    session: Session, found: Run, attempt: Attempt, *, follow: bool, worker: int | None = None, as_json: bool = False
+) -> bool:
+    """Print what is in the local log files, and what comes until the run ends. False: there is nothing at all."""
+    from orchestrator.cli.talk import emit
+    from orchestrator.remote.terminal import LineSplitter
+
     directory = Path(found.directory) / "logs"
     splitters: dict[Path, LineSplitter] = {}
     offsets: dict[Path, int] = {}
@@ -51,10 +66,7 @@ def logs(
             break
         time.sleep(POLL_S)
         _, attempt = session.ledger.find_run(found.id)
-    if not splitters:
-        which = f"worker {worker}" if worker is not None else "any worker"
-        raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
-    raise Done(session.exit_code())
+    return bool(splitters)
 
 
 def _shown(index: int, line: str, only: int | None, as_json: bool) -> str:

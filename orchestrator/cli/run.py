@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -24,11 +24,25 @@ def run(
         str | None,
         typer.Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
     ] = None,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` comes back to it.")
+    ] = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
     """Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it."""
+    launch(job, keep=keep, ttl=ttl, detach=detach, cloud=cloud, project=project)
+
+
+def launch(
+    path: Path, *, keep: str | None, ttl: str | None, detach: bool, cloud: str | None, project: str | None
+) -> NoReturn:
+    """The work of `run` and `submit`."""
     from orchestrator.cli import slices
+    from orchestrator.cli.amounts import duration
     from orchestrator.cli.jobs import load
     from orchestrator.cli.session import Session
     from orchestrator.cli.stream import JobOutput
@@ -36,10 +50,15 @@ def run(
     from orchestrator.core.plan import make
     from orchestrator.engine import prepare
     from orchestrator.engine.run import run_job
+    from orchestrator.errors import UserError
 
-    keep_s = _keep_s(keep)
-    spec, env = load(job)
-    prepare.check_directories(spec, job)
+    if keep and detach:
+        raise UserError("--keep holds a slice after a run that is followed to its end; a detached one ends by itself")
+    keep_s = duration("--keep", keep, least="1m", most="7d") if keep is not None else None
+    spec, env = load(path)
+    if ttl is not None:
+        spec = spec.with_max_duration(duration("--ttl", ttl, least="6m", most="7d"))
+    prepare.check_directories(spec, path)
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
     plan = make(prepare.wish(spec, session.target.pace, keep_s=keep_s or 0.0), default_zone=session.target.zone)
@@ -48,27 +67,59 @@ def run(
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan.cores_per_worker)) if emulated else None
     slices.show_plan(session, plan, emulation.cores if emulation else None)
-    session.recover()
+    session.recover(look=True)
 
-    new, attempt = prepare.new_run(spec, job, session.target.kind, Path(session.target.runs_dir or "runs").absolute())
-    bundle = prepare.bundle(spec, job, session.directory / "bundles")
+    new, attempt = prepare.new_run(spec, path, session.target.kind, Path(session.target.runs_dir or "runs").absolute())
+    bundle = prepare.bundle(spec, path, session.directory / "bundles")
     _make_directory(Path(new.directory))
-    drafts = prepare.drafts(plan, slices.place(session), handle=new.name, purpose=Purpose.RUN)
+    drafts = prepare.drafts(
+        plan, slices.place(session), handle=new.name, purpose=Purpose.RUN, linger_s=spec.limits.linger
+    )
     output = JobOutput(Path(new.directory), session.talk.quiet)
     prepared = prepare.job_run(
         spec,
         new,
         attempt,
         drafts=drafts,
-        held=_held(session, plan, spec),
+        held=None if detach else _held(session, plan, spec),
         shipped=bundle,
         phases=prepare.phases(spec, new, attempt, shipped=bundle, env=env, emulation=emulation),
         sink=output,
         keep_s=keep_s,
+        detach=detach,
     )
     outcome = session.on_cloud(lambda can: run_job(prepared, can))
     output.close()
-    _finish(session, outcome, [draft.id for draft, _ in drafts])
+    drafted = [draft.id for draft, _ in drafts]
+    if outcome.detached:
+        _left_running(session, outcome, drafted)
+    finish(session, outcome, drafted)
+
+
+def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
+    """The job has the claim now. A process of ours waits for its end, to bring the artifacts home; it may die."""
+    from orchestrator.cli.talk import emit
+    from orchestrator.core.durations import format_usd
+    from orchestrator.report.times import day_clock
+
+    lease = outcome.lease
+    assert lease is not None
+    session.talk.quiet()
+    for lease_id in drafted:
+        if lease_id != lease.id:
+            session.forget_keys(lease_id)
+    session.collect_later(outcome.run)
+    worst = "an unknown amount"
+    if lease.usd_per_hour is not None:
+        worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
+    session.talk.say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
+    session.talk.say(
+        "cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}"
+    )
+    run = outcome.run.id
+    session.talk.say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run}")
+    emit(run)
+    raise Done(session.exit_code())
 
 
 def _make_directory(path: Path) -> None:
@@ -79,21 +130,6 @@ def _make_directory(path: Path) -> None:
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
         raise ConfigError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
-
-
-def _keep_s(keep: str | None) -> float | None:
-    from orchestrator.core.durations import parse_duration
-    from orchestrator.errors import UserError
-
-    if keep is None:
-        return None
-    try:
-        seconds = parse_duration(keep)
-    except ValueError as error:
-        raise UserError(f"--keep {keep}: {error}") from error
-    if not 60 <= seconds <= 7 * 86400:
-        raise UserError(f"--keep {keep}: must be between 1m and 7d")
-    return seconds
 
 
 def _emulated_cores(session: Session, spec: JobSpec, real: int) -> int:
@@ -114,7 +150,8 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
     return fitting[0] if fitting else None
 
 
-def _finish(session: Session, outcome: Outcome, drafted: list[str]) -> None:
+def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
+    """Say how a run ended, and end."""
     from orchestrator.cli.talk import emit
     from orchestrator.core.durations import format_duration
     from orchestrator.report.results import describe, payload_spans

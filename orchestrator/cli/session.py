@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,11 +18,20 @@ from orchestrator.cli.talk import talk
 from orchestrator.core import names
 from orchestrator.core.lease import Lease, LeaseState, Purpose
 from orchestrator.engine.owners import FileOwners
-from orchestrator.errors import CloudUnavailable, ConfigError, Interrupted, TeardownUnproven, TpujobError, UserError
+from orchestrator.errors import (
+    CloudUnavailable,
+    ConfigError,
+    Interrupted,
+    TeardownUnproven,
+    TpujobError,
+    UnknownRun,
+    UserError,
+)
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
+    from orchestrator.core.attempt import Run
     from orchestrator.core.slices import Capabilities, Cloud, SliceRequest
     from orchestrator.emulator.control import Endpoint
     from orchestrator.engine.effects import Program
@@ -122,7 +132,9 @@ class Session:
     def _connect(self, kind: str) -> Cloud:
         from orchestrator.cloud.credentials import connect
 
-        target = self.target if kind == self.target.kind else replace(self.target, kind=kind)
+        target = self.target
+        if kind != target.kind:
+            target = replace(target, kind=kind, pace=settings.pace_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
             return connect(target, endpoint.url, endpoint.token)
@@ -170,23 +182,28 @@ class Session:
 
     # -- what is owed ---------------------------------------------------------------------------------------------
 
-    def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None) -> None:
-        """First of all, finish what an earlier command left behind: in whichever cloud that was."""
+    def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None, look: bool = False) -> None:
+        """First of all, finish what an earlier command left behind: in whichever cloud that was.
+
+        `look`: ask the cloud also after slices that are held or detached, which may have been deleted by their switch.
+        """
         if not self.ledger.open_leases() and not self.ledger.attempts_open():
             return
         from orchestrator.engine.recover import close_attempts, overdue, recover
 
         self.run(close_attempts())
         for kind in (EMULATED, GOOGLE):
-            if not self.run(overdue(kind, spare=spare), kind):
+            if not self.run(overdue(kind, spare=spare, look=look), kind):
                 continue
             try:
-                results = self.on_cloud(lambda can, k=kind: recover(k, can, budget_s=budget_s, spare=spare), kind)  # type: ignore[misc]
+                program = partial(recover, kind, budget_s=budget_s, spare=spare, look=look)
+                results = self.on_cloud(program, kind)
             except TpujobError as error:
                 self._recovery_failed(kind, error)
                 continue
             for released in results:
                 self.note(released)
+            self.run(close_attempts())
             if self._interrupted is not None:
                 raise self._interrupted  # Ctrl-C meant the command, not only what it did first
 
@@ -211,6 +228,24 @@ class Session:
             return
         self.unproven[released.lease.id] = released
         self.talk.loud(banner(released))
+
+    def collect_later(self, run: Run) -> None:
+        """A process that waits for the end of a detached run, as if somebody had left `tpujob attach` open.
+
+        Nothing depends on it but who brings the artifacts home: it may be killed, and another `attach` takes its place.
+        """
+        import subprocess
+        import sys
+
+        with (self.directory / "collector.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "orchestrator.cli", "attach", run.id],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
+                start_new_session=True,
+            )
 
     def forget_keys(self, lease_id: str) -> None:
         """The keys of a slice that is gone open nothing any more."""
@@ -239,6 +274,14 @@ class Session:
         """The slice that is meant, unless it is on its way out."""
         found = [lease for lease in self.named(handle) if lease.state is not LeaseState.DOWN]
         return self.one_of(found)
+
+    def of_run(self, text: str) -> Lease | None:
+        """The open lease that the run of this name or id works on, in whichever cloud. None for no such run too."""
+        try:
+            _, attempt = self.ledger.find_run(text)
+        except UnknownRun:
+            return None
+        return next((lease for lease in self.ledger.open_leases() if lease.id == attempt.lease_id), None)
 
     @staticmethod
     def one_of(found: list[Lease]) -> Lease | None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from orchestrator.cli.talk import emit
 
 
 class JobOutput:
-    """The sink that the fleet's follower threads write to. Keeps every byte in `logs/worker<i>.log`."""
+    """The sink that the fleet's follower threads write to. Keeps every byte in `logs/worker<i>.log`.
 
-    def __init__(self, directory: Path, quiet: Callable[[], None]) -> None:
+    `anew`: the log comes from its first byte again, so the files begin again too.
+    """
+
+    def __init__(self, directory: Path, quiet: Callable[[], None], *, anew: bool = False) -> None:
         from orchestrator.remote.terminal import LineSplitter
 
         self._directory = directory / "logs"
         self._new_splitter = LineSplitter
         self._quiet = quiet
+        self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
         self._lock = threading.Lock()
         self._files: dict[int, BinaryIO] = {}
         self._splitters: dict[int, LineSplitter] = {}
@@ -45,5 +49,5 @@ class JobOutput:
         if worker not in self._files:
             self._directory.mkdir(parents=True, exist_ok=True)
             path = self._directory / f"worker{worker}.log"
-            self._files[worker] = path.open("ab", buffering=0)
+            self._files[worker] = path.open(self._mode, buffering=0)
         return self._files[worker]

@@ -22,7 +22,13 @@ def up(
     accelerator: Annotated[str | None, typer.Option(help="Accelerator type, such as v5litepod-8.")] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtime version; by default the type's own.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Cheaper, but can be taken away at any time.")] = False,
-    max_duration: Annotated[str, typer.Option(help="It is deleted after this time at the latest.")] = "24h",
+    max_duration: Annotated[
+        str, typer.Option("--ttl", "--max-duration", help="It is deleted after this time at the latest.")
+    ] = "24h",
+    idle: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="It is deleted when nobody was on it and no job ran for so long."),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Delete and make again what was preempted, unasked.")
     ] = False,
@@ -34,10 +40,10 @@ def up(
 ) -> None:
     """Bring a TPU slice to READY and hold it. Doing it twice is harmless."""
     from orchestrator.cli import slices
+    from orchestrator.cli.amounts import duration
     from orchestrator.cli.session import Session, default_handle
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.core import names
-    from orchestrator.core.durations import parse_duration
     from orchestrator.core.lease import LeaseState, Purpose
     from orchestrator.core.plan import Wish, make
     from orchestrator.engine import hold, prepare
@@ -46,12 +52,8 @@ def up(
     handle = name or default_handle()
     if problem := names.job_name_problem(handle):
         raise UserError(f"{handle!r} {problem}", hint="give another NAME")
-    try:
-        hold_s = parse_duration(max_duration)
-    except ValueError as error:
-        raise UserError(f"--max-duration {max_duration}: {error}") from error
-    if not 360 <= hold_s <= 7 * 86400:
-        raise UserError(f"--max-duration {max_duration}: must be between 6m and 7d")
+    hold_s = duration("--ttl", max_duration, least="6m", most="7d")
+    idle_s = duration("--idle", idle, least="1m", most="7d") if idle is not None else None
 
     places = tuple(part.strip() for part in zone.split(",")) if zone is not None else ()
     if "" in places:
@@ -82,7 +84,7 @@ def up(
         )
     if existing is None or dry_run:
         slices.show_plan(session, plan)
-    drafts = prepare.drafts(plan, slices.place(session), handle=handle, purpose=Purpose.HOLD)
+    drafts = prepare.drafts(plan, slices.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
     if dry_run:
         session.recover(spare=handle)
         emit_json(session.preview(drafts[0][1]))

@@ -176,6 +176,13 @@ class JobSpec(_Section):
         """A line about a place of the file, for checks that need more than the file: `job.yaml:7: code: is not there`."""
         return _line(self._file, Mistake(self._source.line(path), path, text))
 
+    def with_max_duration(self, seconds: float) -> JobSpec:
+        """The same job with another time limit."""
+        limits = self.limits.model_copy(update={"max_duration": seconds})
+        changed = self.model_copy(update={"limits": limits})
+        changed._file, changed._source = self._file, self._source
+        return changed
+
     def warnings(self) -> list[str]:
         """Lines about what is allowed and rarely wanted."""
         return [self.mistake(path, text) for path, text in rules.env_warnings(self.env)]

@@ -123,7 +123,7 @@ def max_cost(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
-        raise ValueError(f"`{shown(value)}` is not an amount of dollars; write for example 5.00")
+        raise ValueError(f"`{shown(_number(value))}` is not an amount of dollars; write for example 5.00")
     return float(value)
 
 

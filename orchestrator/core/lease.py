@@ -142,11 +142,11 @@ class Detached:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """A person moved the end. What was held is held until the new one."""
+    """A person moved the end: of what is held, the end of the hold; else the deadline itself."""
 
     lease_id: str
     at: float
-    deadline: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ _ALLOWED: dict[type, frozenset[LeaseState]] = {
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
     Held: frozenset({LeaseState.READY}),
     Detached: frozenset({LeaseState.READY}),
-    Extended: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
+    Extended: frozenset({LeaseState.READY}),
     Down: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Gone: frozenset({LeaseState.DOWN}),
     Forgotten: frozenset({LeaseState.DOWN}),
@@ -220,8 +220,9 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline))
         case Detached(at=at):
             return replace(lease, detached_at=at)
-        case Extended(deadline=deadline):
-            return replace(lease, deadline=deadline, hold_until=None if lease.hold_until is None else deadline)
+        case Extended(until=until):
+            held_until = None if lease.hold_until is None else until
+            return replace(lease, deadline=max(lease.deadline, until), hold_until=held_until)
         case Down(at=at, reason=reason):
             if lease.state is LeaseState.DOWN:
                 return lease

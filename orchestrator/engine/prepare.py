@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +61,26 @@ def wish(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> Wish:
     )
 
 
-def drafts(plan: Plan, place: Place, *, handle: str, purpose: Purpose) -> tuple[Draft, ...]:
-    """A lease and its create request for every candidate, each with a name that was never used before."""
-    return tuple(_draft(plan, index, place, handle, purpose) for index in range(len(plan.candidates)))
+def drafts(
+    plan: Plan,
+    place: Place,
+    *,
+    handle: str,
+    purpose: Purpose,
+    linger_s: float | None = None,
+    idle_s: float | None = None,
+) -> tuple[Draft, ...]:
+    """A lease and its create request for every candidate, each with a name that was never used before.
+
+    `linger_s` (how long a detached job's artifacts wait) and `idle_s` (a held slice without anybody on it is deleted
+    after so long) are for the switch on the VM.
+    """
+    pace = place.pace if linger_s is None else replace(place.pace, linger_s=linger_s)
+    adapted = replace(place, pace=pace)
+    return tuple(_draft(plan, index, adapted, handle, purpose, idle_s) for index in range(len(plan.candidates)))
 
 
-def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose) -> Draft:
+def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, idle_s: float | None) -> Draft:
     from orchestrator.remote.keys import create_key, ssh_keys_metadata
 
     candidate = plan.candidates[index]
@@ -268,6 +282,7 @@ def job_run(
     phases: tuple[Phase, ...],
     sink: Callable[[int, bytes], None],
     keep_s: float | None,
+    detach: bool = False,
 ) -> JobRun:
     return JobRun(
         run=run,
@@ -281,4 +296,5 @@ def job_run(
         sink=sink,
         max_duration_s=spec.limits.max_duration_s,
         keep_s=keep_s,
+        detach=detach,
     )

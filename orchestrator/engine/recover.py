@@ -6,30 +6,58 @@ decides. Running it twice at once is harmless.
 
 from __future__ import annotations
 
-from orchestrator.core.attempt import AttemptState, Ended
-from orchestrator.core.lease import Lease, dead_wood
+from orchestrator.core.attempt import Attempt, AttemptState, Ended
+from orchestrator.core.lease import Lease, LeaseState, dead_wood
 from orchestrator.core.slices import Capabilities
-from orchestrator.engine.effects import Claim, Disclaim, Now, OpenAttempts, OpenLeases, OwnerAlive, Record, Tell
+from orchestrator.engine.cloud_effects import Get
+from orchestrator.engine.effects import (
+    Claim,
+    Disclaim,
+    Now,
+    OpenAttempts,
+    OpenLeases,
+    OwnerAlive,
+    ReadLease,
+    Record,
+    Tell,
+)
 from orchestrator.engine.release import Released, release
+from orchestrator.errors import CloudError, UnknownLease
 
 
-async def overdue(cloud: str, *, spare: str | None = None) -> list[tuple[Lease, str]]:
-    """The open leases of this cloud that nobody has a claim on, and why. `spare` names a handle that `up` will adopt."""
+async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -> list[tuple[Lease, str]]:
+    """The open leases of this cloud that nobody has a claim on, and why. `spare` names a handle that `up` will adopt.
+
+    With `look` the cloud is asked whether slices that no process watches are still there: their switch may have acted.
+    """
     found = []
     now = await Now()
     for lease in await OpenLeases():
         if lease.cloud != cloud:
             continue
-        why = dead_wood(lease, now=now, owner_alive=await OwnerAlive(lease.id))
+        alive = await OwnerAlive(lease.id)
+        why = dead_wood(lease, now=now, owner_alive=alive)
+        if look and why is None and not alive and lease.state is LeaseState.READY:
+            why = await _gone_already(lease)
         if why is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):
             found.append((lease, why))
     return found
 
 
-async def recover(cloud: str, can: Capabilities, *, budget_s: float, spare: str | None = None) -> list[Released]:
+async def _gone_already(lease: Lease) -> str | None:
+    try:
+        gone = await Get(lease.name) is None
+    except CloudError:
+        return None  # no answer says nothing
+    return "its switch, or somebody else, deleted it" if gone else None
+
+
+async def recover(
+    cloud: str, can: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
+) -> list[Released]:
     """Release what is overdue, the budget for each. Answers with every verdict, also those that are not proven."""
     results = []
-    for lease, why in await overdue(cloud, spare=spare):
+    for lease, why in await overdue(cloud, spare=spare, look=look):
         if not await Claim(lease.id) and await Now() < lease.deadline:
             continue  # another tpujob command is on it; past the deadline that does not count any more
         await Tell("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
@@ -39,10 +67,22 @@ async def recover(cloud: str, can: Capabilities, *, budget_s: float, spare: str 
 
 
 async def close_attempts() -> None:
-    """An attempt whose process is gone has ended, whatever became of its slice."""
+    """An attempt whose process is gone has ended, unless its job goes on detached; whatever becomes of its slice."""
+    leases = {lease.id: lease for lease in await OpenLeases()}
     for attempt in await OpenAttempts():
-        if not await OwnerAlive(attempt.id):
-            ended = Ended(
-                attempt.id, await Now(), AttemptState.INTERRUPTED, detail="the process that ran it was killed"
-            )
-            await Record(ended)
+        if await OwnerAlive(attempt.id):
+            continue
+        lease = leases.get(attempt.lease_id or "")
+        if lease is not None and lease.detached_at is not None and lease.state is LeaseState.READY:
+            continue
+        await Record(Ended(attempt.id, await Now(), AttemptState.INTERRUPTED, detail=await _how_it_ended(attempt)))
+
+
+async def _how_it_ended(attempt: Attempt) -> str:
+    try:
+        detached = attempt.lease_id is not None and (await ReadLease(attempt.lease_id)).detached_at is not None
+    except UnknownLease:
+        detached = False
+    if detached:
+        return "its slice is gone, and nobody brought its artifacts home"
+    return "the process that ran it was killed"

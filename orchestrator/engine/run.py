@@ -40,7 +40,7 @@ async def run_job(job: JobRun, can: Capabilities) -> Outcome:
         outcome.state = AttemptState.RUNNING if outcome.detached else AttemptState.SUCCEEDED
     except TpujobError as error:
         outcome.error = error
-        outcome.state = _state_after(error)
+        outcome.state = state_after(error)
     except Exception as error:  # a bug of ours must not leave a slice behind either
         outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
         outcome.error.__cause__ = error
@@ -49,7 +49,8 @@ async def run_job(job: JobRun, can: Capabilities) -> Outcome:
     return outcome
 
 
-def _state_after(error: TpujobError) -> AttemptState:
+def state_after(error: TpujobError) -> AttemptState:
+    """What an attempt that ended with this error is called."""
     if isinstance(error, PayloadFailed | DeadlineExceeded | ArtifactError):
         return AttemptState.FAILED
     return AttemptState.INTERRUPTED if isinstance(error, Interrupted | Vanished) else AttemptState.ERROR
@@ -66,7 +67,7 @@ async def _end(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
         try:
             await keep(outcome.tenure, await Now() + job.keep_s, can)
         except TpujobError as error:
-            outcome.error, outcome.state = error, _state_after(error)
+            outcome.error, outcome.state = error, state_after(error)
     if outcome.detached:
         outcome.tenure.lease = None  # the job on the VM has the claim now, not this process
     elif not borrowed and outcome.tenure.kept_until is None:

@@ -57,6 +57,7 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
 async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkeep | None) -> None:
     """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing."""
     looked_at = await Now()
+    extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
         status = await Watch(fleet, WATCH_S)
         if status.failed:
@@ -65,7 +66,7 @@ async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkee
         if status.all_succeeded:
             return
         now = await Now()
-        if now >= end.at:
+        if now >= end.at + extended_s:
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
         if upkeep is not None:
@@ -73,7 +74,7 @@ async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkee
         silent_s = status.silent_s(now)
         if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
             looked_at = now
-            await _still_ours(lease)
+            extended_s = (await _still_ours(lease)).deadline - lease.deadline
         if silent_s > SILENT_S:
             raise RemoteError(
                 f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it"
@@ -103,20 +104,22 @@ def check_collected(collected: CollectResult | None) -> None:
         )
 
 
-async def _still_ours(lease: Lease) -> None:
-    """Is the slice still there, and still wanted? (Another terminal may have said `tpujob down`.)"""
-    if (await ReadLease(lease.id)).state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
+async def _still_ours(lease: Lease) -> Lease:
+    """The lease as it is now, if the slice is still there and still wanted. (Another terminal may have said `down`.)"""
+    current = await ReadLease(lease.id)
+    if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
         raise Vanished(f"{lease.name.node} was released by another tpujob command")
     try:
         view = await Get(lease.name)
     except CloudUnavailable:
-        return
+        return current
     if view is None:
         raise Vanished(f"{lease.name.node} was deleted by somebody else while the job was running")
     if view.state is SliceState.TOMBSTONE:
         raise Preempted(f"{lease.name.node} was taken away while the job was running ({view.native_state})")
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
+    return current
 
 
 def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:

@@ -70,6 +70,20 @@ class StartPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class FollowPhase(Effect[None]):
+    """Follow the log of a phase that another process started, from its first byte."""
+
+    fleet: Fleet
+    attempt: str
+    phase: str
+    sink: Callable[[int, bytes], None]
+
+    def perform(self, world: World) -> None:
+        self.fleet.attach(self.attempt, self.phase)
+        self.fleet.follow(self.sink)
+
+
+@dataclass(frozen=True, slots=True)
 class Watch(Effect["FleetStatus"]):
     """Wait until something changed on a worker, `timeout_s` at most."""
 

@@ -1,0 +1,83 @@
+"""`tpujob attach`: follow a detached run to its end, bring its artifacts home, release its slice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.done import Done
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.core.attempt import Attempt, Run
+    from orchestrator.engine.job_run import Outcome
+
+
+def attach(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+) -> None:
+    """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
+    from orchestrator.cli.session import Session
+
+    session = Session.open()
+    session.recover(look=True)
+    found, attempt = session.ledger.find_run(run)
+    if attempt.state.ended or not session.owners.claim(attempt.id):
+        _read_along(session, found, attempt)  # over, or somebody is attached already: the collector, or its terminal
+    outcome = follow(session, found, attempt)
+    if outcome.detached:
+        _say_left(session, found, outcome)
+    report(session, outcome)
+
+
+def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
+    from orchestrator.cli.stream import JobOutput
+    from orchestrator.core.lease import LeaseState
+    from orchestrator.engine.attach import Attachment, attach
+    from orchestrator.errors import UserError
+
+    lease = session.of_run(found.id)
+    if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
+        raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
+    output = JobOutput(Path(found.directory), session.talk.quiet, anew=True)
+    limits = found.spec.get("limits", {})
+    to = Attachment(
+        found,
+        attempt,
+        lease,
+        artifacts=tuple(found.spec.get("artifacts", ())),
+        max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
+        sink=output,
+    )
+    outcome = session.on_cloud(lambda can: attach(to, can), lease.cloud)
+    output.close()
+    return outcome
+
+
+def report(session: Session, outcome: Outcome) -> None:
+    from orchestrator.cli.run import finish
+
+    finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
+
+
+def _say_left(session: Session, found: Run, outcome: Outcome) -> None:
+    session.talk.quiet()
+    if outcome.error is not None:
+        session.talk.fail(outcome.error)
+    session.talk.say("attach", f"{found.id} goes on without us; `tpujob attach {found.id}` comes back to it")
+    raise Done(session.exit_code(outcome.exit_code))
+
+
+def _read_along(session: Session, found: Run, attempt: Attempt) -> None:
+    """The log as it arrives here, to the end of the run; then its own exit code."""
+    from orchestrator.cli.logs import stream
+    from orchestrator.cli.talk import emit
+    from orchestrator.core.attempt import AttemptState
+
+    stream(session, found, attempt, follow=True)
+    _, attempt = session.ledger.find_run(found.id)
+    emit(f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}")
+    code = 0 if attempt.state is AttemptState.SUCCEEDED else attempt.rc or 71
+    raise Done(session.exit_code(min(code, 63) if attempt.rc else code))

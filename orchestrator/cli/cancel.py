@@ -1,0 +1,46 @@
+"""`tpujob cancel`: end a run, delete its slice, prove it."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.done import Done
+
+
+def cancel(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+) -> None:
+    """End a run, detached or in another terminal: its slice is deleted, and proven gone. Artifacts are not collected."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.talk import emit
+    from orchestrator.core.attempt import AttemptState, Ended
+    from orchestrator.core.lease import Mode
+    from orchestrator.engine import hold
+    from orchestrator.errors import UserError
+    from orchestrator.report.times import clock
+
+    session = Session.open(quiet=True)
+    session.recover(look=True)
+    found, attempt = session.ledger.find_run(run)
+    if attempt.state.ended:
+        emit(f"{found.id} has ended already: {attempt.state}")
+        raise Done(session.exit_code())
+    lease = session.of_run(found.id)
+    if lease is None:
+        raise UserError(f"{found.id} has no slice yet", hint="press Ctrl-C where it was started")
+    if lease.mode is Mode.HOLD:
+        raise UserError(
+            f"{found.id} works on {lease.handle}, which `tpujob up` brought",
+            hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
+        )
+    (released,) = session.on_cloud(lambda can: hold.down((lease,), can, reason="tpujob cancel"), lease.cloud)
+    session.note(released)
+    if not session.owners.alive(attempt.id):  # else the process that runs it sees the slice go, and says so itself
+        ended = Ended(attempt.id, time.time(), AttemptState.INTERRUPTED, detail="cancelled")
+        session.ledger.record(ended)
+    if released.gone:
+        emit(f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})")
+    raise Done(session.exit_code())

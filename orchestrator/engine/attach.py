@@ -1,0 +1,111 @@
+"""Attach to a detached run: follow its job, bring the artifacts home, release the slice. Leaving early costs nothing.
+
+Until the job has ended the claim is the job's, so an interrupted or killed `attach` changes nothing. What happens after
+the end is what happens after the end of an attached run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.attempt import Attempt, AttemptState, Ended, Moved, Run
+from orchestrator.core.lease import Lease
+from orchestrator.core.slices import Capabilities
+from orchestrator.engine import retry, work
+from orchestrator.engine.cloud_effects import Workers
+from orchestrator.engine.effects import Claim, Disclaim, Now, Record, Shield, Tell
+from orchestrator.engine.job_run import Outcome
+from orchestrator.engine.release import note
+from orchestrator.engine.run import state_after
+from orchestrator.engine.tenure import let_go
+from orchestrator.engine.worker_effects import Connect, FollowPhase, Hangup
+from orchestrator.errors import (
+    DeadlineExceeded,
+    Interrupted,
+    PayloadFailed,
+    Preempted,
+    TpujobError,
+    Vanished,
+)
+
+CONNECT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A detached run and its lease, as the ledger has them. `sink` hears the log from its first byte."""
+
+    run: Run
+    attempt: Attempt
+    lease: Lease
+    artifacts: tuple[str, ...]
+    max_duration_s: float
+    sink: Callable[[int, bytes], None]
+
+
+async def attach(to: Attachment, can: Capabilities) -> Outcome:
+    """Never raises a TpujobError. With `outcome.detached` the job goes on as before, and `error` says why we left it.
+
+    Whoever calls holds the claim on the attempt, so that only one process collects.
+    """
+    outcome = Outcome(to.run, started_at=await Now(), lease=to.lease, detached=True)
+    try:
+        await _until_the_end(to, outcome)
+        outcome.state = AttemptState.SUCCEEDED
+    except TpujobError as error:
+        outcome.error, outcome.state = error, state_after(error)
+    except Exception as error:
+        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        outcome.state = AttemptState.ERROR
+    await Shield()
+    await outcome.enter(None)
+    if not outcome.detached:
+        await Claim(to.lease.id)
+        outcome.tenure.lease = to.lease
+        await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
+    if outcome.fleet is not None:
+        await Hangup(outcome.fleet)
+    await _write_down(to, outcome)
+    return outcome
+
+
+async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
+    failure: TpujobError | None = None
+    await outcome.enter("connect")
+    try:
+        await Tell("attach", f"connecting to {to.lease.name.node}", passing=True)
+        workers = await retry.until(await Now() + CONNECT_S, Workers(to.lease.name))
+        fleet = outcome.fleet = await Connect(to.lease, workers, CONNECT_S)
+        await outcome.enter("main")
+        await FollowPhase(fleet, to.attempt.id, "main", to.sink)
+        end = work.end_of(to.lease, to.attempt.started_at or to.lease.created_at, to.max_duration_s)
+        await work.follow(to.lease, fleet, "main", end, upkeep=None)
+    except (PayloadFailed, DeadlineExceeded) as error:
+        failure = error
+    except (Vanished, Preempted):
+        outcome.detached = False  # nothing is left to attach to, but its absence is to be proven
+        raise
+    await outcome.enter("collect")
+    await Record(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
+    try:
+        outcome.collected = await work.collect(fleet, Path(to.run.directory), to.artifacts)
+    except Interrupted:
+        raise  # the artifacts wait on the VM for a while; another `attach` can still bring them
+    except TpujobError as error:
+        failure = failure or error
+    outcome.detached = False
+    if failure is not None:
+        raise failure
+    work.check_collected(outcome.collected)
+
+
+async def _write_down(to: Attachment, outcome: Outcome) -> None:
+    outcome.spans["release"] = outcome.tenure.release_s
+    outcome.ended_at = await Now()
+    if not outcome.detached:
+        rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
+        detail = outcome.error.message if outcome.error else ""
+        await note(Ended(to.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail))
+    await Disclaim(to.attempt.id)
