@@ -43,9 +43,11 @@ def launch(
     """The work of `run` and `submit`."""
     from orchestrator.cli import slices
     from orchestrator.cli.amounts import duration
+    from orchestrator.cli.awake import stay_awake
     from orchestrator.cli.jobs import load
     from orchestrator.cli.session import Session
     from orchestrator.cli.stream import JobOutput
+    from orchestrator.core.durations import format_duration
     from orchestrator.core.lease import Purpose
     from orchestrator.core.plan import make
     from orchestrator.engine import prepare
@@ -88,6 +90,11 @@ def launch(
         keep_s=keep_s,
         detach=detach,
     )
+    if not emulated and not detach and not stay_awake(f"run {new.id} is attached to this machine"):
+        ttl_text = format_duration(session.target.pace.ttl_s)
+        session.talk.say(
+            "note", f"if this machine sleeps for longer than {ttl_text}, the slice is deleted (or: --detach)"
+        )
     outcome = session.on_cloud(lambda can: run_job(prepared, can))
     output.close()
     drafted = [draft.id for draft, _ in drafts]
