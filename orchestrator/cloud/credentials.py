@@ -9,12 +9,16 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from orchestrator.cloud import translate
+from orchestrator.cloud.fetch import fetch
+from orchestrator.cloud.light import LightApi
 from orchestrator.cloud.tpu_api import SCOPE, TpuApi
-from orchestrator.errors import AuthError, ConfigError
+from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.settings import EMULATED, Target, loopback_problem
 
 REFRESH_TIMEOUT_S = 15.0
@@ -26,6 +30,22 @@ def connect(target: Target, endpoint_url: str | None = None, token: str | None =
 
     An emulator that the environment names (TPUJOB_ENDPOINT) goes before the one given.
     """
+    endpoint_url, token = _door(target, endpoint_url, token)
+    if token is not None:
+        return TpuApi(endpoint_url, emulator_credentials(token), emulated=True, pace=target.pace)
+    return TpuApi(endpoint_url, google_credentials(), emulated=False)
+
+
+def connect_light(target: Target, endpoint_url: str | None = None, token: str | None = None) -> LightApi:
+    """The same for whoever only tears down. Nobody signs in before the first call, so that this too is tried again."""
+    endpoint_url, token = _door(target, endpoint_url, token)
+    if token is not None:
+        return LightApi(endpoint_url, EmulatorToken(token), emulated=True, pace=target.pace)
+    return LightApi(endpoint_url, GoogleToken(), emulated=False)
+
+
+def _door(target: Target, endpoint_url: str | None, token: str | None) -> tuple[str | None, str | None]:
+    """Where to, and with which emulator's token; None for Google's own. Raises where a secret would go astray."""
     if target.kind == EMULATED:
         if target.endpoint is not None:
             endpoint_url, token = target.endpoint, read_token(target.token_file)
@@ -33,7 +53,7 @@ def connect(target: Target, endpoint_url: str | None = None, token: str | None =
             raise ConfigError("the emulated cloud needs the emulator's address and its token")
         if problem := loopback_problem(endpoint_url):
             raise ConfigError(f"{endpoint_url!r} {problem}", hint="the emulator's token stays on this machine")
-        return TpuApi(endpoint_url, emulator_credentials(token), emulated=True, pace=target.pace)
+        return endpoint_url, token
     if token is not None:
         raise ConfigError("an emulator's token is never sent to Google Cloud")
     if endpoint_url is not None and not _GOOGLE.fullmatch(endpoint_url):
@@ -41,14 +61,68 @@ def connect(target: Target, endpoint_url: str | None = None, token: str | None =
             f"{endpoint_url!r} is not Google's: real credentials are only sent to https://*.googleapis.com",
             hint="for an emulator use `--cloud emulated`",
         )
-    return TpuApi(endpoint_url, google_credentials(), emulated=False)
+    return endpoint_url, None
 
 
-def google_credentials() -> Any:
-    """Application Default Credentials with a fresh token, so that a missing login is noticed before anything is made."""
+@dataclass(frozen=True, slots=True)
+class EmulatorToken:
+    """What a LightApi sends to an emulator."""
+
+    value: str
+    renewable: ClassVar[bool] = False
+
+    def token(self) -> str:
+        return self.value
+
+    def renew(self) -> None:
+        raise AssertionError("an emulator's token is not renewed")
+
+
+class GoogleToken:
+    """What a LightApi sends to Google. Each renewal looks at the machine's login anew: somebody may have signed in again."""
+
+    renewable = True
+
+    def __init__(self) -> None:
+        self._credentials: Any = None
+
+    def token(self) -> str:
+        if self._credentials is None or not self._credentials.valid:  # google-auth's minutes before it expires
+            self.renew()
+        return str(self._credentials.token)
+
+    def renew(self) -> None:
+        self._credentials = google_credentials(_light_request)
+
+
+def _light_request(
+    url: str,
+    method: str = "GET",
+    body: bytes | str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    **_: Any,
+) -> Any:
+    """google-auth's transport, over the standard library."""
+    from types import SimpleNamespace
+
+    from google.auth.exceptions import TransportError
+
+    sent = body.encode() if isinstance(body, str) else body
+    try:
+        reply = fetch(method, url, sent, headers or {}, timeout_s=timeout or REFRESH_TIMEOUT_S, proxies=True)
+    except CloudUnavailable as error:
+        raise TransportError(error.message) from error
+    return SimpleNamespace(status=reply.status, headers=reply.headers, data=reply.body)
+
+
+def google_credentials(request: Callable[..., Any] | None = None) -> Any:
+    """Application Default Credentials with a fresh token, so that a missing login is noticed before anything is made.
+
+    `request` is how to reach Google's sign-in server, in google-auth's form; by default with requests.
+    """
     import google.auth
     from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import Request
 
     try:
         with warnings.catch_warnings():
@@ -58,8 +132,12 @@ def google_credentials() -> Any:
         raise translate.auth_error(error) from error
     except (ValueError, TypeError, AttributeError, OSError) as error:  # how google-auth meets JSON of an odd shape
         raise AuthError(f"the Google credentials file cannot be used: {error}", hint=translate.LOGIN) from error
+    if request is None:
+        from google.auth.transport.requests import Request
+
+        request = Request()
     try:
-        credentials.refresh(functools.partial(Request(), timeout=REFRESH_TIMEOUT_S))
+        credentials.refresh(functools.partial(request, timeout=REFRESH_TIMEOUT_S))
     except GoogleAuthError as error:
         raise translate.auth_error(error) from error
     return credentials

@@ -1,21 +1,24 @@
-"""What the API says about nodes, operations and workers, read into our vocabulary. Pure; only `tpu_api` calls me.
+"""What the API says about nodes, operations and workers, read into our vocabulary. Pure; the clients of `cloud/` call me.
 
-Nodes arrive as protobuf messages; operations as plain JSON, because the generated parser refuses a whole operation (or a
-whole list of them) for one type name that is newer than itself.
+I read the JSON of the reply, not generated messages: those refuse a whole reply for one type name that is newer than
+themselves, and importing them is most of what a small process would weigh.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 from orchestrator.cloud import translate
 from orchestrator.core.slices import Operation, SliceName, SliceState, SliceView, WorkerAddress
 from orchestrator.errors import CloudUnavailable, UnexpectedReply
 
+T = TypeVar("T")
+
 _NODE = re.compile(r"projects/[^/]+/locations/([^/]+)/nodes/([^/]+)")
-_OPERATION = re.compile(r"projects/[^/]+/locations/[^/]+/operations/[^/]+")
+OPERATION = re.compile(r"projects/[^/]+/locations/[^/]+/operations/[^/]+")
 _KEY = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _LOOPBACK = re.compile(r"127\.\d+\.\d+\.\d+|::1")
 HOST_KEY = "hostkeys/ssh-ed25519"
@@ -33,32 +36,52 @@ STATES = {
     "PREEMPTED": SliceState.TOMBSTONE,
     "TERMINATED": SliceState.TOMBSTONE,
 }
+_STATE_NUMBERS = {
+    0: "STATE_UNSPECIFIED",
+    1: "CREATING",
+    2: "READY",
+    3: "RESTARTING",
+    4: "REIMAGING",
+    5: "DELETING",
+    6: "REPAIRING",
+    8: "STOPPED",
+    9: "STOPPING",
+    10: "STARTING",
+    11: "PREEMPTED",
+    12: "TERMINATED",
+    13: "HIDING",
+    14: "HIDDEN",
+    15: "UNHIDING",
+    16: "UNKNOWN",
+}
+_NO_HEALTH = "HEALTH_UNSPECIFIED"
+_HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENSORFLOW", 5: "UNHEALTHY_MAINTENANCE"}
 
 
-def slice_view(node: Any, said: Mapping[str, Any], asked: SliceName) -> SliceView:
-    """`node` is the message, `said` the same node as JSON: it still has the name of a state that the message lacks."""
-    match = _NODE.fullmatch(node.name)
+def slice_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+    match = _NODE.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
     if match is None:
-        raise UnexpectedReply(f"the API listed a node with the odd name {node.name[:200]!r}", details=dict(said))
-    native_state = _word(node, "state", said)
-    health = _word(node, "health", said)
+        raise UnexpectedReply(f"the API listed a node with the odd name {said.get('name')!r:.200}", details=dict(said))
+    native_state = _word(said, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
+    health = _word(said, "health", _HEALTH_NUMBERS, _NO_HEALTH)
+    scheduling = _typed(said, "schedulingConfig", dict, {})
     return SliceView(
         name=SliceName(asked.project, match[1], match[2]),
         state=STATES.get(native_state, SliceState.UNKNOWN),
         native_state=native_state,
-        accelerator_type=node.accelerator_type,
-        runtime_version=node.runtime_version,
-        labels=dict(node.labels),
-        created_at=node.create_time.seconds + node.create_time.nanos / 1e9 if node.HasField("create_time") else None,
-        spot=node.scheduling_config.spot or node.scheduling_config.preemptible,
-        health=None if health == "HEALTH_UNSPECIFIED" else health,
-        hosts=_hosts(node),
+        accelerator_type=_typed(said, "acceleratorType", str, ""),
+        runtime_version=_typed(said, "runtimeVersion", str, ""),
+        labels={str(key): _text(said, value) for key, value in _typed(said, "labels", dict, {}).items()},
+        created_at=_time(said, "createTime"),
+        spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
+        health=None if health == _NO_HEALTH else health,
+        hosts=_hosts(said),
     )
 
 
 def operation(said: Mapping[str, Any]) -> Operation:
     name, metadata, error = said.get("name"), said.get("metadata"), said.get("error")
-    if not isinstance(name, str) or not _OPERATION.fullmatch(name):
+    if not isinstance(name, str) or not OPERATION.fullmatch(name):
         raise UnexpectedReply("the API answered something that is not an operation", details=dict(said))
     metadata = metadata if isinstance(metadata, dict) else {}
     return Operation(
@@ -70,13 +93,15 @@ def operation(said: Mapping[str, Any]) -> Operation:
     )
 
 
-def worker_addresses(node: Any, entries: Sequence[Any], *, emulated: bool) -> tuple[WorkerAddress, ...]:
+def worker_addresses(
+    said: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
+) -> tuple[WorkerAddress, ...]:
     """Endpoints are in worker order. Published attributes count only when there is one set for each worker."""
-    hosts = _hosts(node)
+    hosts = _hosts(said)
     if not hosts or not all(hosts):
-        raise CloudUnavailable(f"{node.name.rpartition('/')[2]} has no addresses yet")
-    published = [attributes(entry) for entry in entries] if len(entries) == len(hosts) else [{} for _ in hosts]
-    return tuple(_worker(index, host, published[index], emulated) for index, host in enumerate(hosts))
+        raise CloudUnavailable(f"{str(said.get('name', '')).rpartition('/')[2]} has no addresses yet")
+    sets = published if len(published) == len(hosts) else [{} for _ in hosts]
+    return tuple(_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))
 
 
 def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool) -> WorkerAddress:
@@ -92,20 +117,60 @@ def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool)
     return WorkerAddress(index, host, int(port), host_key)
 
 
-def attributes(entry: Any) -> dict[str, str]:
+def attributes(entry: Mapping[str, Any]) -> dict[str, str]:
     """One worker's guest attributes, by `namespace/key`."""
-    return {f"{item.namespace}/{item.key}": item.value for item in entry.query_value.items}
+    items = _typed(_typed(entry, "queryValue", dict, {}), "items", list, [])
+    if not all(isinstance(item, dict) for item in items):
+        raise UnexpectedReply("the API answered guest attributes that are not objects", details=dict(entry))
+    return {f"{item.get('namespace', '')}/{item.get('key', '')}": _text(entry, item.get("value", "")) for item in items}
 
 
-def _hosts(node: Any) -> tuple[str, ...]:
-    return tuple(endpoint.access_config.external_ip or endpoint.ip_address for endpoint in node.network_endpoints)
+def _hosts(said: Mapping[str, Any]) -> tuple[str, ...]:
+    endpoints = _typed(said, "networkEndpoints", list, [])
+    if not all(isinstance(endpoint, dict) for endpoint in endpoints):
+        raise UnexpectedReply("the API answered network endpoints that are not objects", details=dict(said))
+    return tuple(
+        _typed(_typed(endpoint, "accessConfig", dict, {}), "externalIp", str, "")
+        or _typed(endpoint, "ipAddress", str, "")
+        for endpoint in endpoints
+    )
 
 
-def _word(node: Any, field: str, said: Mapping[str, Any]) -> str:
-    """An enum's name; for a value that is newer than the message, what the API wrote."""
-    number = getattr(node, field)
-    known = node.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number.get(number)
+def _word(said: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:
+    """An enum's name. Google's own client asks for numbers in their place; one that is newer than this table stays one."""
     written = said.get(field)
-    if known is None or (number == 0 and isinstance(written, str)):
-        return str(written if written is not None else number)
-    return str(known.name)
+    if written is None:
+        return unset
+    return numbers.get(written, str(written)) if isinstance(written, int) else str(written)
+
+
+def _time(said: Mapping[str, Any], field: str) -> float | None:
+    """RFC 3339, in UTC, with up to nine digits of a second."""
+    text = _typed(said, field, str, "")
+    if not text:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise UnexpectedReply(f"the API answered {field} {text[:100]!r}, which is not a time", details=dict(said))
+    return when.timestamp()
+
+
+def _typed(said: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
+    """What the API leaves out, or sends as null, is its default; what is of another type is not this API's."""
+    value = said.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise UnexpectedReply(
+            f"the API answered {field} {str(value)[:100]!r}: not a {kind.__name__}", details=dict(said)
+        )
+    return value
+
+
+def _text(said: Mapping[str, Any], value: object) -> str:
+    if not isinstance(value, str):
+        raise UnexpectedReply(f"the API answered {str(value)[:100]!r} in place of a text", details=dict(said))
+    return value

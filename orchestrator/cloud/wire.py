@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import requests
@@ -73,12 +72,10 @@ class Door(HTTPAdapter):
         reply: dict[str, Any] = self._seen.reply
         return reply
 
-    def server_now(self) -> float | None:
-        """The server's clock in the latest reply to this thread, unix seconds; None when it did not say."""
-        try:
-            return parsedate_to_datetime(self._seen.date).timestamp()
-        except (TypeError, ValueError):
-            return None
+    def last_date(self) -> str | None:
+        """The Date header of the latest reply to this thread: the server's clock."""
+        date: str | None = self._seen.date
+        return date
 
     def _object(self, text: str) -> dict[str, Any]:
         try:

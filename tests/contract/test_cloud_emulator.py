@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from orchestrator.cloud.credentials import connect, emulator_credentials
+from orchestrator.cloud.credentials import EmulatorToken, connect, connect_light, emulator_credentials
+from orchestrator.cloud.light import LightApi
+from orchestrator.cloud.questions import Questions
 from orchestrator.cloud.tpu_api import TpuApi
 from orchestrator.core.slices import Cloud, Operation, SliceName, SliceRequest, SliceState
 from orchestrator.errors import (
@@ -38,6 +40,12 @@ def api(shared_emulator: Emulator) -> Cloud:
     return connect(EMULATED, shared_emulator.url, shared_emulator.token)
 
 
+@pytest.fixture(params=[connect, connect_light])
+def asking(request: pytest.FixtureRequest, shared_emulator: Emulator) -> Questions:
+    """Both clients, for what both can ask."""
+    return request.param(EMULATED, shared_emulator.url, shared_emulator.token)
+
+
 def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: str = "emulated") -> SliceRequest:
     """A new name each time."""
     name = SliceName(project, zone, f"tpujob-client-{next(numbers)}")
@@ -55,47 +63,47 @@ def until(question: Callable[[], T], wanted: Callable[[T], bool]) -> T:
     return answer
 
 
-def finish(api: Cloud, operation: Operation) -> Operation:
+def finish(api: Cloud | Questions, operation: Operation) -> Operation:
     done = until(lambda: api.operation(operation.name), lambda now: now is not None and now.done)
     assert done is not None
     return done
 
 
-def delete(api: Cloud, name: SliceName) -> None:
+def delete(api: Cloud | Questions, name: SliceName) -> None:
     operation = api.delete(name)
     if operation is not None:
         finish(api, operation)
 
 
-def test_the_life_of_a_slice(api: Cloud) -> None:
+def test_the_life_of_a_slice(api: Cloud, asking: Questions) -> None:
     wanted = request()
-    assert api.get(wanted.name) is None
+    assert asking.get(wanted.name) is None
     created = api.create(wanted)
     path = f"projects/emulated/locations/{ZONE}/nodes/{wanted.name.node}"
     assert (created.verb, created.target) == ("create", path)
-    assert finish(api, created).error is None
+    assert finish(asking, created).error is None
 
-    view = api.get(wanted.name)
+    view = asking.get(wanted.name)
     assert view is not None
     assert (view.name, view.state, view.native_state) == (wanted.name, SliceState.READY, "READY")
     assert (view.accelerator_type, view.runtime_version, view.spot) == ("v5litepod-4", "v2-alpha-tpuv5-lite", False)
     assert dict(view.labels) == wanted.labels
     assert view.created_at == pytest.approx(time.time(), abs=60)
     assert view.hosts == ("127.0.0.1",)
-    assert view in api.list("emulated", ZONE).rows
+    assert view in asking.list("emulated", ZONE).rows
 
-    finish(api, api.stop(wanted.name))
-    stopped = api.get(wanted.name)
+    finish(asking, api.stop(wanted.name))
+    stopped = asking.get(wanted.name)
     assert stopped is not None
     assert stopped.state is SliceState.STOPPED
-    finish(api, api.start(wanted.name))
+    finish(asking, api.start(wanted.name))
 
-    deleted = api.delete(wanted.name)
+    deleted = asking.delete(wanted.name)
     assert deleted is not None
-    assert finish(api, deleted).error is None
-    assert api.get(wanted.name) is None
-    assert api.delete(wanted.name) is None
-    listing = api.list("emulated", ZONE)
+    assert finish(asking, deleted).error is None
+    assert asking.get(wanted.name) is None
+    assert asking.delete(wanted.name) is None
+    listing = asking.list("emulated", ZONE)
     assert listing.complete
     assert wanted.name not in [row.name for row in listing.rows]
 
@@ -127,17 +135,17 @@ def test_the_body_of_a_create_is_understood_as_it_was_meant(api: Cloud, shared_e
     delete(api, wanted.name)
 
 
-def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud) -> None:
+def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud, asking: Questions) -> None:
     wanted = request()
     lost = api.create(wanted)
-    listing = api.operations("emulated", ZONE)
+    listing = asking.operations("emulated", ZONE)
     assert listing.complete
     [found] = [row for row in listing.rows if row.target.endswith(f"/{wanted.name.node}")]
     assert (found.name, found.verb) == (lost.name, "create")
-    finish(api, lost)
+    finish(asking, lost)
     with pytest.raises(AlreadyExists, match="already exists"):
         api.create(wanted)
-    delete(api, wanted.name)
+    delete(asking, wanted.name)
 
 
 def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(emulator: Emulator) -> None:
@@ -155,9 +163,26 @@ def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(emulator: Emulat
     api = connect(EMULATED, emulator.url, emulator.token)
     finish(api, api.create(request()))
     emulator.patch_settings(unreachable=[ZONE])
-    listing = api.list("emulated", ZONE)
-    assert not listing.complete
-    assert listing.rows == ()
+    for asking in (api, connect_light(EMULATED, emulator.url, emulator.token)):
+        listing = asking.list("emulated", ZONE)
+        assert not listing.complete
+        assert listing.rows == ()
+
+
+def test_both_clients_see_one_slice_alike_and_say_what_time_the_server_has(
+    api: Cloud, shared_emulator: Emulator
+) -> None:
+    wanted = request("v5litepod-16")
+    finish(api, api.create(wanted))
+    light = connect_light(EMULATED, shared_emulator.url, shared_emulator.token)
+    assert light.get(wanted.name) == api.get(wanted.name)
+    assert light.published(wanted.name) == api.published(wanted.name)
+    assert light.zones("emulated") == api.zones("emulated")
+    assert light.capabilities == api.capabilities
+    listing = light.list("emulated", ZONE)
+    assert wanted.name in [row.name for row in listing.rows]
+    assert listing.server_now == pytest.approx(time.time(), abs=5)
+    delete(api, wanted.name)
 
 
 def test_each_worker_answers_on_its_own_port_with_the_published_key(api: Cloud) -> None:
@@ -210,14 +235,20 @@ def test_what_the_state_does_not_allow_is_a_wrong_state(api: Cloud) -> None:
 
 
 def test_a_wrong_token_is_an_auth_error_and_not_an_absence(shared_emulator: Emulator) -> None:
-    stranger = connect(EMULATED, shared_emulator.url, "not-the-token")
-    with pytest.raises(AuthError, match="token of this emulator") as caught:
-        stranger.get(request().name)
-    assert caught.value.exit_code == 77
+    for opened in (connect, connect_light):
+        stranger = opened(EMULATED, shared_emulator.url, "not-the-token")
+        with pytest.raises(AuthError, match="token of this emulator") as caught:
+            stranger.get(request().name)
+        assert caught.value.exit_code == 77
 
 
 def test_a_path_that_no_api_has_is_not_an_absence_either(shared_emulator: Emulator) -> None:
     credentials = emulator_credentials(shared_emulator.token)
-    lost = TpuApi(f"{shared_emulator.url}/elsewhere", credentials, emulated=True)
-    with pytest.raises(UnexpectedReply):
-        lost.get(request().name)
+    nowhere = f"{shared_emulator.url}/elsewhere"
+    lost: tuple[Questions, ...] = (
+        TpuApi(nowhere, credentials, emulated=True),
+        LightApi(nowhere, EmulatorToken(shared_emulator.token), emulated=True),
+    )
+    for asking in lost:
+        with pytest.raises(UnexpectedReply):
+            asking.get(request().name)

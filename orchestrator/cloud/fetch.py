@@ -1,0 +1,140 @@
+"""One HTTP request with nothing but the standard library: a whole reply within a time, or an error that says why not.
+
+Only `light` and the sign-in of its tokens use me. Proxies and certificates are those of the environment, as requests has
+them; redirections are not followed, and a reply that is too long or that trickles in is none.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from orchestrator.errors import CloudUnavailable
+
+MAX_REPLY_BYTES = 32 << 20  # a page of nodes is a thousand times smaller
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back, whatever its status. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def fetch(
+    method: str, url: str, body: bytes | None, headers: Mapping[str, str], *, timeout_s: float, proxies: bool
+) -> Reply:
+    """One request, one reply, no redirection followed. CloudUnavailable when the reply is not whole within the time."""
+    give_up_at = time.monotonic() + timeout_s
+    parts = urlsplit(url)
+    host = parts.netloc
+    connection = _connection(parts.scheme, host, timeout_s, proxies)
+    answered = False
+    try:
+        connection.request(method, url.partition(host)[2], body, dict(headers))
+        sock = connection.sock  # the connection drops it when the reply is to be the last
+        response = connection.getresponse()
+        answered = True
+        said = _whole(response, sock, give_up_at)
+        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, said)
+    except TimeoutError as error:
+        raise CloudUnavailable(f"{host} did not answer in time") from error
+    except (OSError, http.client.HTTPException) as error:
+        if answered:
+            raise CloudUnavailable(f"the reply of {host} broke off: {_words(error)}") from error
+        raise CloudUnavailable(f"{host} cannot be reached: {_words(error)}", hint=_hint(error)) from error
+    finally:
+        connection.close()
+
+
+def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: float) -> bytes:
+    """Piece by piece, so that a server which sends a byte now and then cannot keep us."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        left_s = give_up_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        sock.settimeout(left_s)
+        piece = response.read1(CHUNK_BYTES)
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_REPLY_BYTES:
+            raise http.client.HTTPException(f"it is longer than {MAX_REPLY_BYTES >> 20} MiB")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(pieces)
+
+
+def _connection(scheme: str, host: str, timeout_s: float, proxies: bool) -> http.client.HTTPConnection:
+    if scheme == "http":  # an emulator on loopback, or a metadata server: never through anybody else
+        return http.client.HTTPConnection(host, timeout=timeout_s)
+    import ssl
+
+    context = ssl.create_default_context(cafile=_authorities())
+    proxy = _proxy(host) if proxies else None
+    if proxy is None:
+        return http.client.HTTPSConnection(host, timeout=timeout_s, context=context)
+    if proxy.scheme != "http" or proxy.hostname is None:
+        raise CloudUnavailable(
+            f"the proxy {proxy.geturl()} is not of a kind that is known here", hint="see HTTPS_PROXY"
+        )
+    # Plain as far as the proxy; TLS, with the host itself, inside the tunnel.
+    connection = http.client.HTTPSConnection(proxy.hostname, proxy.port or 80, timeout=timeout_s, context=context)
+    connection.set_tunnel(host, 443, _proxy_login(proxy))
+    return connection
+
+
+def _proxy(host: str) -> SplitResult | None:
+    """What HTTPS_PROXY, ALL_PROXY and NO_PROXY say, as everywhere."""
+    from urllib.request import getproxies_environment, proxy_bypass
+
+    named = getproxies_environment()
+    url = named.get("https") or named.get("all")
+    if not url or proxy_bypass(host):
+        return None
+    return urlsplit(url if "://" in url else f"http://{url}")
+
+
+def _proxy_login(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    import base64
+    from urllib.parse import unquote
+
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+
+
+def _authorities() -> str | None:
+    """The same certificates as the other client: what the environment names, else those that come with requests."""
+    named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    if named:
+        return named
+    try:
+        import certifi
+    except ImportError:
+        return None  # the system's
+    return str(certifi.where())
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead):
+        return f"{error.expected} bytes are missing"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _hint(error: Exception) -> str | None:
+    if type(error).__module__ == "ssl":
+        return "a proxy that opens TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
+    return "see HTTPS_PROXY" if "Tunnel connection failed" in str(error) else None
