@@ -58,10 +58,13 @@ def _row(session: Session, lease: Lease) -> dict[str, Any]:
         "state": state,
         "created_at": lease.created_at,
         "deadline": lease.deadline,
+        "ends_at": lease.ends_at,
         "hold_until": lease.hold_until,
         "in_use": session.owners.alive(lease.id),
         "usd_per_hour": lease.usd_per_hour,
         "usd_so_far": usd_so_far(lease, now),
+        "budget_usd": lease.budget_usd,
+        "mode": str(lease.mode),
         "emulated": lease.cloud == "emulated",
     }
 
@@ -70,9 +73,12 @@ def _line(row: dict[str, Any]) -> str:
     from orchestrator.core.durations import format_duration, format_usd
     from orchestrator.report.times import day_clock
 
-    ends = day_clock(row["hold_until"] or row["deadline"])
-    use = "in use" if row["in_use"] else "idle"
-    cost = "emulated, free" if row["emulated"] else f"{format_usd(row['usd_so_far'])} so far"
+    left = format_duration(max(row["ends_at"] - time.time(), 0.0))
+    use = "detached" if row["mode"] == "detached" else "in use" if row["in_use"] else "idle"
+    spent = f"{format_usd(row['usd_so_far'])} so far"
+    if row["budget_usd"] is not None:
+        spent = f"{format_usd(row['usd_so_far'])} of {format_usd(row['budget_usd'])}"
+    cost = f"emulated, free ({spent} on Google Cloud)" if row["emulated"] else spent
     age = format_duration(time.time() - row["created_at"])
     words = [
         row["name"],
@@ -82,7 +88,7 @@ def _line(row: dict[str, Any]) -> str:
         row["state"],
         use,
         age,
-        f"until {ends}",
+        f"until {day_clock(row['ends_at'])} ({left} left)",
         cost,
     ]
     return "\t".join(words)

@@ -59,13 +59,8 @@ class Plan:
     @property
     def worst_case_usd(self) -> float | None:
         """The dearest candidate until its deadline. None when a price is unknown."""
-        if self.max_cost is not None:
-            return self.max_cost
-        prices = [candidate.usd_per_hour for candidate in self.candidates]
-        known = [price for price in prices if price is not None]
-        if len(known) < len(prices) or not known:
-            return None
-        return max(known) * self.max_duration_s / 3600
+        costs = [one.usd_per_hour * one.life_s / 3600 for one in self.candidates if one.usd_per_hour is not None]
+        return max(costs) if costs and len(costs) == len(self.candidates) else None
 
 
 def make(wish: Wish, *, default_zone: str | None = None) -> Plan:

@@ -46,7 +46,7 @@ def plan_lines(plan: Plan, now: float, *, emulated: bool, emulated_cores: int | 
     cores = f"{plan.cores} cores"
     if emulated_cores is not None:
         cores += f" emulated as {emulated_cores * plan.workers}"
-    until = f"ends by {day_clock(now + plan.max_duration_s)} at the latest"
+    until = f"ends by {day_clock(now + first.life_s)} at the latest"
     what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {kind}"
     lines = [f"{what} · {workers} · {cores} · {until}"]
     if len(plan.candidates) > 1:
@@ -61,6 +61,8 @@ def _price_line(plan: Plan, emulated: bool) -> str:
     if first.usd_per_hour is None:
         return f"price unknown: the {catalog.PRICES_AS_OF} has none for {first.accelerator_type} in {first.zone}"
     bound = f", at most {format_usd(worst)} by the deadline" if worst is not None else ""
+    if plan.max_cost is not None:
+        bound = f"; its budget of {format_usd(plan.max_cost)} lasts {format_duration(first.life_s)}"
     start = "on Google Cloud this would be" if emulated else "this costs"
     return f"{start} {format_usd_per_hour(first.usd_per_hour)}{bound} ({catalog.PRICES_AS_OF})"
 
