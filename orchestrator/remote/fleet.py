@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from orchestrator.core.slices import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
+from orchestrator.remote.beats import Beats
 from orchestrator.remote.bundle import Bundle
 from orchestrator.remote.call import Call, Completed, run
 from orchestrator.remote.collect import Collector, CollectResult, Problem
@@ -70,6 +71,8 @@ class Fleet:
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, Call] = {}
+        self._on_notice = on_notice
+        self._beats: Beats | None = None
         self._one_at_a_time = threading.Lock()
 
     # -- reaching them --
@@ -98,6 +101,12 @@ class Fleet:
                 f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {missing[min(missing)]}",
                 hint="a firewall rule must allow SSH from here; `tpujob ssh` shows more",
             )
+
+    def beat(self, every_s: float) -> None:
+        """From now on show the switch on worker 0 that this process lives, in the background, until `cancel`."""
+        if self._beats is None:
+            self._beats = Beats(self._link(0), every_s, self._bell, self._on_notice)
+            self._beats.thread.start()
 
     def facts(self, worker: int = 0) -> WorkerFacts:
         """Asked anew each time: `free_port` is free now."""
