@@ -20,7 +20,9 @@ STATUSES = {
     "FAILED_PRECONDITION": (9, 400),
     "ABORTED": (10, 409),
     "UNIMPLEMENTED": (12, 501),
+    "DEADLINE_EXCEEDED": (4, 504),
     "INTERNAL": (13, 500),
+    "UNAVAILABLE": (14, 503),
     "UNAUTHENTICATED": (16, 401),
 }
 
@@ -83,6 +85,19 @@ def busy() -> ApiError:
 
 def superseded(verb: str) -> ApiError:
     return ApiError("CANCELLED", f"The {verb} operation was cancelled because the node is being deleted.")
+
+
+def interrupted(state: str) -> ApiError:
+    """How an operation ends when its node is taken away from under it; the API calls that a bad argument."""
+    return bad_request(f"update is not supported while in state {state}")
+
+
+def permission_denied(permission: str, name: str) -> ApiError:
+    return ApiError("PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}' (or it may not exist).")
+
+
+def internal() -> ApiError:
+    return ApiError("INTERNAL", "an internal error has occurred")
 
 
 def no_capacity(zone: str) -> ApiError:

@@ -7,15 +7,19 @@ through `powered`; a node becomes READY, or leaves, only when both its time has 
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import hashlib
 from dataclasses import asdict
 from typing import Any
 
 from orchestrator.emulator import api_errors
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.fault_data import Fault
+from orchestrator.emulator.faults import ALL_IS_WELL, Decision, Faults, NoReply
+from orchestrator.emulator.machine import Machine, failure_of
 from orchestrator.emulator.meter import Bill, Meter
 from orchestrator.emulator.records import (
-    TRANSITIONS,
+    SETTLED_POWER,
     VERBS,
     Host,
     Node,
@@ -26,60 +30,70 @@ from orchestrator.emulator.records import (
     load_operation,
 )
 
-KEEP_OPERATIONS = 2000  # finished operations are forgotten beyond this many, as the real API forgets them in time
+FOREVER = 1e18
 
 
-class CloudState:
-    """All of the cloud. Every method that takes `now` first lets time pass up to it."""
+class CloudState(Machine):
+    """All of the cloud. Every method that takes `now` first lets time pass up to it.
 
-    def __init__(self, seed: str, settings: Settings | None = None) -> None:
-        self.seed = seed
-        self.count = 0  # of names given out; with the seed it makes every id
-        self.now = 0.0
-        self.settings = settings or Settings()
-        self.nodes: dict[str, Node] = {}  # by full name
-        self.operations: dict[str, Operation] = {}
-        self.meter = Meter()
-
-    # --- time ---------------------------------------------------------------------------------------------------------
+    A method that takes `effect` does what that fault wants instead of, or besides, what it was asked for.
+    """
 
     def advance(self, now: float) -> bool:
-        """End every transition whose time has come. True when something changed."""
-        self.now = max(self.now, now)  # a wall clock that steps back must not un-happen anything
-        ready = [node for node in self.nodes.values() if self._may_end(node)]
-        for node in ready:
-            self._end(node)
+        changed = super().advance(now)
+        return self._create_late() or changed
+
+    def _create_late(self) -> bool:
+        if not self.late:
+            return False
+        ready = [arguments for due, arguments in self.late if due <= self.now]
+        self.late = [waiting for waiting in self.late if waiting[0] > self.now]
+        for arguments in ready:
+            with contextlib.suppress(ApiError):  # a name that was taken meanwhile; nobody would hear of it
+                self.create(**arguments, now=self.now)
         return bool(ready)
 
-    def next_due(self) -> float | None:
-        """When `advance` may next have something to do; None: only after a request or a report."""
-        return min(
-            (n.due for n in self.nodes.values() if n.due is not None and n.power == n.wanted_power), default=None
-        )
+    # --- questions ----------------------------------------------------------------------------------------------------
 
-    def _may_end(self, node: Node) -> bool:
-        return node.due is not None and node.due <= self.now and node.power == node.wanted_power
+    def decide(self, operation: str, caller: str, name: str, now: float) -> Decision:
+        """Which faults the call meets. `name` is that of a node, an operation (which stands for its node) or a place."""
+        if not self.faults:
+            return ALL_IS_WELL
+        self.advance(now)
+        if (known := self.operations.get(name)) is not None:
+            name = known.target
+        node = self.nodes.get(name)
+        return self.faults.decide(operation, caller, name, now, node.state if node else None)
 
-    def _end(self, node: Node) -> None:
-        transition, failure = TRANSITIONS[node.state], node.failure
-        then = transition.then if failure is None else transition.if_failed
-        node.due = node.failure = None
-        if then is None:
-            del self.nodes[node.name]
-            self.meter.close(node.uid, self.now)
-        else:
-            node.state = then
-            node.boot_pending = then == "READY"
-        self._finish(node, failure)
+    def node(self, name: str) -> Node:
+        """As anybody sees it; a refusal if there is none."""
+        node = self.nodes.get(name)
+        if node is None or not self._visible(node, self.now):
+            raise api_errors.not_found(name)
+        return node
 
-    def _finish(self, node: Node, error: dict[str, Any] | None) -> None:
-        operation = self.operations.get(node.operation or "")
-        node.operation = None
-        if operation is None:
-            return
-        operation.ended_at, operation.error = self.now, error
-        if error is None and operation.verb != "delete":
-            operation.response = copy.deepcopy(node)
+    def listed(self, project: str, zone: str, effect: Fault | None = None) -> tuple[list[Node], list[str]]:
+        """The nodes that a list shows, and the zones that it cannot speak for. Zone `-` is all of them."""
+        silent = [z for z in self.settings.unreachable if zone in ("-", z)]
+        then, nodes = self.now, list(self.nodes.values())
+        if effect is not None and effect.kind == "unreachable":
+            silent = (
+                list(effect.parameters["zones"]) or (sorted({n.zone for n in nodes}) if zone == "-" else []) or [zone]
+            )
+        if effect is not None and effect.kind == "stale_list":
+            then -= effect.seconds
+            nodes = self.history.at(then, nodes)
+        shown = [n for n in nodes if n.project == project and zone in ("-", n.zone) and self._visible(n, then)]
+        return [n for n in shown if n.zone not in silent] if silent else shown, silent
+
+    def operation(self, name: str, effect: Fault | None = None) -> Operation:
+        if name not in self.operations or (effect is not None and effect.kind == "operation_gone"):
+            raise api_errors.not_found(name)
+        return self.operations[name]
+
+    @staticmethod
+    def _visible(node: Node, then: float) -> bool:
+        return node.hidden_until is None or node.hidden_until <= then
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -94,58 +108,130 @@ class CloudState:
         usd_per_hour: float | None,
         api_version: str,
         now: float,
+        effect: Fault | None = None,
     ) -> Operation:
+        """`spec` is kept, not copied. NoReply under the fault "late"."""
         self.advance(now)
-        node = Node(self._number(), project, zone, node_id, copy.deepcopy(spec), workers, "CREATING", self.now)
+        if effect is not None and effect.kind == "late":
+            asked = {"project": project, "zone": zone, "node_id": node_id, "spec": spec, "workers": workers}
+            asked |= {"usd_per_hour": usd_per_hour, "api_version": api_version}
+            self.late.append((self.now + effect.seconds, asked))
+            raise NoReply
+        node = Node(self._number(), project, zone, node_id, spec, workers, "CREATING", self.now)
         if node.name in self.nodes:
             raise api_errors.already_exists(node.name)
+        if effect is not None and effect.kind == "operation_forgets":
+            return self._begin_loose(node, "create", api_version, effect)
         self.nodes[node.name] = node
         self.meter.open(
             Bill(node.uid, node.name, project, zone, node.accelerator_type, node.spot, usd_per_hour, since=self.now)
         )
-        return self._begin(node, "create", "CREATING", api_version)
+        operation = self._begin(node, "create", "CREATING", api_version, effect)
+        if effect is not None:
+            return self._spoil_create(node, operation, effect)
+        return operation
 
-    def node(self, name: str) -> Node:
-        try:
-            return self.nodes[name]
-        except KeyError:
-            raise api_errors.not_found(name) from None
+    def _spoil_create(self, node: Node, operation: Operation, effect: Fault) -> Operation:
+        match effect.kind:
+            case "hidden":
+                node.hidden_until = self.now + effect.seconds
+            case "stockout":
+                node.failure = api_errors.no_capacity(node.zone).in_operation()
+            case "create_fails_leaving_node":
+                node.failure, node.left_as = failure_of(node, effect), effect.parameters["state"]
+            case "operation_fails":  # and the node comes up all the same
+                node.operation = None
+                self._let_loose(operation, effect, failure_of(node, effect))
+        return operation
 
-    def change_power(self, name: str, verb: str, api_version: str, now: float) -> Operation:
+    def change_power(
+        self, name: str, verb: str, api_version: str, now: float, effect: Fault | None = None
+    ) -> Operation:
         """`verb` is stop or start."""
         self.advance(now)
-        node = self.node(name)
+        node = self._idle(name)
         needed, state = VERBS[verb]
         if node.state != needed:
             raise api_errors.wrong_state(verb, node.state)
-        return self._begin(node, verb, state, api_version)
+        if effect is not None and effect.kind == "operation_forgets":
+            return self._begin_loose(node, verb, api_version, effect)
+        return self._begin(node, verb, state, api_version, effect)
 
-    def delete(self, name: str, api_version: str, now: float) -> Operation:
+    def delete(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> Operation:
         """Possible in every state; a delete that is already under way is answered with its own operation."""
         self.advance(now)
-        node = self.node(name)
+        node, kind = self._idle(name), effect and effect.kind
+        if kind == "refuse_delete":
+            raise api_errors.wrong_state("delete", node.state)
+        if effect is not None and kind in ("delete_dropped", "operation_forgets"):
+            if effect.parameters.get("hidden") and node.due is not None:
+                node.hidden_until = node.due
+            return self._begin_loose(node, "delete", api_version, effect)
         if node.state == "DELETING" and node.operation is not None:
             return self.operations[node.operation]
-        if node.operation is not None:
-            self._finish(node, api_errors.superseded(self.operations[node.operation].verb).in_operation())
-        node.failure = None
-        node.boot_pending = False
-        return self._begin(node, "delete", "DELETING", api_version)
+        if kind != "operation_fails":
+            self._interrupt(node, api_errors.superseded)
+        return self._begin(node, "delete", "DELETING", api_version, effect)
 
-    def patch(self, name: str, changes: dict[str, Any], api_version: str, now: float) -> Operation:
-        """Replace whole fields of the spec; done when this returns."""
+    def patch(
+        self, name: str, changes: dict[str, Any], api_version: str, now: float, effect: Fault | None = None
+    ) -> Operation:
+        """Replace whole fields of the spec; done when this returns, or at the time that a fault sets."""
         self.advance(now)
-        node = self.node(name)
-        if node.operation is not None:
+        node, kind = self._idle(name), effect and effect.kind
+        if node.due is not None:
             raise api_errors.busy()
-        for key, value in changes.items():
-            if value in (None, "", {}, []):
-                node.spec.pop(key, None)
-            else:
-                node.spec[key] = copy.deepcopy(value)
+        if node.state not in ("READY", "STOPPED"):
+            raise api_errors.wrong_state("update", node.state)
+        if effect is not None and kind in ("operation_fails", "operation_forgets"):
+            return self._begin_loose(node, "update", api_version, effect)
+        kept = {key: value for key, value in node.spec.items() if key not in changes}
+        node.spec = kept | {key: value for key, value in changes.items() if value not in (None, "", {}, [])}
+        self.history.note(node, self.now)
         operation = self._operation(node, "update", api_version)
+        if effect is not None and kind == "stuck":
+            node.busy_until = self.now + effect.seconds
+            operation.response = copy.copy(node)
+            return self._let_loose(operation, effect)
+        node.operation = operation.name
         self._finish(node, None)
         return operation
+
+    def _idle(self, name: str) -> Node:
+        """The node, if no stuck patch keeps it busy."""
+        node = self.node(name)
+        if node.busy_until is not None and node.busy_until > self.now:
+            raise api_errors.busy()
+        return node
+
+    # --- what happens to nodes ----------------------------------------------------------------------------------------
+
+    def put(self, name: str, state: str, now: float) -> Node:
+        """Into one of the settled states, at once, as Google does to nodes: preempted, under repair, unknown."""
+        self.advance(now)
+        node = self._any(name)
+        if state not in SETTLED_POWER:
+            raise api_errors.bad_field(f'A node can be put into {", ".join(SETTLED_POWER)}, not into "{state}".')
+        self._interrupt(node, lambda _: api_errors.interrupted(state))
+        node.boot_pending = state == "READY" and node.state != "READY"
+        node.state = state
+        self.history.note(node, self.now)
+        return node
+
+    def vanish(self, name: str, now: float) -> Node:
+        """Somebody else deletes it: from now on nobody sees it. (Its name is free once its hosts are gone.)"""
+        self.advance(now)
+        node = self._any(name)
+        self._interrupt(node, api_errors.superseded)
+        node.hidden_until = FOREVER
+        self._begin(node, "delete", "DELETING", "v2")
+        node.due = self.now
+        return node
+
+    def _any(self, name: str) -> Node:
+        if name not in self.nodes:
+            raise api_errors.not_found(name)
+        return self.nodes[name]
 
     # --- reports of the driver ----------------------------------------------------------------------------------------
 
@@ -166,38 +252,6 @@ class CloudState:
     def by_uid(self, uid: str) -> Node | None:
         return next((node for node in self.nodes.values() if node.uid == uid), None)
 
-    # --- inner parts --------------------------------------------------------------------------------------------------
-
-    def _begin(self, node: Node, verb: str, state: str, api_version: str) -> Operation:
-        node.state = state
-        node.due = self.now + float(getattr(self.settings, TRANSITIONS[state].delay))
-        if verb in ("create", "start") and not self.settings.has_capacity(node.zone, node.accelerator_type):
-            node.failure = api_errors.no_capacity(node.zone).in_operation()
-        return self._operation(node, verb, api_version)
-
-    def _operation(self, node: Node, verb: str, api_version: str) -> Operation:
-        number = self._number()
-        milliseconds = int(self.now * 1000)
-        name = (
-            f"projects/{node.project}/locations/{node.zone}/operations/"
-            f"operation-{milliseconds}-{int(number):x}-{self.count:08x}"
-        )
-        operation = Operation(name, verb, node.name, self.now, api_version)
-        node.operation = name
-        self.operations[name] = operation
-        for old in self._forgettable():
-            del self.operations[old]
-        return operation
-
-    def _forgettable(self) -> list[str]:
-        surplus = len(self.operations) - KEEP_OPERATIONS
-        return [op.name for op in self.operations.values() if op.done][:surplus] if surplus > 0 else []
-
-    def _number(self) -> str:
-        self.count += 1
-        digest = hashlib.sha256(f"{self.seed}:{self.count}".encode()).digest()
-        return str(int.from_bytes(digest[:8], "big") >> 1 | 1 << 62)  # positive int64, always 19 digits
-
     # --- as plain data ------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
@@ -209,6 +263,8 @@ class CloudState:
             "nodes": [asdict(node) for node in self.nodes.values()],
             "operations": [asdict(operation) for operation in self.operations.values()],
             "bills": self.meter.dump(),
+            "faults": self.faults.dump(),
+            "late": self.late,
         }
 
     @classmethod
@@ -218,4 +274,9 @@ class CloudState:
         state.nodes = {node.name: node for node in map(load_node, data["nodes"])}
         state.operations = {op.name: op for op in map(load_operation, data["operations"])}
         state.meter = Meter.load(data["bills"])
+        state.faults = Faults.load(data.get("faults", []))
+        state.late = [(due, asked) for due, asked in data.get("late", [])]
+        state._loose = {op.name: op for op in state.operations.values() if op.due is not None and not op.done}
+        for node in state.nodes.values():
+            state.history.note(node, node.created_at)
         return state

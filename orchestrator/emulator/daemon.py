@@ -15,9 +15,11 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from orchestrator.emulator import guard
+from orchestrator.emulator import fault_wire, guard
 from orchestrator.emulator.admin import Admin
+from orchestrator.emulator.admin_faults import FaultAdmin
 from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.request_log import RequestLog
 from orchestrator.emulator.rest import RestApi
 from orchestrator.emulator.store import ENVIRONMENT, Store
 
@@ -31,8 +33,12 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     shutdown = asyncio.Event()
     driver = Driver(store.load(), store)
     idle = _Idle(driver)
-    app = web.Application(middlewares=[guard.middleware(store.token), idle.middleware], client_max_size=MAX_BODY_BYTES)
-    app.add_routes([*RestApi(driver).routes(), *Admin(driver, shutdown).routes()])
+    requests = RequestLog()
+    # From the outermost to the innermost: a refused caller is in the log, and no fault hits one whom the guard refuses.
+    doors = [fault_wire.logging(requests, driver), guard.middleware(store.token), idle.middleware]
+    app = web.Application(middlewares=[*doors, fault_wire.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
+    app.add_routes(RestApi(driver).routes())
+    app.add_routes([*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes()])
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     await driver.recover()

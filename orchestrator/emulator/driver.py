@@ -18,6 +18,7 @@ from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.records import Node, Power
 from orchestrator.emulator.store import Store
 from orchestrator.emulator.tpu_vm import SliceHosts
+from orchestrator.emulator.trouble import Trouble
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -28,6 +29,7 @@ class Driver:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
         self.hosts: dict[str, SliceHosts] = {}
+        self.trouble = Trouble()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reapers: set[asyncio.Task[int]] = set()
         self._wake = asyncio.Event()
@@ -95,6 +97,7 @@ class Driver:
     async def _power(self, node: Node, wanted: Power) -> None:
         hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.changed))
         log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
+        await self.trouble.forget(node.uid)
         addresses = None
         if wanted is Power.ON:
             addresses = await hosts.on()

@@ -40,7 +40,16 @@ TRANSITIONS = {
     "STOPPING": Transition("STOPPED", "stop_s", Power.OFF),
     "DELETING": Transition(None, "delete_s", Power.GONE),
 }
-SETTLED_POWER = {"READY": Power.ON, "STOPPED": Power.OFF}
+SETTLED_POWER = {
+    "READY": Power.ON,
+    "STOPPED": Power.OFF,
+    # Into these nothing but a person (the admin path) puts a node.
+    "PREEMPTED": Power.OFF,
+    "TERMINATED": Power.OFF,
+    "REPAIRING": Power.OFF,
+    "UNKNOWN": Power.ON,
+    "HIDDEN": Power.ON,
+}
 VERBS = {"stop": ("READY", "STOPPING"), "start": ("STOPPED", "STARTING")}
 
 
@@ -76,6 +85,16 @@ def is_spot(spec: Mapping[str, Any]) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a node was doing, and does again when the present operation has failed as a fault wants it."""
+
+    state: str
+    due: float | None
+    operation: str | None
+    failure: dict[str, Any] | None
+
+
 @dataclass(slots=True)
 class Node:
     """One node: what was asked for, its state, and what the present transition waits for."""
@@ -94,6 +113,11 @@ class Node:
     power: Power = Power.OFF
     hosts: list[Host] = field(default_factory=list)
     boot_pending: bool = False  # READY was reached; the startup script has not been run yet
+    # Only faults set these.
+    hidden_until: float | None = None  # nobody can see it before
+    busy_until: float | None = None  # a patch that takes long refuses other changes
+    resume: Resume | None = None
+    left_as: str | None = None  # the state in which a failed create leaves it, without hosts
 
     @property
     def name(self) -> str:
@@ -109,9 +133,12 @@ class Node:
 
     @property
     def wanted_power(self) -> Power:
-        if self.failure is not None:
-            return Power.GONE if TRANSITIONS[self.state].if_failed is None else Power.OFF
-        return SETTLED_POWER.get(self.state) or TRANSITIONS[self.state].power
+        state, failure = (self.state, self.failure) if self.resume is None else (self.resume.state, self.resume.failure)
+        if self.left_as is not None:
+            return Power.OFF
+        if failure is not None:
+            return Power.GONE if TRANSITIONS[state].if_failed is None else Power.OFF
+        return SETTLED_POWER.get(state) or TRANSITIONS[state].power
 
 
 @dataclass(slots=True)
@@ -126,6 +153,10 @@ class Operation:
     ended_at: float | None = None
     error: dict[str, Any] | None = None
     response: Node | None = None  # the node as it was when the operation ended; None for a delete
+    # Only faults set these: an operation that ends by itself, whatever its target does.
+    due: float | None = None
+    failure: dict[str, Any] | None = None
+    silent: bool = False  # done with neither error nor result
 
     @property
     def done(self) -> bool:
@@ -133,7 +164,9 @@ class Operation:
 
 
 def load_node(data: Mapping[str, Any]) -> Node:
-    return Node(**{**data, "power": Power(data["power"]), "hosts": [Host(**host) for host in data["hosts"]]})
+    resume = data.get("resume")
+    typed = {"power": Power(data["power"]), "hosts": [Host(**host) for host in data["hosts"]]}
+    return Node(**{**data, **typed, "resume": Resume(**resume) if resume else None})
 
 
 def load_operation(data: Mapping[str, Any]) -> Operation:

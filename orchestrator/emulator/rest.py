@@ -14,6 +14,7 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors, node_request, wire
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.records import Operation
 from orchestrator.emulator.schema import camel
@@ -73,22 +74,22 @@ class RestApi:
         return web.json_response(_accelerator_type(parent, name))
 
     def list_runtimes(self, collection: str) -> Callable[[web.Request], Any]:
-        async def answer(request: web.Request) -> web.Response:
+        async def list_runtimes(request: web.Request) -> web.Response:
             parent = _parent(request)
             rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
             return _page(request, collection, rows)
 
-        return answer
+        return list_runtimes
 
     def get_runtime(self, collection: str) -> Callable[[web.Request], Any]:
-        async def answer(request: web.Request) -> web.Response:
+        async def get_runtime(request: web.Request) -> web.Response:
             version = request.match_info["runtime"]
             name = f"{_parent(request)}/{collection}/{version}"
             if version not in node_request.runtimes():
                 raise api_errors.not_found(name)
             return web.json_response({"name": name, "version": version})
 
-        return answer
+        return get_runtime
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -106,6 +107,7 @@ class RestApi:
             usd_per_hour=wanted.usd_per_hour,
             api_version=version,
             now=self.driver.clock(),
+            effect=effect_on(request),
         )
         return self._changed(request, operation)
 
@@ -114,12 +116,8 @@ class RestApi:
         project, zone = request.match_info["project"], request.match_info["zone"]
         if zone != "-":
             node_request.check_location(project, zone)
-        silent = [z for z in self.state.settings.unreachable if zone in ("-", z)]
-        rows = [
-            wire.node_json(node, request.match_info["version"])
-            for node in self.state.nodes.values()
-            if node.project == project and zone in ("-", node.zone) and node.zone not in silent
-        ]
+        nodes, silent = self.state.listed(project, zone, effect_on(request))
+        rows = [wire.node_json(node, request.match_info["version"]) for node in nodes]
         extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
         return _page(request, "nodes", rows, extra)
 
@@ -129,17 +127,20 @@ class RestApi:
 
     async def delete_node(self, request: web.Request) -> web.Response:
         return self._changed(
-            request, self.state.delete(_node_name(request), request.match_info["version"], self.driver.clock())
+            request,
+            self.state.delete(
+                _node_name(request), request.match_info["version"], self.driver.clock(), effect_on(request)
+            ),
         )
 
     async def patch_node(self, request: web.Request) -> web.Response:
         name, version = _node_name(request), request.match_info["version"]
         changes = node_request.parse_patch(await json_object(request), _query(request).get("updateMask", ""), version)
-        return self._changed(request, self.state.patch(name, changes, version, self.driver.clock()))
+        return self._changed(request, self.state.patch(name, changes, version, self.driver.clock(), effect_on(request)))
 
     async def change_power(self, request: web.Request) -> web.Response:
         verb, version = request.match_info["verb"], request.match_info["version"]
-        operation = self.state.change_power(_node_name(request), verb, version, self.driver.clock())
+        operation = self.state.change_power(_node_name(request), verb, version, self.driver.clock(), effect_on(request))
         return self._changed(request, operation)
 
     async def guest_attributes(self, request: web.Request) -> web.Response:
@@ -158,15 +159,18 @@ class RestApi:
     async def list_operations(self, request: web.Request) -> web.Response:
         self.driver.advance()
         parent, version = _parent(request), request.match_info["version"]
+        effect = effect_on(request)
+        forgotten = effect is not None and effect.kind == "operation_gone"
+        silent = request.match_info["zone"] if effect is not None and effect.kind == "unreachable" else None
         rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
-        return _page(request, "operations", [wire.operation_json(op, version) for op in reversed(rows)])
+        shown = [] if forgotten or silent else [wire.operation_json(op, version) for op in reversed(rows)]
+        return _page(request, "operations", shown, {"unreachable": [parent]} if silent else None)
 
     async def get_operation(self, request: web.Request) -> web.Response:
         self.driver.advance()
         name = f"{_parent(request)}/operations/{request.match_info['operation']}"
-        if name not in self.state.operations:
-            raise api_errors.not_found(name)
-        return web.json_response(wire.operation_json(self.state.operations[name], request.match_info["version"]))
+        operation = self.state.operation(name, effect_on(request))
+        return web.json_response(wire.operation_json(operation, request.match_info["version"]))
 
     async def compute_project(self, request: web.Request) -> web.Response:
         """All that `gcloud compute tpus tpu-vm ssh` asks Compute Engine: the project's own SSH keys. There are none."""
@@ -178,6 +182,47 @@ class RestApi:
         """Keep the change, then answer with the operation as it stands."""
         self.driver.changed()
         return web.json_response(wire.operation_json(operation, request.match_info["version"]))
+
+
+# What the API calls the methods behind the routes; faults and the request log speak of these.
+METHODS = {
+    "create_node": "nodes.create",
+    "list_nodes": "nodes.list",
+    "get_node": "nodes.get",
+    "delete_node": "nodes.delete",
+    "patch_node": "nodes.patch",
+    "change_power": "nodes.{verb}",
+    "guest_attributes": "nodes.getGuestAttributes",
+    "list_operations": "operations.list",
+    "get_operation": "operations.get",
+    "list_locations": "locations.list",
+    "get_location": "locations.get",
+    "list_accelerator_types": "acceleratorTypes.list",
+    "get_accelerator_type": "acceleratorTypes.get",
+    "list_runtimes": "runtimeVersions.list",
+    "get_runtime": "runtimeVersions.get",
+}
+
+
+def method_of(request: web.Request) -> str | None:
+    """None for what is not this API's."""
+    name = getattr(request.match_info.handler, "__name__", "")
+    return METHODS[name].format_map(request.match_info) if name in METHODS else None
+
+
+def resource_of(request: web.Request) -> str:
+    """The full name of the node, the operation or the place that the request is about."""
+    parts = request.match_info
+    name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
+    node = parts.get("node") or _query(request).get("nodeId" if request.method == "POST" else "", "")
+    operation = parts.get("operation")
+    return f"{name}/nodes/{node}" if node else f"{name}/operations/{operation}" if operation else name
+
+
+def effect_on(request: web.Request) -> Fault | None:
+    """What a fault wants the cloud to do with this request; `fault_wire` decided it."""
+    effect: Fault | None = request.get("effect")
+    return effect
 
 
 def _place(request: web.Request) -> tuple[str, str]:
@@ -213,8 +258,14 @@ def _query(request: web.Request) -> dict[str, str]:
 def _page(
     request: web.Request, collection: str, rows: Iterable[dict[str, Any]], extra: dict[str, Any] | None = None
 ) -> web.Response:
-    query = _query(request)
+    query, effect = _query(request), effect_on(request)
     shown, token = wire.page(list(rows), query.get("pageSize"), query.get("pageToken"))
+    if effect is not None and effect.kind == "page_loop":
+        token = wire.token_from(0)
+    if effect is not None and effect.kind == "page_error":
+        if query.get("pageToken"):
+            raise api_errors.internal()
+        shown, token = shown[:1], wire.token_from(1)
     body: dict[str, Any] = {collection: list(shown)} if shown else {}
     if token:
         body["nextPageToken"] = token

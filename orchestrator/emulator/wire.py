@@ -56,6 +56,8 @@ def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
     metadata["endTime"] = timestamp(operation.ended_at)
     if operation.error is not None:
         result["error"] = operation.error
+    elif operation.silent:
+        pass
     elif operation.response is not None:
         result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | node_json(operation.response, api_version)
     else:
@@ -93,5 +95,8 @@ def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequen
     if asked < 0 or start < 0:
         raise ApiError("INVALID_ARGUMENT", "The page size must not be negative.")
     end = start + min(asked or DEFAULT_PAGE, MAX_PAGE)
-    following = base64.urlsafe_b64encode(f"from:{end}".encode()).decode() if end < len(rows) else None
-    return rows[start:end], following
+    return rows[start:end], token_from(end) if end < len(rows) else None
+
+
+def token_from(row: int) -> str:
+    return base64.urlsafe_b64encode(f"from:{row}".encode()).decode()

@@ -1,0 +1,117 @@
+"""Single workers in trouble: an SSH door that is shut, or silent, or a whole machine that hangs.
+
+The admin path asks, the driver heals before it switches hosts off. In memory: after a restart of the daemon all are well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+
+from orchestrator.emulator import processes
+from orchestrator.emulator.tpu_vm import SliceHosts, Worker
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.ssh_server import SshServer
+
+WELL, REFUSING, SILENT, FROZEN = "well", "refusing", "silent", "frozen"
+CONDITIONS = {
+    WELL: "as it should be",
+    REFUSING: "nobody listens at its SSH port, and open connections are cut; its processes live",
+    SILENT: "its SSH port takes connections and says nothing, and open ones are cut; its processes live",
+    FROZEN: "the machine hangs: its processes stand still, and its connections stay open and silent",
+}
+
+
+class Trouble:
+    def __init__(self) -> None:
+        self._silent: dict[tuple[str, int], _Silence] = {}  # by uid and worker
+
+    async def set(self, hosts: SliceHosts, index: int, condition: str) -> None:
+        """Whatever the condition was before."""
+        worker = hosts.workers[index]
+        if (ssh := worker.ssh) is None:
+            return
+        port = worker.node.hosts[index].ssh_port
+        await self._heal(worker, ssh, port)
+        if condition == REFUSING:
+            await ssh.close()
+        elif condition == SILENT:
+            await ssh.close()
+            await self._silence(worker, port)
+        elif condition == FROZEN:
+            _stop_listening(ssh)
+            await self._silence(worker, port)
+            for connection in ssh.connections:
+                _transport_of(connection).pause_reading()
+            await asyncio.to_thread(_signal_all, worker, signal.SIGSTOP)
+
+    async def forget(self, uid: str) -> None:
+        """The hosts of this node go: none of our ports may stay open."""
+        for key in [key for key in self._silent if key[0] == uid]:
+            await self._silent.pop(key).end()
+
+    async def _heal(self, worker: Worker, ssh: SshServer, port: int) -> None:
+        silence = self._silent.pop((worker.node.uid, worker.index), None)
+        if silence is not None:
+            await silence.end()
+        await asyncio.to_thread(_signal_all, worker, signal.SIGCONT)
+        for connection in ssh.connections:
+            _transport_of(connection).resume_reading()
+        if not ssh.ports:
+            await ssh.open(port)
+
+    async def _silence(self, worker: Worker, port: int) -> None:
+        self._silent[worker.node.uid, worker.index] = await _Silence.at(port)
+
+
+class _Silence:
+    """A port of loopback that accepts and never says a word."""
+
+    def __init__(self) -> None:
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    @classmethod
+    async def at(cls, port: int) -> _Silence:
+        silence = cls()
+        silence._server = await asyncio.start_server(silence._hear, "127.0.0.1", port)
+        return silence
+
+    async def end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                continue
+        writer.close()
+        self._writers.discard(writer)
+
+
+def _signal_all(worker: Worker, number: signal.Signals) -> None:
+    for process in processes.find(worker.node.uid, worker.directory):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("HOME") == str(worker.home):  # another worker's processes carry the same marker
+                process.send_signal(number)
+
+
+def _stop_listening(ssh: SshServer) -> None:
+    """Without cutting the connections, which `close` would do."""
+    if ssh._listener is not None:
+        ssh._listener.close()
+        ssh._listener = None
+
+
+def _transport_of(connection: object) -> asyncio.ReadTransport:
+    """asyncssh gives no other way to stop reading; a test would notice if this moved."""
+    transport: asyncio.ReadTransport = connection._transport  # type: ignore[attr-defined]
+    return transport
