@@ -259,6 +259,7 @@ class VirtualFleet:
     ends_at: float = 0.0
     stopped: int = 0
     cancelled: bool = False
+    beating: bool = False
 
     def facts(self, worker: int) -> Any:
         return Facts()
@@ -268,6 +269,12 @@ class VirtualFleet:
 
     def start(self, request: object) -> None:
         self.ends_at = self.world.time + self.phase_s
+
+    def attach(self, attempt: str, phase: str) -> None:
+        pass
+
+    def beat(self, every_s: float) -> None:
+        self.beating = True
 
     def follow(self, sink: object) -> None:
         pass
@@ -405,7 +412,9 @@ def lease_and_request(
     return lease, request
 
 
-def job(world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None) -> JobRun:
+def job(
+    world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None, detach: bool = False
+) -> JobRun:
     run = Run("0123456789", "mnist", "jobs/mnist.yaml", "emulated", world.time, "runs/x")
     drafts = tuple(lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones))
     return JobRun(
@@ -419,6 +428,7 @@ def job(world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | No
         directory=Path("runs/x"),
         sink=lambda worker, data: None,
         max_duration_s=24 * 3600,
+        detach=detach,
     )
 
 
