@@ -97,5 +97,8 @@ def _check(name: str, value: Any, present: Any) -> None:
     if isinstance(present, list):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise bad_field(f'Setting "{name}" is a list of strings.')
+    elif isinstance(present, bool):
+        if not isinstance(value, bool):
+            raise bad_field(f'Setting "{name}" is true or false.')
     elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
         raise bad_field(f'Setting "{name}" is a number of seconds.')

@@ -23,6 +23,17 @@ POLL_S = 0.01
 LOG_LIMIT_BYTES = 4 << 20
 
 
+class Refused(RuntimeError):
+    """The daemon understood, and will not; `message` is its own one line."""
+
+    def __init__(self, status: int, method: str, path: str, text: str) -> None:
+        try:
+            self.message = str(json.loads(text)["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            self.message = text[:500]
+        super().__init__(f"The emulator answered {status} to {method} {path}: {self.message}")
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A running daemon: where it answers and the token that it wants."""
@@ -81,7 +92,7 @@ def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeou
     finally:
         connection.close()
     if reply.status != 200:
-        raise RuntimeError(f"The emulator answered {reply.status} to {method} {path}: {text.decode()[:500]}")
+        raise Refused(reply.status, method, path, text.decode())
     return json.loads(text)
 
 

@@ -35,7 +35,11 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     idle = _Idle(driver)
     requests = RequestLog()
     # From the outermost to the innermost: a refused caller is in the log, and no fault hits one whom the guard refuses.
-    doors = [fault_wire.logging(requests, driver), guard.middleware(store.token), idle.middleware]
+    doors = [
+        fault_wire.logging(requests, driver),
+        guard.middleware(store.token, driver.account, driver.state),
+        idle.middleware,
+    ]
     app = web.Application(middlewares=[*doors, fault_wire.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
     app.add_routes(RestApi(driver).routes())
     app.add_routes([*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes()])
@@ -44,10 +48,11 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     await driver.recover()
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
-    listener = _listen(host, port)
+    listener = _listen(host, port, store.last_port())
     await web.SockSite(runner, listener).start()
     name = f"[{host}]" if ":" in host else host
     url = f"http://{name}:{listener.getsockname()[1]}"
+    driver.account.url = url
     store.announce(url)
     announced()
     log.info("serving %s, state in %s", url, store.directory)
@@ -68,13 +73,19 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
         driving.result()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, before: int) -> socket.socket:
+    """At the port of the last daemon if it is free and no other is asked for: a VM that outlived it calls there."""
     if not guard.is_loopback(f"[{host}]" if ":" in host else host):
         raise ValueError(f"The emulator serves loopback only, not {host}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    try:
+        listener.bind((host, port or before))
+    except OSError:
+        if port:
+            raise
+        listener.bind((host, 0))
     return listener
 
 

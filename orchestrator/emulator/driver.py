@@ -19,6 +19,7 @@ from orchestrator.emulator.records import Node, Power
 from orchestrator.emulator.store import Store
 from orchestrator.emulator.tpu_vm import SliceHosts
 from orchestrator.emulator.trouble import Trouble
+from orchestrator.emulator.vm_account import VmAccount
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -28,6 +29,7 @@ class Driver:
     def __init__(self, state: CloudState, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
+        self.account = VmAccount(store.token)
         self.hosts: dict[str, SliceHosts] = {}
         self.trouble = Trouble()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -95,7 +97,7 @@ class Driver:
             await asyncio.sleep(RETRY_S)
 
     async def _power(self, node: Node, wanted: Power) -> None:
-        hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.changed))
+        hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.account, self.changed))
         log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
         await self.trouble.forget(node.uid)
         addresses = None
@@ -111,7 +113,8 @@ class Driver:
 
     def _boot(self, node: Node) -> None:
         """Run the startup-script, then note that it was begun: a crash in between begins it once more."""
-        script = node.spec.get("metadata", {}).get("startup-script", "")
+        wanted = self.state.settings.startup_script
+        script = node.spec.get("metadata", {}).get("startup-script", "") if wanted else ""
         for process in self.hosts[node.uid].boot(script) if script else ():
             reaper = asyncio.create_task(processes.ended(process))
             self._reapers.add(reaper)

@@ -1,7 +1,8 @@
 """The door of the daemon: only this user's own clients on this machine, on every path.
 
 Three checks: the Host header is loopback (a name that a web page rebinds to 127.0.0.1 is not), no Origin header at all
-(no browser has business here), and the 256-bit token, compared in constant time.
+(no browser has business here), and a 256-bit token, compared in constant time: the user's own, which opens everything, or
+that of an emulated VM, which opens what its service account may do. `request["caller"]` says whose it was.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import logging
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from orchestrator.emulator import api_errors
+from orchestrator.emulator import api_errors, vm_account
 from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.cloud_state import CloudState
+from orchestrator.emulator.records import Node
+from orchestrator.emulator.vm_account import VmAccount
 
 log = logging.getLogger(__name__)
 # What Google answers to a path that no API has: a client must not take it for "this resource does not exist".
@@ -35,23 +39,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check(request: web.Request, token: str) -> None:
+def check(request: web.Request, token: str, account: VmAccount, state: CloudState) -> Node | None:
+    """The node whose VM is calling; None: the user."""
     if not is_loopback(request.headers.get("Host", "")):
         raise api_errors.forbidden("The Host header must name this machine's loopback interface.")
     if "Origin" in request.headers:
         raise api_errors.forbidden("Requests from web pages are refused.")
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(
-        given.strip().encode(errors="surrogateescape"), token.encode()
-    ):
+    given = given.strip() if scheme.lower() == "bearer" else ""
+    if hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):
+        return None
+    node = state.by_uid(vm_account.uid_in(given))
+    if node is None or not account.holds(node, given):
         raise api_errors.unauthenticated()
+    return node
 
 
-def middleware(token: str) -> Middleware:
+def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            check(request, token)
+            vm = check(request, token, account, state)
+            request["caller"] = "client" if vm is None else "vm"
+            if vm is not None and not state.settings.vm_route:
+                return _cut(request)
+            if vm is not None:
+                vm_account.check(request, vm, state.settings)
             return await handler(request)
         except ApiError as error:
             return web.json_response(error.body(), status=error.http)
@@ -65,3 +78,10 @@ def middleware(token: str) -> Middleware:
             return web.json_response(internal.body(), status=internal.http)
 
     return guarded
+
+
+def _cut(request: web.Request) -> web.Response:
+    """Close the connection without an answer; what is returned here goes nowhere."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()

@@ -41,7 +41,7 @@ def tpu_env(node: Node, worker: int) -> str:
     return "".join(f"{key}: '{value}'\n" for key, value in values.items())
 
 
-def tree(node: Node, worker: int) -> Tree:
+def tree(node: Node, worker: int, access_token: str) -> Tree:
     """Everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines."""
     account = node.spec["serviceAccount"]
     # The fields a TPU VM has here are unknown:unknown:IP; on loopback all hosts share one IP.
@@ -54,7 +54,7 @@ def tree(node: Node, worker: int) -> Tree:
         "tpu-env": tpu_env(node, worker),
     }
     number = project_number(node.project)
-    token = {"access_token": f"emulated-{node.uid}", "expires_in": 3599, "token_type": "Bearer"}
+    token = {"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"}
     login = {
         "aliases": ["default"],
         "email": account["email"],
@@ -85,8 +85,9 @@ def hostname(node: Node, worker: int) -> str:
 class MetadataServer:
     """One listener on loopback. `published` is called after a guest attribute was written."""
 
-    def __init__(self, node: Node, worker: int, published: Callable[[], None]) -> None:
+    def __init__(self, node: Node, worker: int, access_token: str, published: Callable[[], None]) -> None:
         self.node, self.worker, self.published = node, worker, published
+        self._access_token = access_token
         self._web = web.Server(self._answer)
         self._listener: asyncio.Server | None = None
 
@@ -121,7 +122,7 @@ class MetadataServer:
         path = request.path.removeprefix(ROOT)
         if request.method == "PUT":
             return await self._publish(request, path)
-        value = _find(tree(self.node, self.worker), [part for part in path.split("/") if part])
+        value = _find(tree(self.node, self.worker, self._access_token), [part for part in path.split("/") if part])
         if value is None:
             return web.Response(status=404, headers=FLAVOR)
         if request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json":

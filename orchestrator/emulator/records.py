@@ -63,6 +63,9 @@ class Settings:
     delete_s: float = 0.5
     no_capacity: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)  # zones that a list leaves out and names as unreachable
+    vm_may: list[str] = field(default_factory=lambda: ["get", "delete"])  # of nodes, with the account of their VMs
+    vm_route: bool = True  # False: the API does not answer the VMs
+    startup_script: bool = True  # False: it never runs
 
     def has_capacity(self, zone: str, accelerator_type: str) -> bool:
         return not any(f"{z}/{t}" in self.no_capacity for z in (zone, "*") for t in (accelerator_type, "*"))

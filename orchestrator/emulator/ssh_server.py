@@ -92,7 +92,9 @@ class SshServer:
     def _start(self, session: command.Session) -> None:
         """A task of our own: asyncssh would cancel its own tasks with the connection."""
         user = str(session.get_extra_info("username"))
-        task = asyncio.create_task(command.serve(session, self.environment(user), self.home))
+        ends = (*session.get_extra_info("peername")[:2], *session.get_extra_info("sockname")[:2])
+        environment = {**self.environment(user), "SSH_CONNECTION": " ".join(map(str, ends))}  # as sshd sets it
+        task = asyncio.create_task(command.serve(session, environment, self.home))
         self._sessions.add(task)
         task.add_done_callback(functools.partial(self._ended, session))
 

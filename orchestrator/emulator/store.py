@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.records import Settings
 
-LOCK, TOKEN, STATE, ENDPOINT = "daemon.lock", "token", "state.json", "daemon.json"
+LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.01
 DELAYS = ("provision_s", "stop_s", "start_s", "delete_s")
@@ -78,6 +78,14 @@ class Store:
     def announce(self, url: str) -> None:
         """Clients find the daemon by this file; it is written when the daemon answers."""
         self._write(ENDPOINT, json.dumps({"url": url, "pid": os.getpid()}))
+        self._write(PORT, url.rpartition(":")[2])
+
+    def last_port(self) -> int:
+        """Where the last daemon listened; 0: there was none."""
+        try:
+            return int((self.directory / PORT).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
 
     def withdraw(self) -> None:
         (self.directory / ENDPOINT).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from orchestrator.emulator import processes
 from orchestrator.emulator.metadata_server import MetadataServer, hostname
 from orchestrator.emulator.records import Host, Node
+from orchestrator.emulator.vm_account import VmAccount
 
 if TYPE_CHECKING:
     from orchestrator.emulator.ssh_server import SshServer
@@ -28,10 +29,13 @@ PROFILE = "# Login shells reset PATH; the emulated VM's Python is the one that r
 class Worker:
     """One TPU VM."""
 
-    def __init__(self, node: Node, index: int, directory: Path, published: Callable[[], None]) -> None:
-        self.node, self.index, self.directory = node, index, directory
+    def __init__(
+        self, node: Node, index: int, directory: Path, account: VmAccount, published: Callable[[], None]
+    ) -> None:
+        self.node, self.index, self.directory, self.account = node, index, directory, account
         self.home = directory / "home"
-        self.metadata = MetadataServer(node, index, published)
+        self.switch = directory / "switch"  # what /run/tpujob is on a real one
+        self.metadata = MetadataServer(node, index, account.token(node), published)
         self.metadata_port = 0
         self.ssh: SshServer | None = None
 
@@ -40,6 +44,7 @@ class Worker:
         from orchestrator.emulator.ssh_server import SshServer
 
         self.home.mkdir(parents=True, exist_ok=True)
+        self.switch.mkdir(mode=0o700, exist_ok=True)
         (self.home / ".profile").write_text(PROFILE.format(path=_path()))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
         self.ssh = SshServer(
@@ -77,6 +82,8 @@ class Worker:
             "GCE_METADATA_HOST": address,
             "GCE_METADATA_IP": address,
             "GCE_METADATA_ROOT": address,
+            "TPUJOB_SWITCH_DIR": str(self.switch),
+            "TPUJOB_TPU_API": self.account.url,
             processes.MARKER: marker(self.node),
         }
 
@@ -99,9 +106,9 @@ class Worker:
 class SliceHosts:
     """All workers of one node."""
 
-    def __init__(self, node: Node, directory: Path, published: Callable[[], None]) -> None:
+    def __init__(self, node: Node, directory: Path, account: VmAccount, published: Callable[[], None]) -> None:
         self.node, self.directory = node, directory
-        self.workers = [Worker(node, i, directory / f"worker{i}", published) for i in range(node.workers)]
+        self.workers = [Worker(node, i, directory / f"worker{i}", account, published) for i in range(node.workers)]
 
     async def on(self) -> list[Host]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
