@@ -1,11 +1,12 @@
 """The guardian: a small detached process that outlives the CLI and finishes what it left.
 
 Armed before the first create call leaves, it reads from a pipe whose other end only the CLI holds: when the CLI ends, in
-whatever way, the kernel closes that end and the guardian wakes at once. It then runs the ordinary recovery until no lease
-is overdue, and stays while slices are held (`up`, `--keep`) to release them when their time is over. While it waits it
-is nothing but a Python process with a blocked read; everything heavier runs in a process of its own when it is needed.
+whatever way, the kernel closes that end and the guardian wakes at once. What it then does is `watch`. While it waits it is
+nothing but a Python process with a blocked read; everything heavier runs in a process of its own when it is needed.
 
-It dies with the machine and with a logout that kills all user processes; then the next tpujob command does the same.
+Where systemd manages the user's session it starts in a scope of its own, which a logout leaves alone if lingering is on.
+It dies with the machine, with a logout that kills all user processes, and with a CI job; then the next tpujob command,
+the timer of `tpujob install-sweeper` or the switch on the VM does the same.
 """
 
 from __future__ import annotations
@@ -18,114 +19,258 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.core.lease import Lease
+    from orchestrator.engine.effects import Program, Tell
 
 READY_TIMEOUT_S = 5.0
-POLL_S = 20.0  # while slices are held: `down` or a new hold may have changed what is due
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between recoveries that could not prove everything gone
+SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
+SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=tpujob guardian", "--")
+SWITCH, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
+CRASH_AT, CHILD_CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT", "TPUJOB_RECOVERY_CRASH_AT"
+CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "duty")
 
 
 class NotArmed(Exception):
     """The guardian did not start: nothing may be created."""
 
 
-def arm(directory: Path) -> int:
+# -- on the side of the CLI ----------------------------------------------------------------------------------------
+
+
+def arm(directory: Path, notice: Callable[[str], None] = lambda text: None) -> int:
     """Start one for this process and wait until it watches. The answer is its pid; the pipe stays open until we die."""
     watched, ours = os.pipe()  # `ours` is not inheritable: only this process holds it
-    ready, said = os.pipe()
     try:
         with (directory / "guardian.log").open("ab") as log:
-            argv = [sys.executable, "-m", "orchestrator.engine.guardian", str(directory), str(watched), str(said)]
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=Path(__file__).resolve().parents[2],
-                env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
-                pass_fds=[watched, said],
-                start_new_session=True,
-            )
-        os.close(said)
-        said = -1
-        readable, _, _ = select.select([ready], [], [], READY_TIMEOUT_S)
-        if not readable or os.read(ready, 1) != b"!":
-            os.close(ours)
-            raise NotArmed(f"the guardian process did not start; see {directory / 'guardian.log'}")
+            pid = _start_in_scope(directory, watched, log) or _start(directory, watched, log, (), READY_TIMEOUT_S)
     except OSError as error:
         os.close(ours)
         raise NotArmed(f"the guardian process cannot be started: {error.strerror}") from error
     finally:
-        for fd in (watched, ready, said):
+        os.close(watched)
+    if pid is None:
+        os.close(ours)
+        raise NotArmed(f"the guardian process did not start; see {directory / 'guardian.log'}")
+    if text := ci_notice(os.environ):
+        notice(text)
+    return pid
+
+
+def _start_in_scope(directory: Path, watched: int, log: Any) -> int | None:
+    if not has_user_manager(os.environ):
+        return None
+    pid = _start(directory, watched, log, SCOPE, SCOPE_TIMEOUT_S)
+    if pid is None:
+        log.write(b"no scope of its own: systemd-run did not start it; it starts as a plain process\n")
+        log.flush()
+    return pid
+
+
+def has_user_manager(environ: Mapping[str, str]) -> bool:
+    """Does a systemd of this user run, and can it be asked?"""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if not runtime or not (Path(runtime) / "systemd" / "private").exists():
+        return False
+    import shutil
+
+    return shutil.which(SCOPE[0], path=environ.get("PATH")) is not None
+
+
+def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeout_s: float) -> int | None:
+    """Its pid once it says that it watches; None when it ended, or said nothing in time (then it is ended)."""
+    ready, said = os.pipe()
+    try:
+        argv = [sys.executable, "-m", "orchestrator.engine.guardian", str(directory), str(watched), str(said)]
+        process = subprocess.Popen(
+            [*prefix, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).resolve().parents[2],
+            env=_environment(os.environ),
+            pass_fds=[watched, said],
+            start_new_session=True,
+        )
+        os.close(said)
+        said = -1
+        readable, _, _ = select.select([ready], [], [], timeout_s)
+        if readable and os.read(ready, 1) == b"!":
+            return process.pid
+        process.kill()
+        process.wait()
+        return None
+    finally:
+        for fd in (ready, said):
             if fd >= 0:
                 os.close(fd)
-    return process.pid
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    dropped = {"TPUJOB_CRASH_AT"}
+    if environ.get(SWITCH, "").lower() == CI_DETACH:
+        dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
+    return {name: value for name, value in environ.items() if name not in dropped}
+
+
+def ci_notice(environ: Mapping[str, str]) -> str | None:
+    """What a person should know who runs us in a CI job; None elsewhere."""
+    if not (environ.get("RUNNER_TRACKING_ID") or environ.get("CI")):
+        return None
+    if environ.get(SWITCH, "").lower() == CI_DETACH:
+        return None
+    return (
+        "this is a CI job: the guardian dies with it, and then only the switch on the VM and `tpujob sweep` delete what "
+        f"is left ({SWITCH}={CI_DETACH} lets it outlive a job on a GitHub runner of your own)"
+    )
+
+
+# -- the guardian's own process ------------------------------------------------------------------------------------
 
 
 def main() -> None:
     directory, watched, said = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    world = GuardianWorld(directory, crash_point=_CrashPoint.from_environment())
     os.write(said, b"!")
     os.close(said)
+    world.crash_point("armed")
     while os.read(watched, 1):
         pass  # nobody writes; the read ends when the CLI does
-    _finish(directory)
+    world.crash_point("woke")
+    from orchestrator.engine.watch import POLL_S, watch_over
 
+    while True:
+        try:
+            _drive(watch_over(), world)
+        except Exception:
+            import traceback
 
-def _finish(directory: Path) -> None:
-    pause_s = FIRST_PAUSE_S
-    on_duty = False
-    while (due_in_s := _due_in_s(directory)) is not None:
-        if due_in_s <= 0:
-            subprocess.run([sys.executable, "-m", "orchestrator.cli.recovery", str(directory)], check=False)
-            due_in_s = _due_in_s(directory)
-            if due_in_s is not None and due_in_s <= 0:
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            continue
-        # Nothing is overdue, but something will be. One guardian is enough to wait for that.
-        on_duty = on_duty or _take_duty(directory)
-        if not on_duty:
+            traceback.print_exc()  # a bug must not leave slices unwatched
+            sys.stderr.flush()
+            time.sleep(POLL_S)
+        else:
             return
-        pause_s = FIRST_PAUSE_S
-        time.sleep(min(due_in_s, POLL_S))
 
 
-def _due_in_s(directory: Path) -> float | None:
-    """Seconds until the first open lease is overdue (0 or less: one is now); None when nothing is open."""
-    from orchestrator.core.lease import dead_wood
-    from orchestrator.engine.owners import FileOwners
-    from orchestrator.errors import TpujobError
-    from orchestrator.ledger.ledger import Ledger
+def _drive(program: Program[None], world: GuardianWorld) -> None:
+    """Perform a program's effects one after the other, in this thread: nobody interrupts a guardian."""
+    from orchestrator.engine.effects import Sleep
 
-    path = directory / "ledger.sqlite3"
-    if not path.exists():
-        return None
-    owners, now = FileOwners(directory / "locks"), time.time()
-    try:
-        ledger = Ledger(path)
-        leases = ledger.open_leases()
-        ledger.close()
-    except TpujobError as error:
-        print(f"{error}; asking again", file=sys.stderr, flush=True)
-        return POLL_S  # locked, or the disk is full: that may pass, and nobody else is watching
-    if not leases:
-        return None
-    if any(dead_wood(lease, now=now, owner_alive=owners.alive(lease.id)) for lease in leases):
-        return 0.0
-    # What a living process claims is that process's (and its guardian's) until it ends.
-    first = min(min(lease.hold_until or lease.deadline, lease.deadline) for lease in leases)
-    return max(first - now, 1.0)
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            effect = program.send(answer) if error is None else program.throw(error)
+        except StopIteration:
+            return
+        answer, error = None, None
+        try:
+            if isinstance(effect, Sleep):
+                time.sleep(effect.seconds)
+            else:
+                answer = effect.perform(world)  # type: ignore[arg-type]
+        except Exception as failed:  # the program decides what it means
+            error = failed
 
 
-def _take_duty(directory: Path) -> bool:
-    fd = os.open(directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+@dataclass(slots=True)
+class GuardianWorld:
+    """The part of the world that `watch` asks for. The ledger is opened for each question: it may be moved aside meanwhile."""
+
+    directory: Path
+    crash_point: Callable[[str], None]
+    _owners: Any = None
+    _duty: int | None = None
+    _child_crashes_at: str | None = field(default_factory=lambda: os.environ.get(CHILD_CRASH_AT))
+
+    @property
+    def ledger(self) -> GuardianWorld:
+        return self
+
+    @property
+    def owners(self) -> Any:
+        if self._owners is None:
+            from orchestrator.engine.owners import FileOwners
+
+            self._owners = FileOwners(self.directory / "locks")
+        return self._owners
+
+    def open_leases(self) -> list[Lease]:
+        path = self.directory / "ledger.sqlite3"
+        if not path.exists():
+            return []
+        from orchestrator.ledger.ledger import Ledger
+
+        with contextlib.closing(Ledger(path)) as ledger:
+            return ledger.open_leases()
+
+    def now(self) -> float:
+        return time.time()
+
+    def tell(self, told: Tell) -> None:
+        print(f"{told.stage} {told.text}", file=sys.stderr, flush=True)
+
+    def recover(self) -> None:
+        self.crash_point("before_recovery")
+        environment = {name: value for name, value in os.environ.items() if name != CHILD_CRASH_AT}
+        if self._child_crashes_at is not None:  # only the first one: the next is to finish what that one left
+            environment["TPUJOB_CRASH_AT"], self._child_crashes_at = self._child_crashes_at, None
+        argv = [sys.executable, "-m", "orchestrator.cli.recovery", str(self.directory)]
+        try:
+            subprocess.run(argv, env=environment, check=False)
+        except OSError as error:
+            self._cannot("the recovery cannot be started", error)  # no memory, no process: that may pass
+        self.crash_point("after_recovery")
+
+    def take_duty(self) -> bool:
+        try:
+            fd = os.open(self.directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self._cannot("the guardians' lock cannot be opened", error)
+            return True  # two that wait are better than none
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._duty = fd
+        self.crash_point("duty")
         return True
-    os.close(fd)
-    return False
+
+    @staticmethod
+    def _cannot(what: str, error: OSError) -> None:
+        print(f"{what}: {error.strerror}", file=sys.stderr, flush=True)
+
+
+@dataclass(slots=True)
+class _CrashPoint:
+    """`TPUJOB_GUARDIAN_CRASH_AT=woke:1` kills this guardian with SIGKILL at that point, for tests."""
+
+    name: str = ""
+    nth: int = 0
+    _seen: int = 0
+
+    @classmethod
+    def from_environment(cls) -> _CrashPoint:
+        text = os.environ.get(CRASH_AT)
+        if not text:
+            return cls()
+        name, _, nth = text.partition(":")
+        return cls(name, int(nth or 1))
+
+    def __call__(self, name: str) -> None:
+        assert name in CRASH_POINTS, f"{name} is not a registered crash point"
+        if name == self.name:
+            self._seen += 1
+            if self._seen == self.nth:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

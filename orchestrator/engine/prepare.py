@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import claims, names, scripts
 from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.job_rules import secret_sources
 from orchestrator.core.lease import Lease, LeaseState, Purpose
 from orchestrator.core.pace import Pace
 from orchestrator.core.plan import Plan, Wish
 from orchestrator.core.slices import SliceName, SliceRequest
+from orchestrator.engine.boot_script import startup_script, switch_config
 from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.engine.tenure import Draft
 from orchestrator.engine.world import LOGIN_USER
@@ -102,16 +104,18 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, 
         usd_per_hour=candidate.usd_per_hour,
         budget_usd=plan.max_cost,
     )
+    labels = claims.labels(lease, now, place.pace)
     key = create_key(place.lease_directory(lease_id))
     request = SliceRequest(
         name=name,
         accelerator_type=candidate.accelerator_type,
         runtime_version=candidate.runtime_version,
         spot=candidate.spot,
-        labels=claims.labels(lease, now, place.pace),
+        labels=labels,
         metadata={
             "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
             "enable-guest-attributes": "TRUE",  # workers publish their host keys there
+            "startup-script": startup_script(switch_config(lease, labels, place.pace, idle_s=idle_s)),
             "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
         },
         network=place.network,
@@ -267,6 +271,7 @@ def new_run(spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path) -> 
             f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
         )
     described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
+    described["secret_sources"] = secret_sources(spec.env)  # names, so that `attach` can hide the values too
     run = Run(run_id, str(spec.name), job_text, cloud, time.time(), directory_text, described)
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 

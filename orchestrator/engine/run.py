@@ -7,7 +7,7 @@ becomes its outcome; then the lease is released all the same, and the release's 
 from __future__ import annotations
 
 from orchestrator.core.attempt import AttemptState, Began, Ended, Leased, Moved
-from orchestrator.core.lease import Lease, LeaseState
+from orchestrator.core.lease import Lease, LeaseState, Mode
 from orchestrator.core.slices import Capabilities, SliceState, WorkerAddress
 from orchestrator.engine import retry, work
 from orchestrator.engine.claim import Upkeep, await_armed, hand_over
@@ -16,7 +16,7 @@ from orchestrator.engine.effects import Claim, Disclaim, Now, ReadLease, Record,
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.release import note
 from orchestrator.engine.tenure import Tenure, first_available, keep, let_go
-from orchestrator.engine.worker_effects import Connect, Hangup, Meet, Push, StartPhase
+from orchestrator.engine.worker_effects import Beat, Connect, Hangup, Meet, Push, StartPhase
 from orchestrator.errors import (
     ArtifactError,
     DeadlineExceeded,
@@ -118,6 +118,8 @@ async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
     await Tell("connect", f"waiting for SSH on {lease.name.node}", passing=True)
     workers = await retry.until(ready_at + CONNECT_S, Workers(lease.name))
     outcome.fleet = await Connect(lease, workers, CONNECT_S)
+    if lease.mode is Mode.RUN:
+        await Beat(outcome.fleet, can.pace.beat_s)
     await _work(job, can, outcome, lease, workers, end)
 
 

@@ -28,6 +28,18 @@ class Connect(Effect["Fleet"]):
 
 
 @dataclass(frozen=True, slots=True)
+class Beat(Effect[None]):
+    """From now on, until the fleet is closed or this process dies, show the switch on worker 0 a sign of life."""
+
+    slow: ClassVar[bool] = False
+    fleet: Fleet
+    every_s: float
+
+    def perform(self, world: World) -> None:
+        self.fleet.beat(self.every_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Meet(Effect["WorkerFacts"]):
     """What worker 0 says of itself: the address by which the others reach it, and a port that is free there now."""
 
