@@ -122,7 +122,7 @@ def _call() -> int:
 
 
 def _bug(error: Exception) -> int:
-    text = "".join(traceback.format_exception(error))
+    text = talk().secrets.hide("".join(traceback.format_exception(error)))
     where = Path(os.environ.get("TMPDIR", "/tmp")) / f"tpujob-bug-{os.getpid()}.txt"  # noqa: S108
     try:
         with os.fdopen(os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +43,7 @@ def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
     lease = session.of_run(found.id)
     if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
+    session.talk.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
     output = JobOutput(Path(found.directory), session.talk.quiet, anew=True)
     limits = found.spec.get("limits", {})
     to = Attachment(
@@ -51,9 +54,8 @@ def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
         max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
         sink=output,
     )
-    outcome = session.on_cloud(lambda can: attach(to, can), lease.cloud)
-    output.close()
-    return outcome
+    with closing(output):
+        return session.on_cloud(lambda can: attach(to, can), lease.cloud)
 
 
 def report(session: Session, outcome: Outcome) -> None:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def load(path: Path) -> tuple[JobSpec, dict[str, str]]:
-    """The job and its resolved environment. Raises JobSpecError with every mistake in the file."""
+    """The job and its resolved environment, whose secrets nobody sees from here on. Raises JobSpecError."""
+    from orchestrator.cli.talk import talk
     from orchestrator.core import job
+    from orchestrator.core.job_rules import secret_values
 
     try:
         with path.open("rb") as file:
@@ -24,4 +26,6 @@ def load(path: Path) -> tuple[JobSpec, dict[str, str]]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     spec = job.load(data, path=str(path))
-    return spec, job.resolve_env(spec, os.environ)
+    env = job.resolve_env(spec, os.environ)
+    talk().secrets.add(*secret_values(spec.env, os.environ))
+    return spec, env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -95,8 +96,8 @@ def launch(
         session.talk.say(
             "note", f"if this machine sleeps for longer than {ttl_text}, the slice is deleted (or: --detach)"
         )
-    outcome = session.on_cloud(lambda can: run_job(prepared, can))
-    output.close()
+    with closing(output):
+        outcome = session.on_cloud(lambda can: run_job(prepared, can))
     drafted = [draft.id for draft, _ in drafts]
     if outcome.detached:
         _left_running(session, outcome, drafted)

@@ -130,14 +130,17 @@ class Session:
         return lambda: guardian.arm(self.directory)
 
     def _connect(self, kind: str) -> Cloud:
-        from orchestrator.cloud.credentials import connect
+        from orchestrator.cloud.credentials import connect, read_token
 
         target = self.target
         if kind != target.kind:
             target = replace(target, kind=kind, pace=settings.pace_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
+            self.talk.secrets.add(endpoint.token)
             return connect(target, endpoint.url, endpoint.token)
+        if kind == EMULATED:
+            self.talk.secrets.add(read_token(target.token_file))
         return connect(target)
 
     def _emulator_still_there(self) -> bool:

@@ -1,4 +1,4 @@
-"""Job output on its way to the person: one raw log file per worker, and `worker0 | …` lines on stdout."""
+"""Job output on its way to the person: one log file per worker, and `worker0 | …` lines on stdout; secrets in neither."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from orchestrator.cli.talk import emit
+from orchestrator.cli.talk import emit, talk
+from orchestrator.core.redact import RedactedStream
 
 
 class JobOutput:
-    """The sink that the fleet's follower threads write to. Keeps every byte in `logs/worker<i>.log`.
+    """The sink that the fleet's follower threads write to. Keeps everything but secrets in `logs/worker<i>.log`.
 
     `anew`: the log comes from its first byte again, so the files begin again too.
     """
@@ -26,19 +27,25 @@ class JobOutput:
         self._lock = threading.Lock()
         self._files: dict[int, BinaryIO] = {}
         self._splitters: dict[int, LineSplitter] = {}
+        self._streams: dict[int, RedactedStream] = {}
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:
-            self._file(worker).write(data)
-            splitter = self._splitters.setdefault(worker, self._new_splitter())
-            self._show(worker, splitter.feed(data))
+            stream = self._streams.setdefault(worker, RedactedStream(talk().secrets))
+            self._keep(worker, stream.feed(data))
 
     def close(self) -> None:
         with self._lock:
-            for worker, splitter in self._splitters.items():
-                self._show(worker, splitter.flush())
+            for worker, stream in self._streams.items():
+                self._keep(worker, stream.flush())
+                self._show(worker, self._splitters[worker].flush())
             for file in self._files.values():
                 file.close()
+
+    def _keep(self, worker: int, data: bytes) -> None:
+        self._file(worker).write(data)
+        splitter = self._splitters.setdefault(worker, self._new_splitter())
+        self._show(worker, splitter.feed(data))
 
     def _show(self, worker: int, lines: Iterator[str]) -> None:
         for line in lines:

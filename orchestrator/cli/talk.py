@@ -1,4 +1,8 @@
-"""How tpujob talks to a person: stage lines on stderr, data on stdout, progress that does not scroll on a terminal."""
+"""How tpujob talks to a person: stage lines on stderr, data on stdout, progress that does not scroll on a terminal.
+
+Nothing leaves this process but through here, and nothing leaves with a secret in it (`Talk.secrets` knows them) or with
+characters that steer a terminal: messages quote what files, workers and web servers said.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.redact import Redactor
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ class Talk:
     """One per process, called from any thread. `tell` takes the engine's lines; `say` writes our own."""
 
     def __init__(self) -> None:
+        self.secrets = Redactor()
         self._lock = threading.RLock()
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._color = self._live and not os.environ.get("NO_COLOR")
@@ -48,7 +54,7 @@ class Talk:
     def loud(self, text: str) -> None:
         """What must not be overlooked."""
         self.quiet()
-        self._write(f"{BOLD_RED}{text}{RESET}" if self._color else text)
+        self._write(text, color=BOLD_RED if self._color else "")
 
     def fail(self, error: TpujobError) -> None:
         self.quiet()
@@ -65,7 +71,7 @@ class Talk:
 
     def _pass(self, stage: str, text: str) -> None:
         if self._live:
-            self._spin(f"{stage:<8} {text}")
+            self._spin(self.fit(f"{stage:<8} {text}"))
         elif stage != self._passing:
             self._passing, self._passed_at = stage, time.monotonic()  # news only if it lasts
         elif time.monotonic() - self._passed_at >= PASSING_EVERY_S:
@@ -83,10 +89,18 @@ class Talk:
         else:
             self._status.update(escape(text))
 
-    @staticmethod
-    def _write(text: str) -> None:
+    def fit(self, text: str) -> str:
+        """As it may be shown: one line or several."""
+        if not text.isprintable():
+            from orchestrator.remote.terminal import harmless
+
+            text = "\n".join(harmless(line) for line in text.split("\n"))
+        return self.secrets.hide(text)
+
+    def _write(self, text: str, color: str = "") -> None:
+        text = self.fit(text)
         with contextlib.suppress(OSError, ValueError):  # nobody listens any more; that must not stop a teardown
-            print(text, file=sys.stderr, flush=True)
+            print(f"{color}{text}{RESET}" if color else text, file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -97,6 +111,10 @@ def talk() -> Talk:
 
 def emit(text: str = "") -> None:
     """One line of data on stdout. A reader that left is no error; a disk that is full is said, once, and the work goes on."""
+    _print(talk().fit(text))
+
+
+def _print(text: str) -> None:
     talk().quiet()
     try:
         print(text, flush=True)
@@ -109,4 +127,7 @@ def emit(text: str = "") -> None:
 def emit_json(data: Any) -> None:
     import json
 
-    emit(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    # Values, not the text: a number that looks like a secret must not end what is well-formed.
+    plain = json.loads(json.dumps(data, default=str))
+    text = json.dumps(talk().secrets.hide_all(plain), indent=2, ensure_ascii=False)
+    _print(text if text.replace("\n", "").isprintable() else json.dumps(json.loads(text), indent=2))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.core import names, placement
+from orchestrator.core import names, placement, redact
 from orchestrator.core.durations import parse_duration
 from orchestrator.core.placement import shown
 from orchestrator.core.yaml_source import Path
@@ -27,15 +27,9 @@ _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
 _RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
 _RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 
-# The shapes of keys that people paste: Google, GitHub, GitLab, AWS, Hugging Face, OpenAI and Slack, PEM, JWT, bearer tokens.
-_SECRET_TEXT = re.compile(
-    r"ya29\.|AIza[\w-]{30}|\bgh[pousr]_\w{20}|github_pat_\w{20}|glpat-[\w-]{16}|\bAKIA[0-9A-Z]{16}|\bhf_\w{20}"
-    r"|\bsk-[\w-]{20}|\bxox[abprs]-[\w-]{10}|-----BEGIN [A-Z ]*PRIVATE KEY|\beyJ[\w-]{10,200}\.[\w-]{10}|\bBearer [\w.-]{16}"
-)
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.I
-)
 _SECRET_VALUE = re.compile(r"(?=.*\d)[^\s/$]{16,}")
+# What a job may take over from its person without a secret in it: hiding these would hide every path of every log.
+_PUBLIC_ENV = re.compile(r"HOME|USER|LOGNAME|HOSTNAME|PWD|PATH|SHELL|TERM|TZ|TMPDIR|LANG|LC_.*")
 
 
 def job_name(text: str) -> str:
@@ -155,6 +149,18 @@ def env_warnings(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
             yield ("env", name), "changes how programs on the worker start; remove it if the job does not need it"
 
 
+def secret_sources(env: Mapping[str, str]) -> list[str]:
+    """The names of the person's own variables whose values must not be shown."""
+    wanted = [variable for value in env.values() for variable in ENV_REFERENCE.findall(value)]
+    return [variable for variable in dict.fromkeys(wanted) if not _PUBLIC_ENV.fullmatch(variable)]
+
+
+def secret_values(env: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[str]:
+    """What must not be shown of a job's variables: whatever came from the person's own, and what is called a secret."""
+    yield from (environ[variable] for variable in secret_sources(env) if variable in environ)
+    yield from (value for name, value in env.items() if redact.is_secret_name(name) and "${env:" not in value)
+
+
 def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if "train" in data and "command" in data:
         yield ("command",), "a job has either `train:` or `command:`, not both; remove one of them"
@@ -202,7 +208,7 @@ def _env(env: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             yield path, "has a line break in its value; write the value on one line"
         if "${env:" in ENV_REFERENCE.sub("", value):
             yield path, "has a `${env:` that names no variable; write ${env:NAME}"
-        elif _SECRET_NAME.search(name) and not ENV_REFERENCE.search(value) and _SECRET_VALUE.fullmatch(value):
+        elif redact.is_secret_name(name) and not ENV_REFERENCE.search(value) and _SECRET_VALUE.fullmatch(value):
             yield path, _keep_out(name)
 
 
@@ -228,7 +234,7 @@ def _secrets(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
         for number, part in enumerate(value):
             yield from _secrets(part, (*path, number))
     elif isinstance(value, str):
-        if _SECRET_TEXT.search(value):
+        if redact.has_secret_shape(value):
             yield path, _keep_out(str(path[-1]) if path[:1] == ("env",) else "TOKEN")
         if "${env:" in value and path[:1] != ("env",):
             yield path, "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"

@@ -118,7 +118,7 @@ def read_index(said: Mapping[str, Any]) -> tuple[dict[str, Promise], list[tuple[
     try:
         promised = {str(row["path"]): Promise(int(row["size_bytes"]), str(row["sha256"])) for row in said["files"]}
         refused = [(printable(str(row["path"])), printable(str(row["why"]))) for row in said["refused"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RemoteError(f"the index of the artifacts makes no sense: {error!r}") from error
     return promised, refused
 
@@ -134,7 +134,7 @@ def check_manifest(root: Path, files: Mapping[str, Promise]) -> list[tuple[str, 
         if manifest["schema"] != 1:
             raise ValueError(f"schema {manifest['schema']!r} is not known")
         rows = [(str(row["path"]), Promise(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
     broken = []
     for path, promise in rows:

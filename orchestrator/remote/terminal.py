@@ -33,8 +33,13 @@ def clean(line: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    text = UNPRINTABLE.sub("", ESCAPES.sub("", text))
+    text = harmless(text)
     return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
+
+
+def harmless(text: str) -> str:
+    """Without anything that steers a terminal; tabs stay."""
+    return UNPRINTABLE.sub("", ESCAPES.sub("", text))
 
 
 class LineSplitter:

@@ -37,10 +37,16 @@ def metrics(directory: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_METRICS_BYTES:
             return {}
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = json.loads(path.read_text(encoding="utf-8"), parse_int=_integer)
+    except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def _integer(digits: str) -> float:
+    return (
+        int(digits) if len(digits) < 20 else float(digits)
+    )  # one without end is infinite, not an error when it is shown
 
 
 def payload_spans(directory: Path) -> dict[str, float]:

@@ -40,7 +40,7 @@ MAY_IMPORT = {
 # What computes and nothing else. A module that is not here (os, time, socket, random, datetime, …) may wait or look outside.
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
-    *("re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib", "base64"),
+    *("re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib", "base64", "urllib.parse"),
     *("pathlib.PurePath", "pathlib.PurePosixPath", "yaml", "pydantic", "pydantic_core"),
 }
 LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}

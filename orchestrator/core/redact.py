@@ -1,0 +1,214 @@
+"""What a secret looks like, and how it is kept out of everything that tpujob prints or stores.
+
+A secret is known by its value (whatever `${env:NAME}` brought into a job, an emulator's token) or by its shape. I promise
+that text which went through `Redactor.hide`, and bytes which went through a `RedactedStream` however they were cut, hold
+neither; base64, URL, JSON and repr spellings of a known value count too. Pure; `cli` sends everything it writes through me.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
+
+MASK = "[redacted]"
+MIN_VALUE_CHARS = 6  # what is shorter stands in half of all words
+MIN_LINE_CHARS = 12  # of a value with several lines, each line counts: they rarely stay together in a log
+MAX_KEY_BYTES = 16 * 1024
+HELD_BYTES = 64 * 1024  # of a line that does not end
+OVERLAP_BYTES = 4 * 1024  # no token is longer
+
+# The shapes of keys that people paste: Google, GitHub, GitLab, AWS, Hugging Face, OpenAI, Slack, JWT, bearer tokens. Each
+# with the text that it begins with, so that a log without one costs a search and no more.
+_TOKENS = (
+    ("ya29.", r"ya29\.[\w.~+/=-]{0,4000}"),
+    ("AIza", r"AIza[\w-]{30,100}"),
+    *((f"gh{kind}_", rf"\bgh{kind}_\w{{20,255}}") for kind in "pousr"),
+    ("github_pat_", r"github_pat_\w{20,255}"),
+    ("glpat-", r"glpat-[\w-]{16,255}"),
+    ("AKIA", r"\bAKIA[0-9A-Z]{16}"),
+    ("hf_", r"\bhf_\w{20,255}"),
+    ("sk-", r"\bsk-[\w-]{20,255}"),
+    ("xox", r"\bxox[abprs]-[\w-]{10,255}"),
+    ("eyJ", r"\beyJ[\w-]{10,4000}\.[\w-]{10,4000}(?:\.[\w-]{0,2000})?"),
+    ("Bearer ", r"\bBearer +[\w.~+/=-]{16,4000}"),
+)
+_KEY_BEGIN = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
+_KEY_END = rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?:-----)?"
+_KEY_LINES = (
+    rb"(?:-----)?(?:(?:\s|\\n)*[A-Za-z0-9+/=]{40,200})*"  # of one whose end never came; perhaps with \n spelled out
+)
+_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.I)
+
+Span = tuple[int, int]
+
+
+def has_secret_shape(text: str) -> bool:
+    return bool(_shaped(_encoded(text)))
+
+
+def is_secret_name(variable: str) -> bool:
+    """Is a variable of this name meant to hold a secret?"""
+    return _NAME.search(variable) is not None
+
+
+class Redactor:
+    """Knows the secrets of one process. Safe to use from several threads: values are only ever added."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._forms: tuple[bytes, ...] = ()
+        self.add(*values)
+
+    def add(self, *values: str) -> None:
+        forms = {form for value in values for form in _forms(value)}
+        self._forms = tuple(sorted(forms.union(self._forms)))
+
+    def hide(self, text: str) -> str:
+        data = _encoded(text)
+        return text if (hidden := self.hide_bytes(data)) is data else hidden.decode("utf-8", "surrogatepass")
+
+    def hide_bytes(self, data: bytes) -> bytes:
+        spans = self.spans(data)
+        if not spans:
+            return data
+        starts, ends = zip(*spans, strict=True)
+        kept = (data[begin:end] for begin, end in zip((0, *ends), (*starts, len(data)), strict=True))
+        return MASK.encode().join(kept)
+
+    def hide_all(self, data: object) -> object:
+        """Plain data (what JSON is made of) with every text in it hidden."""
+        if isinstance(data, str):
+            return self.hide(data)
+        if isinstance(data, dict):
+            return {self.hide_all(key): self.hide_all(value) for key, value in data.items()}
+        return [self.hide_all(value) for value in data] if isinstance(data, list | tuple) else data
+
+    def spans(self, data: bytes) -> list[Span]:
+        """Where secrets stand, in order, overlapping ones as one."""
+        found = [*_shaped(data), *(span for form in self._forms for span in _places(form, data))]
+        return _merged(found)
+
+    @property
+    def longest_bytes(self) -> int:
+        return max(map(len, self._forms), default=0)
+
+
+class RedactedStream:
+    """Bytes in, bytes without secrets out, for one stream. A line is held back until it ends, and a key until its END."""
+
+    def __init__(self, secrets: Redactor) -> None:
+        self._secrets = secrets
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        held = self._held + data
+        cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
+        key = _unended_key(held[:cut])
+        if key is not None and len(held) - key <= MAX_KEY_BYTES:
+            cut = key
+        elif len(held) - cut > HELD_BYTES:
+            cut = self._within_line(held)
+        self._held = held[cut:]
+        return self._secrets.hide_bytes(held[:cut])
+
+    def flush(self) -> bytes:
+        """What came after the last line end, when no more will come."""
+        held, self._held = self._held, b""
+        return self._secrets.hide_bytes(held)
+
+    def _within_line(self, held: bytes) -> int:
+        """Where an endless line can be cut: not inside a secret, nor where one may just have begun."""
+        cut = max(0, len(held) - max(OVERLAP_BYTES, self._secrets.longest_bytes))
+        return next((start for start, end in self._secrets.spans(held) if start < cut < end), cut)
+
+
+def _forms(value: str) -> Iterator[bytes]:
+    """The ways in which a value is written down."""
+    value = value.strip()
+    lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= MIN_LINE_CHARS]
+    for part in dict.fromkeys([value, *(lines if len(lines) > 1 else ())]):
+        if len(part) < MIN_VALUE_CHARS:
+            continue
+        raw = _encoded(part)
+        yield raw
+        yield json.dumps(part)[1:-1].encode()
+        yield json.dumps(part, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
+        yield repr(part)[1:-1].encode("utf-8", "surrogatepass")
+        for url in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+            yield url.encode()
+            yield re.sub("%..", lambda escape: escape[0].lower(), url).encode()
+        yield raw.hex().encode()
+        yield from _base64_forms(raw)
+
+
+def _base64_forms(raw: bytes) -> Iterator[bytes]:
+    """Also inside of something longer (`user:password`): in each of three phases, the letters that depend on it alone."""
+    for phase in range(3):
+        code = base64.b64encode(bytes(phase) + raw)
+        first = (0, 2, 3)[phase]
+        last = (len(raw) + phase) * 8 // 6
+        if last - first >= MIN_VALUE_CHARS:
+            yield code[first:last]
+            yield code[first:last].translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def _shaped(data: bytes) -> list[Span]:
+    return [
+        *_keys(data),
+        *(span for anchor, shape in _TOKENS for span in _tokens(anchor.encode(), shape.encode(), data)),
+    ]
+
+
+def _tokens(anchor: bytes, shape: bytes, data: bytes) -> Iterator[Span]:
+    at = data.find(anchor)
+    while at >= 0:
+        found = re.compile(shape).match(data, at)
+        if found:
+            yield found.span()
+        at = data.find(anchor, found.end() if found else at + 1)
+
+
+def _keys(data: bytes) -> Iterator[Span]:
+    """Private keys in PEM form, each to its end."""
+    if b"PRIVATE KEY" not in data:
+        return
+    at = 0
+    while begin := re.compile(_KEY_BEGIN).search(data, at):
+        end = re.compile(_KEY_END).search(data, begin.end(), begin.end() + MAX_KEY_BYTES)
+        end = end or re.compile(_KEY_LINES).match(data, begin.end())
+        at = end.end() if end else begin.end()
+        yield begin.start(), at
+
+
+def _unended_key(data: bytes) -> int | None:
+    """Where a private key begins that has not come to its end."""
+    if b"PRIVATE KEY" not in data:
+        return None
+    last = 0
+    for end in re.compile(_KEY_END).finditer(data):
+        last = end.end()
+    begin = re.compile(_KEY_BEGIN).search(data, last)
+    return begin.start() if begin else None
+
+
+def _places(form: bytes, data: bytes) -> Iterator[Span]:
+    at = data.find(form)
+    while at >= 0:
+        yield at, at + len(form)
+        at = data.find(form, at + 1)
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
