@@ -77,20 +77,18 @@ class Interpreter:
         if self.pending is not None and not self._shielded:
             interrupted, self.pending = self.pending, None
             return None, interrupted
+        answer: Any = None
+        failure: Exception | None = None
         try:
-            if isinstance(effect, Shield):
-                answer = None
-            elif isinstance(effect, Sleep):
-                answer = self._wait(None, effect.seconds)
-            elif effect.slow:
-                answer = self._in_thread(effect)
-            else:
-                answer = effect.perform(self.world)
+            if isinstance(effect, Sleep):
+                self._wait(None, effect.seconds)
+            elif not isinstance(effect, Shield):
+                answer = self._in_thread(effect) if effect.slow else effect.perform(self.world)
         except Exception as error:  # the program decides what it means
-            return None, error
+            failure = error
         if self._crash is not None:
             self._crash.after(effect)
-        return answer, None
+        return answer, failure
 
     def _in_thread(self, effect: Effect[Any]) -> Any:
         self._ticket += 1
@@ -162,12 +160,14 @@ class _CrashPoint:
     """`TPUJOB_CRASH_AT=Create:1:before` kills this process with SIGKILL at that effect: the tests' power cut.
 
     The name is an effect's, the number counts its occurrences from 1, the side is `before` or `after` its performance.
-    `any:7:before` counts all effects.
+    `any:7:before` counts all effects; `Create:1:before:STOP` sends SIGSTOP instead, for whoever wants to kill more than this
+    process at that moment. `record:FILE` kills nothing and writes down every effect: those are the points there are.
     """
 
     name: str
     nth: int
     side: str
+    signal_name: str = "KILL"
     _seen: int = 0
 
     @classmethod
@@ -175,15 +175,24 @@ class _CrashPoint:
         text = os.environ.get(CRASH_AT)
         if not text:
             return None
-        name, nth, side = text.split(":")
-        return cls(name, int(nth), side)
+        name, _, rest = text.partition(":")
+        if name == "record":
+            return cls(name, 0, rest)
+        nth, side, *other = rest.split(":")
+        return cls(name, int(nth), side, other[0] if other else "KILL")
 
     def before(self, effect: Effect[Any]) -> None:
-        if self.name in ("any", type(effect).__name__):
+        if self.name == "record":
+            with open(self.side, "a") as file:  # noqa: PTH123
+                file.write(f"{type(effect).__name__}\n")
+        elif self.name in ("any", type(effect).__name__):
             self._seen += 1
             if self._seen == self.nth and self.side == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._strike()
 
     def after(self, effect: Effect[Any]) -> None:
         if self.name in ("any", type(effect).__name__) and self._seen == self.nth and self.side == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._strike()
+
+    def _strike(self) -> None:
+        os.kill(os.getpid(), getattr(signal, f"SIG{self.signal_name}"))
