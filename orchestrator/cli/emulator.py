@@ -1,4 +1,4 @@
-"""`tpujob emulator start|stop|status`: the embedded Cloud TPU by itself."""
+"""`tpujob emulator …`: the embedded Cloud TPU by itself. What makes it misbehave is in `emulator_faults`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import typer
 
+from orchestrator.cli import emulator_faults
 from orchestrator.cli.options import Json
 
-app = typer.Typer(help="The embedded Cloud TPU: start, stop, look at it.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="The embedded Cloud TPU: start, stop, look at it, make it fail.", no_args_is_help=True, rich_markup_mode=None
+)
+emulator_faults.register(app)
 
 
 def _directory() -> Path:
-    import os
-
-    from orchestrator import settings
-
-    return settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
+    return emulator_faults.directory()
 
 
 @app.command("start")

@@ -55,7 +55,7 @@ class FaultAdmin:
         name = request.match_info.get("id")
         count = self.state.faults.clear(None if name is None else [name])
         if name is not None and not count:
-            raise api_errors.not_found(f"fault {name}")
+            raise ApiError("NOT_FOUND", f'There is no fault "{name}".')
         self.driver.changed()
         return web.json_response({"cleared": count})
 

@@ -226,6 +226,7 @@ class CloudState(Machine):
         node.hidden_until = FOREVER
         self._begin(node, "delete", "DELETING", "v2")
         node.due = self.now
+        self.advance(now)
         return node
 
     def _any(self, name: str) -> Node:

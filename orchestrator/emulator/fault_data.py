@@ -108,11 +108,11 @@ class Fault:
 def read(data: object) -> Fault:
     """A fault from its JSON. BadFault says what is wrong with it."""
     said = _object("a fault", data)
-    kind = KINDS.get(said.get("kind"))  # type: ignore[arg-type]
-    if kind is None:
+    name = said.get("kind")
+    if not isinstance(name, str) or name not in KINDS:
         raise BadFault(f"A fault needs a kind; there are {', '.join(KINDS)}.")
-    name = str(said["kind"])
-    _known(f'a fault of kind "{name}"', said, (*FIELDS, *ADDED, *kind.parameters))
+    kind = KINDS[name]
+    _known(f'a fault of kind "{name}"', said, (*FIELDS, *kind.parameters), ADDED)
     match = _object("match", said.get("match", {}))
     _known("match", match, MATCH)
     operation, operations = _operations(name, said.get("operation"))
@@ -143,7 +143,7 @@ def _operations(kind: str, said: object) -> tuple[str, frozenset[str]]:
     """One or several globs; without any, all that the kind is about."""
     patterns = [part.strip() for part in said.split(",")] if isinstance(said, str) else said
     if patterns is None:
-        patterns = ["*"]
+        patterns = ["*"] if KINDS[kind].operations == OPERATIONS else list(KINDS[kind].operations)
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise BadFault(f"operation is a text like nodes.delete or nodes.*, or a list of them, not {said!r}.")
     for pattern in patterns:
@@ -247,11 +247,10 @@ def _object(what: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-def _known(what: str, said: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+def _known(what: str, said: Mapping[str, Any], fields: tuple[str, ...], passed: tuple[str, ...] = ()) -> None:
     for name in said:
-        if name not in fields:
-            shown = [field for field in fields if field not in ADDED]
-            raise BadFault(f'There is no field "{name}" in {what}; there are {", ".join(shown)}.')
+        if name not in (*fields, *passed):
+            raise BadFault(f'There is no field "{name}" in {what}; there are {", ".join(fields)}.')
 
 
 def _luck(seed: int, call: int) -> float:

@@ -105,7 +105,7 @@ def test_the_commands_and_options_that_a_page_names_exist(path: Path) -> None:
         if words[0] not in known and words[0] not in ("COMMAND", "--help", "--version"):
             wrong.append(code)
             continue
-        name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+        name = next((said for said in (" ".join(words[:n]) for n in (3, 2)) if said in known), words[0])
         options = {option for param in getattr(known.get(name), "params", ()) for option in param.opts} | {"--help"}
         used = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
         wrong += [f"{code}: {word}" for word in used if word.startswith("-") and name in known and word not in options]
