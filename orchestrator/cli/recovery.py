@@ -13,7 +13,7 @@ def main() -> None:
     from orchestrator import settings
     from orchestrator.cli.session import Session
 
-    session = Session(settings.resolve(None, None, os.environ), Path(sys.argv[1]))
+    session = Session(settings.resolve(None, None, os.environ), Path(sys.argv[1]), light=True)
     session.recover(budget_s=BUDGET_S)
     sys.stderr.flush()
     os._exit(session.exit_code())

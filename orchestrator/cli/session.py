@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator import settings
 from orchestrator.cli.talk import talk
@@ -47,7 +47,7 @@ RECOVERY_S = 20.0  # how long a command that only wants to read waits for the pr
 class Session:
     """`unproven` collects leases that this command could not prove gone: with any of them it exits with 75."""
 
-    def __init__(self, target: Target, directory: Path, *, quiet: bool = False) -> None:
+    def __init__(self, target: Target, directory: Path, *, quiet: bool = False, light: bool = False) -> None:
         self.target = target
         self.directory = directory
         self.talk = talk()
@@ -57,10 +57,14 @@ class Session:
         self._worlds: dict[str, RealWorld] = {}
         self._quiet = quiet
         self._endpoint: Endpoint | None = None
+        self._light = light
         self._interrupted: Interrupted | None = None
 
     @classmethod
-    def open(cls, cloud: str | None = None, project: str | None = None, *, quiet: bool = False) -> Session:
+    def open(
+        cls, cloud: str | None = None, project: str | None = None, *, quiet: bool = False, light: bool = False
+    ) -> Session:
+        """`light` is for commands that only ask and delete: they connect without google-cloud-tpu."""
         target = settings.resolve(cloud, project, os.environ)
         directory = settings.open_state_dir(settings.state_dir(os.environ))
         if target.endpoint is not None:
@@ -69,7 +73,7 @@ class Session:
 
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(target, directory, quiet=quiet)
+        return cls(target, directory, quiet=quiet, light=light)
 
     # -- the world ------------------------------------------------------------------------------------------------
 
@@ -127,21 +131,23 @@ class Session:
 
         if os.environ.get("TPUJOB_GUARDIAN", "").lower() in ("off", "0", "no"):
             return None
-        return lambda: guardian.arm(self.directory)
+        return lambda: guardian.arm(self.directory, lambda text: self.talk.say("guardian", text))
 
     def _connect(self, kind: str) -> Cloud:
-        from orchestrator.cloud.credentials import connect, read_token
+        from orchestrator.cloud.credentials import connect, connect_light, read_token
 
         target = self.target
+        # Who only tears down needs no google-cloud-tpu; a create would be a bug there, and fail as one.
+        door = cast("Callable[..., Cloud]", connect_light if self._light else connect)
         if kind != target.kind:
             target = replace(target, kind=kind, pace=settings.pace_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
             self.talk.secrets.add(endpoint.token)
-            return connect(target, endpoint.url, endpoint.token)
+            return door(target, endpoint.url, endpoint.token)
         if kind == EMULATED:
             self.talk.secrets.add(read_token(target.token_file))
-        return connect(target)
+        return door(target)
 
     def _emulator_still_there(self) -> bool:
         from orchestrator.emulator import control

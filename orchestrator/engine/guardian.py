@@ -65,7 +65,9 @@ def arm(directory: Path, notice: Callable[[str], None] = lambda text: None) -> i
 def _start_in_scope(directory: Path, watched: int, log: Any) -> int | None:
     if not has_user_manager(os.environ):
         return None
-    pid = _start(directory, watched, log, SCOPE, SCOPE_TIMEOUT_S)
+    pid = None
+    with contextlib.suppress(OSError):
+        pid = _start(directory, watched, log, SCOPE, SCOPE_TIMEOUT_S)
     if pid is None:
         log.write(b"no scope of its own: systemd-run did not start it; it starts as a plain process\n")
         log.flush()
