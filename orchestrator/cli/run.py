@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -67,6 +68,7 @@ def launch(
     plan = make(prepare.wish(spec, session.target.pace, keep_s=keep_s or 0.0), default_zone=session.target.zone)
     if emulated and spec.train is not None:
         prepare.check_local_training()
+    env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan.cores_per_worker)) if emulated else None
     slices.show_plan(session, plan, emulation.cores if emulation else None)

@@ -167,6 +167,10 @@ class JobSpec(_Section):
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to bring back besides what the job writes to $TPUJOB_ARTIFACTS."
     )
+    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape({"anyOf": [_TEXT, {"type": "null"}]})] = Field(
+        default=None,
+        description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended.",
+    )
     limits: Limits = Field(default=Limits(), description="What the job may use at most.")
 
     _file: str = PrivateAttr("job")

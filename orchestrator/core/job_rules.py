@@ -24,6 +24,7 @@ MAX_PATTERNS = 100
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
+_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+)*/?")
 _RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
 _RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 
@@ -132,6 +133,16 @@ def linger(value: Any) -> float | None:
     if not 60 <= seconds <= 86400:
         raise ValueError(f"`{shown(written)}` is not between 1m and 24h; write for example 30m")
     return seconds
+
+
+def bucket(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _BUCKET.fullmatch(value):
+        raise ValueError(
+            f"`{shown(_number(value))}` is not a place in Cloud Storage; write for example gs://my-bucket/runs"
+        )
+    return value.rstrip("/")
 
 
 def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

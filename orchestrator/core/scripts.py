@@ -54,6 +54,19 @@ exec {python} -m payload --config train.json
 """
 
 
+def then_upload(main: str, upload: str) -> str:
+    """The job's own script, then a command that copies its artifacts; a copy that failed is not a success (65)."""
+    end = f"END-OF-JOB-{hashlib.sha256(main.encode()).hexdigest()[:12]}"
+    return f"""cat >"$0.job" <<'{end}'
+{main}
+{end}
+bash -- "$0.job"
+rc=$?
+( {upload} ) || {{ [ $rc -ne 0 ] || rc=65; }}
+exit $rc
+"""
+
+
 def chain(commands: Sequence[str]) -> str:
     """The user's own commands, one after the other; the first that fails ends the script with its code."""
     return "set -e\n" + "\n".join(commands) + "\n"

@@ -205,6 +205,8 @@ def phases(
             setup.append(scripts.train_setup())
     else:
         main = str(spec.command) + "\n"
+    if spec.bucket is not None:
+        main = scripts.then_upload(main, _upload(spec, run, attempt))
     if spec.setup:
         setup.append(scripts.chain(spec.setup))
 
@@ -227,6 +229,25 @@ def phases(
 
     first = [Phase("setup", AttemptState.SETUP, request("setup", "\n".join(setup)))] if setup else []
     return (*first, Phase("main", AttemptState.RUNNING, request("main", main)))
+
+
+def _upload(spec: JobSpec, run: Run, attempt: Attempt) -> str:
+    from orchestrator.remote import agent
+
+    place = f"{spec.bucket}/{run.id}"
+    command = agent.command("upload", attempt.id, place, json.dumps(list(spec.artifacts)))
+    return f'{command} "$TPUJOB_WORKER"'
+
+
+def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a job that names a bucket needs in its environment. The emulated cloud has no Cloud Storage of its own."""
+    if spec.bucket is None or cloud != "emulated":
+        return {}
+    host = environ.get("STORAGE_EMULATOR_HOST")
+    if not host:
+        text = "the emulated cloud has no Cloud Storage; remove this, or set STORAGE_EMULATOR_HOST to an emulator of it"
+        raise JobSpecError([spec.mistake(("bucket",), text)])
+    return {"STORAGE_EMULATOR_HOST": host}
 
 
 def _variables(

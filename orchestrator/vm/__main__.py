@@ -18,6 +18,7 @@ VERBS = {  # verb: the module that has a function of that name
     "status": "stream",
     "follow": "stream",
     "pack": "pack",
+    "upload": "upload",
     "beat": "beat",
 }
 

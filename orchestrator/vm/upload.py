@@ -1,0 +1,106 @@
+"""Copies what a run made on a worker to Cloud Storage, from the worker itself, so that nobody has to come and fetch it.
+
+The job's script ends with it where the job names a bucket. It takes the same files as `pack`, sends each in one request with
+the VM's own account, tries again what may pass, and ends with a code other than 0 when a file did not arrive.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from .pack import Index
+from .phase import Phase
+
+TRIES, FIRST_PAUSE_S = 5, 0.5
+TIMEOUT_S = 300.0
+MAX_FILES, MAX_BYTES = 100_000, 1 << 40
+STORAGE = "https://storage.googleapis.com"
+TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - no password, a path
+
+
+class Passing(Exception):
+    """It did not arrive, and may the next time."""
+
+
+def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
+    """`destination` is gs://BUCKET/PREFIX, `patterns` a JSON list; the files go to PREFIX/worker<i>/…"""
+    bucket, _, prefix = destination.removeprefix("gs://").partition("/")
+    index = Index(Phase(attempt, "main").run, MAX_FILES, MAX_BYTES)
+    index.add_tree("artifacts")
+    for pattern in json.loads(patterns):
+        index.add_pattern(pattern)
+    failed = 0
+    for name in index.files:
+        key = "/".join(part for part in (prefix.strip("/"), f"worker{worker}", name) if part)
+        problem = _send(bucket, key, index.run / name)
+        if problem is not None:
+            failed += 1
+            print(f"tpujob: {name} did not reach gs://{bucket}/{key}: {problem}", flush=True)
+    for refused in index.refused:
+        print(f"tpujob: {refused['path']} was not copied: {refused['why']}", flush=True)
+    sent = len(index.files) - failed
+    print(f"tpujob: {sent} of {len(index.files)} files copied to {destination}/worker{worker}/", flush=True)
+    sys.exit(1 if failed or index.refused else 0)
+
+
+def _send(bucket: str, key: str, path: Path) -> str | None:
+    """None when it arrived, else why not."""
+    pause_s, why = FIRST_PAUSE_S, ""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(pause_s)
+            pause_s *= 2
+        try:
+            return _send_once(bucket, key, path)
+        except (OSError, http.client.HTTPException, Passing) as error:
+            why = str(error) or type(error).__name__
+    return why
+
+
+def _send_once(bucket: str, key: str, path: Path) -> str | None:
+    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")  # the name that Google's own clients use
+    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
+    if endpoint is None:
+        headers["Authorization"] = f"Bearer {_token()}"
+    connection = _connect(endpoint or STORAGE)
+    try:
+        with path.open("rb") as file:
+            target = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o?uploadType=media&name={quote(key, safe='')}"
+            connection.request("POST", target, body=file, headers=headers)
+        reply = connection.getresponse()
+        said = reply.read(2000).decode("utf-8", "replace")
+    finally:
+        connection.close()
+    if reply.status < 300:
+        return None
+    words = f"HTTP {reply.status} {' '.join(said.split())[:200]}"
+    if reply.status in (401, 408, 429) or reply.status >= 500:
+        raise Passing(words)
+    return words
+
+
+def _token() -> str:
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    connection = http.client.HTTPConnection(host, timeout=10)
+    try:
+        connection.request("GET", TOKEN_PATH, headers={"Metadata-Flavor": "Google"})
+        reply = connection.getresponse()
+        said = reply.read()
+    finally:
+        connection.close()
+    if reply.status != 200:
+        raise Passing(f"the metadata server gave no token: HTTP {reply.status}")
+    return str(json.loads(said)["access_token"])
+
+
+def _connect(url: str) -> http.client.HTTPConnection:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+    return http.client.HTTPSConnection(parts.netloc, timeout=TIMEOUT_S)

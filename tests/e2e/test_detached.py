@@ -1,0 +1,219 @@
+"""Detached runs through the real CLI: submitted and left, attached to, cancelled, extended, and ended by their own switch."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli_fixture import Cli, press, wait_for
+
+QUICK = """
+name: quick
+tpu: {zone: us-central1-a}
+command: |
+  echo begun
+  echo result > "$TPUJOB_ARTIFACTS/result.txt"
+"""
+SLOW = """
+name: slow
+tpu: {zone: us-central1-a}
+command: |
+  echo begun
+  while [ ! -e go ] && [ ! -e ~/go ]; do sleep 0.1; done
+  echo result > "$TPUJOB_ARTIFACTS/result.txt"
+  exit ${RC:-0}
+"""
+
+
+@pytest.fixture
+def detached(cli: Cli) -> Cli:
+    cli.env |= {"TPUJOB_EMULATED_SPEED": "300", "TPUJOB_COLLECTOR": "off"}
+    return cli
+
+
+def submit(cli: Cli, text: str, *words: str, **env: str) -> str:
+    done = cli("submit", cli.job(text), *words, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def let_go(cli: Cli) -> None:
+    for home in (cli.emulator_directory / "vms").glob("*/worker*/home"):
+        (home / "go").touch()
+
+
+def test_submit_leaves_and_attach_brings_everything_home(detached: Cli) -> None:
+    run = submit(detached, SLOW)
+    assert len(detached.alive()) == 1
+    assert "detached" in detached("status").stdout
+    let_go(detached)
+    done = detached("attach", run)
+    assert done.returncode == 0, done.stderr
+    assert "worker0 | begun" in done.stdout and "absent" in done.stdout
+    shown = detached.only_run()
+    assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
+    assert detached.alive() == []
+
+
+def test_the_code_of_the_job_is_the_code_of_attach(detached: Cli) -> None:
+    run = submit(detached, SLOW.replace("${RC:-0}", "7"))
+    let_go(detached)
+    assert detached("attach", run).returncode == 7
+    assert detached.alive() == []
+
+
+def test_ctrl_c_while_attached_leaves_the_job_running(detached: Cli) -> None:
+    run = submit(detached, SLOW)
+    process = detached.start("attach", run)
+    detached.until("begun", process)
+    press(process)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "goes on without us" in err
+    assert len(detached.alive()) == 1
+    let_go(detached)
+    assert detached("attach", run).returncode == 0
+
+
+def test_a_killed_attach_changes_nothing(detached: Cli) -> None:
+    run = submit(detached, SLOW)
+    process = detached.start("attach", run)
+    detached.until("begun", process)
+    process.kill()
+    process.communicate()
+    assert "detached" in detached("status").stdout
+    let_go(detached)
+    assert detached("attach", run).returncode == 0
+
+
+def test_the_collector_brings_artifacts_home_with_nobody_there(detached: Cli) -> None:
+    submit(detached, QUICK, TPUJOB_COLLECTOR="on")
+    wait_for(lambda: detached.alive() == [], 30)
+    wait_for(lambda: detached.only_run()["state"] == "succeeded", 10)
+    (artifact,) = detached.directory.glob("runs/*/worker0/artifacts/result.txt")
+    assert artifact.read_text() == "result\n"
+
+
+def test_reading_along_while_the_collector_is_attached_ends_with_the_run(detached: Cli) -> None:
+    run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
+    process = detached.start("attach", run)
+    detached.until("begun", process)
+    let_go(detached)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "succeeded" in out
+
+
+def test_when_nobody_comes_the_slice_deletes_itself_after_the_job_and_the_next_command_says_so(detached: Cli) -> None:
+    run = submit(detached, QUICK)
+    wait_for(lambda: detached.alive() == [], 30)  # linger: 600 s / 300
+    done = detached("attach", run)
+    assert done.returncode == 71 or "interrupted" in done.stdout
+    shown = detached.only_run()
+    assert shown["lease"]["state"] == "gone"
+    assert "artifacts" in json.dumps(shown)
+
+
+def test_cancel_deletes_and_proves(detached: Cli) -> None:
+    run = submit(detached, SLOW)
+    done = detached("cancel", run)
+    assert done.returncode == 0 and "absent" in done.stdout
+    assert detached.alive() == []
+    assert detached.only_run()["state"] == "interrupted"
+    again = detached("cancel", run)
+    assert again.returncode == 0 and "has ended already" in again.stdout
+
+
+def test_cancel_ends_a_run_that_is_attached_in_another_terminal(detached: Cli) -> None:
+    process = detached.start("run", detached.job(SLOW))
+    detached.until("begun", process)
+    assert detached("cancel", "slow").returncode == 0
+    process.communicate(timeout=30)
+    assert process.returncode == 71
+    assert detached.alive() == []
+
+
+def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Cli) -> None:
+    run = submit(detached, SLOW, "--ttl", "6m")
+    before = json.loads(detached("status", "--json").stdout)["slices"][0]["deadline"]
+    done = detached("extend", run, "--by", "1h")
+    assert done.returncode == 0, done.stderr
+    after = json.loads(detached("status", "--json").stdout)["slices"][0]["deadline"]
+    assert after - before == pytest.approx(3600)
+    refused = detached("extend", run, "--by", "7d")
+    assert refused.returncode == 64 and "7 days" in refused.stderr
+    detached("cancel", run)
+
+
+def test_a_detached_run_is_refused_where_the_vm_may_not_delete(detached: Cli) -> None:
+    detached.settings(vm_may=["get"])
+    done = detached("submit", detached.job(SLOW))
+    assert done.returncode == 74, done.stderr
+    assert "tpu.nodes.delete" in done.stderr
+    assert detached.alive() == []
+
+
+def test_signals_before_the_hand_over_end_in_a_proven_release(detached: Cli) -> None:
+    process = detached.start("submit", detached.job(SLOW), env={"TPUJOB_EMULATOR_PROVISION_S": "1"})
+    wait_for(lambda: detached.alive() != [], 20)
+    press(process, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert detached.alive() == []
+
+
+def test_an_idle_hold_ends_by_itself(detached: Cli) -> None:
+    assert detached("up", "alice", "--zone", "us-central1-a", "--idle", "1m").returncode == 0
+    # The switch's own clock decides; a minute is the shortest that can be asked for, so only its wish is checked here.
+    (script,) = detached.emulator_directory.glob("vms/*/worker0/startup-script")
+    assert '"idle_s": 60.0' in script.read_text()
+    assert detached("down", "alice").returncode == 0
+
+
+class Storage(http.server.BaseHTTPRequestHandler):
+    """Cloud Storage's upload path, as far as a copy needs it; it fails once for each object."""
+
+    seen: dict[str, bytes]
+    failed: set[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        first = self.path not in self.failed
+        self.failed.add(self.path)
+        if not first:
+            self.seen[self.path] = body
+        self.send_response(503 if first else 200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def storage() -> Iterator[tuple[str, dict[str, bytes]]]:
+    seen: dict[str, bytes] = {}
+    handler = type("Once", (Storage,), {"seen": seen, "failed": set()})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+
+
+def test_artifacts_go_to_the_bucket_that_the_job_names(detached: Cli, storage: tuple[str, dict[str, bytes]]) -> None:
+    url, seen = storage
+    run = submit(detached, QUICK + "bucket: gs://my-bucket/runs\n", STORAGE_EMULATOR_HOST=url)
+    wait_for(lambda: detached.alive() == [], 30)
+    assert seen == {
+        f"/upload/storage/v1/b/my-bucket/o?uploadType=media&name=runs%2F{run}%2Fworker0%2Fartifacts%2Fresult.txt": b"result\n"
+    }
+
+
+def test_a_bucket_is_refused_where_there_is_no_storage(detached: Cli) -> None:
+    done = detached("submit", detached.job(QUICK + "bucket: gs://my-bucket/runs\n"))
+    assert done.returncode == 64 and "job.yaml:7: bucket: the emulated cloud has no Cloud Storage" in done.stderr
