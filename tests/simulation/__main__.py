@@ -1,0 +1,101 @@
+"""`python -m tests.simulation`: many worlds, or one of them with all that happened in it.
+
+--seed N --trace replays one world; --worlds N --from S --processes P runs many, prints what was broken and how fast it
+went, and with --progress FILE goes on where an earlier one was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.simulation.swarm import world_of
+
+CHUNK = 250
+
+
+def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
+    """The worlds `first` to `first + CHUNK - 1`: how many, what was broken, how many events."""
+    broken, events = [], 0
+    for seed in range(first, first + CHUNK):
+        try:
+            result = world_of(seed).run()
+        except Exception as error:  # a bug of the simulator, or one that a program let out
+            broken.append((seed, "crash", f"{type(error).__name__}: {error}"))
+            continue
+        events += result.events
+        broken += [(seed, violation.invariant, violation.text) for violation in result.violations]
+    return CHUNK, broken, events
+
+
+def chunks(first: int, worlds: int) -> Iterator[int]:
+    return iter(range(first, first + worlds, CHUNK))
+
+
+def run_many(first: int, worlds: int, processes: int, progress: Path | None, *, keep_going: bool) -> int:
+    done, total_events, broken_by = 0, 0, Counter[str]()
+    if progress is not None and progress.exists():
+        saved = json.loads(progress.read_text())
+        first, worlds, done = saved["next"], saved["left"], saved["done"]
+        broken_by.update(saved["broken"])
+    began, fresh = time.perf_counter(), 0
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for count, broken, events in pool.imap(run_chunk, chunks(first, worlds)):
+            done, fresh, total_events = done + count, fresh + count, total_events + events
+            for seed, invariant, text in broken:
+                broken_by[invariant] += 1
+                print(f"TPUJOB_SIM_SEED={seed}  {invariant}: {text}", flush=True)
+            if progress is not None:
+                rest = {"next": first + fresh, "left": worlds - fresh, "done": done, "broken": broken_by}
+                progress.write_text(json.dumps(rest))
+            if broken and not keep_going:
+                pool.terminate()
+                break
+            if done % 10_000 < CHUNK:
+                print(f"{done} worlds, {fresh / (time.perf_counter() - began):.0f} each second", flush=True)
+    took = time.perf_counter() - began
+    rate = fresh / took
+    print(
+        f"{done} worlds, {sum(broken_by.values())} violations {dict(broken_by)}; {took:.0f} s, "
+        f"{rate:.0f} worlds/s, {rate / processes:.0f} on each core, {total_events / max(fresh, 1):.0f} events each"
+    )
+    return 1 if broken_by else 0
+
+
+def show(seed: int, *, trace: bool) -> int:
+    world = world_of(seed, trace=True)
+    print(f"TPUJOB_SIM_SEED={seed}  {world.shape}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
+    result = world.run()
+    for line in result.trace if trace else result.trace[-25:]:
+        print(line)
+    for violation in result.violations:
+        print(f"{violation.invariant} broken at {violation.at_s:.3f} s: {violation.text}")
+    for layer, took, allowed in result.unclaimed:
+        print(f"billed {took:.1f} s without a claim; promised {allowed:.1f} s by {layer}")
+    return 1 if result.violations else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("TPUJOB_SIM_SEED", "-1")))
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--worlds", type=int, default=10_000)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--progress", type=Path, help="a file to go on from, and to keep the state of affairs in")
+    parser.add_argument("--keep-going", action="store_true")
+    options = parser.parse_args()
+    if options.seed >= 0:
+        return show(options.seed, trace=options.trace)
+    return run_many(options.first, options.worlds, options.processes, options.progress, keep_going=options.keep_going)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""The promise table as numbers, once: how long a slice may be billed after its last claim ended, in this very world.
+
+The periods are those that the documentation promises (a Pace), the rest is what the world really did: which actors lived,
+how long the API was away, how many calls failed. Nothing here looks at labels or at what a program decided, so a mutant
+cannot loosen its own bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.simulation.faults import FOREVER as ALWAYS
+from tests.simulation.faults import Window
+
+if TYPE_CHECKING:
+    from tests.simulation.truth import Case, NodeTruth
+    from tests.simulation.world import World
+
+NEVER = 1e18
+OWN_S = 10.0  # C0: the owner itself
+NOTICE_S = 5.0  # C1: the guardian
+POLL_MOST_S = 30.0  # between two looks of a teardown that waits for a late create, or for the API to come back
+SWITCH_EXTRA_S = 20.0  # C3: beyond TTL and grace, at Google's pace
+DELETE_AGAIN_S = 60.0  # an accepted delete that shows no effect is repeated
+EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "sweeper": ("api", "ci-api")}
+LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    allowed_s: float
+    layer: str
+    class_: str = ""
+
+
+def bound(world: World, case: Case, node: NodeTruth, begin: float) -> Bound:
+    """The best of all layers that could act: any one of them keeps the promise."""
+    layers = {
+        "L1/L2 on this machine": _local(world, case, node, begin),
+        "L3, the switch": _switch(world, case, node, begin),
+        "L4, the sweeper": _sweeper(world, case, node, begin),
+    }
+    layer = min(layers, key=lambda name: layers[name])
+    allowed = layers[layer]
+    return Bound(allowed if allowed < NEVER / 2 else NEVER, layer if allowed < NEVER / 2 else "nobody")
+
+
+# -- layers ----------------------------------------------------------------------------------------------------------
+
+
+def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+    """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
+    machine, owner = world.laptop, case.owner
+    until = world.timeline.now if node.died_at is None else node.died_at
+    if not machine.on or machine.asleep or world.ledger_was_lost:
+        return NEVER
+    awake_since = max(begin, machine.on_since)
+    guardian = machine.guardian_of(owner)
+    timer_s = machine.timer_s
+    if owner is not None and owner.alive:
+        if owner.frozen:
+            return NEVER
+        start, need = max(awake_since, world.thawed_at), OWN_S
+        if case.mode != "run" and timer_s is None:
+            return NEVER
+    elif guardian is not None and guardian.killed_at is None and owner is not None:
+        start, need = max(awake_since, owner.ended_at), NOTICE_S
+        if case.mode != "run":
+            need = 20.0 + NOTICE_S  # it looks at what is held every so often
+        if not guardian.alive and timer_s is None and not _on_duty(world):
+            return _commanded(world, node, begin, awake_since)
+    elif timer_s is not None:
+        killed = guardian.killed_at if guardian is not None and guardian.killed_at is not None else begin
+        start, need = max(awake_since, killed, owner.ended_at if owner else begin), timer_s + NOTICE_S
+    else:
+        return _commanded(world, node, begin, awake_since)
+    return _finish(world, "local", node, begin, start, need, until)
+
+
+def _on_duty(world: World) -> bool:
+    """Does a guardian, of whichever command, wait for what is held?"""
+    return any(guardian.alive and guardian.process is not None for guardian in world.laptop.guardians)
+
+
+def _commanded(world: World, node: NodeTruth, begin: float, awake_since: float) -> float:
+    """Nobody waits, but somebody typed a tpujob command since."""
+    typed = [at for at in world.laptop.commands_at if at >= max(begin, world.commands_count_from)]
+    until = world.timeline.now if node.died_at is None else node.died_at
+    if not typed:
+        return NEVER
+    owner = node.case.owner if node.case else None
+    if owner is not None and owner.alive:
+        return NEVER
+    return _finish(world, "local", node, begin, max(typed[0], awake_since), 20.0, until)
+
+
+def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+    pace, plan, vm = world.pace, world.plan, node.vm
+    until = world.timeline.now if node.died_at is None else node.died_at
+    if not (world.layers.switch and plan.script_runs) or vm.ready_at is None or plan_forever(world, "vm-api"):
+        return NEVER
+    origin = world.faults.begun_at
+    if vm.node.state not in ("READY", "DELETING", "CREATING"):
+        return NEVER
+    broken = {
+        worker: _broken_until(plan.switch_dies + plan.worker_dies, worker, until - origin)
+        for worker in range(world.workers)
+    }
+    start = max(begin, vm.ready_at + world.boot_s)
+    candidates = []
+    for worker, when in broken.items():
+        if when == ALWAYS:
+            continue
+        since = max(start, origin + when + world.boot_s)
+        extra = SWITCH_EXTRA_S / world.speed + 3.0
+        if worker == 0:
+            need = {
+                "run": pace.ttl_s + pace.grace_s + extra,
+                "hold": 2 * pace.grace_s + 3 * pace.poll_s + extra,
+                "detached": pace.grace_s + 3 * pace.poll_s + extra + (0.0 if since <= start else pace.linger_s),
+            }[case.mode]
+        else:
+            need = _label_s(world, case, begin) + 2 * pace.grace_s + worker * pace.stagger_s + 20 * pace.poll_s + extra
+        candidates.append(_finish(world, "vm", node, begin, since, need * 1.02, until))
+    return min(candidates, default=NEVER)
+
+
+def _sweeper(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+    if world.sweep_every_s is None or not world.layers.sweeper:
+        return NEVER
+    until = world.timeline.now if node.died_at is None else node.died_at
+    need = _label_s(world, case, begin) + world.pace.margin_s + world.sweep_every_s + NOTICE_S
+    return _finish(world, "sweeper", node, begin, begin, need, until)
+
+
+def _label_s(world: World, case: Case, begin: float) -> float:
+    """How much longer than the claim a label may promise at most."""
+    pace = world.pace
+    if case.mode == "hold":
+        return 0.0
+    if case.mode == "detached":
+        return max(case.final_at - begin, 0.0)
+    first = case.begun_at + pace.provision_s + pace.boot_s + world.create_patience_s
+    return max(pace.label_ttl_s, first - begin) if begin < case.final_at else 0.0
+
+
+# -- what the world took -----------------------------------------------------------------------------------------------
+
+
+def _finish(world: World, layer: str, node: NodeTruth, begin: float, start: float, need: float, until: float) -> float:
+    """From `begin`: the layer's own time, outages, failed calls, the cloud's own slowness."""
+    plan = world.plan
+    edges = EDGES[layer]
+    windows = [w for edge in edges for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
+    outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
+    if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
+        return NEVER
+    after = world.pace.grace_s + 3 * world.pace.poll_s if layer == "vm" else POLL_MOST_S
+    need += sum(length for length in outages) + len(outages) * (after + 2.0)
+    roles = {"local": LOCAL, "vm": ("vm",), "sweeper": ("sweeper",)}[layer]
+    felt = [lasted for at, role, lasted in world.faults.felt_calls if role in roles and begin <= at <= until]
+    need += sum(felt) + (_backoff_s(len(felt)) if layer != "vm" else len(felt) * 2 * world.pace.poll_s)
+    if plan.unreachable or plan.operations_gone:
+        need += POLL_MOST_S
+    delete_s = world.settings.delete_s + 1.0
+    need += delete_s + node.failed_deletes * (delete_s + POLL_MOST_S) + node.slow_s
+    if node.slow_s:
+        need += DELETE_AGAIN_S
+    if plan.while_creating is not None and (node.vm.ready_at is None or node.vm.ready_at > begin):
+        need += world.settings.provision_s + POLL_MOST_S
+    if node.born_at >= begin:  # it came when everybody had gone to look rarely
+        need += POLL_MOST_S
+    if plan.stuck_creates_s:
+        need += POLL_MOST_S
+    return start - begin + need
+
+
+def _backoff_s(failures: int) -> float:
+    """Polling after a failure: 2, 4, 8, 16, then every 30 s."""
+    return sum(min(2.0 * 2**n, POLL_MOST_S) for n in range(failures))
+
+
+def _overlap(windows: list[Window], begin: float, end: float) -> list[float]:
+    return [min(e, end) - max(b, begin) for b, e in windows if min(e, end) > max(b, begin)]
+
+
+def _broken_until(deaths: list[tuple[int, float, float | None]], worker: int, now: float) -> float:
+    """When the last death of this worker's switch was made good; ALWAYS if it never is."""
+    latest = 0.0
+    for index, at, back_s in deaths:
+        if index == worker and at <= now:
+            if back_s is None:
+                return ALWAYS
+            latest = max(latest, at + back_s)
+    return latest
+
+
+def plan_forever(world: World, edge: str) -> bool:
+    now = world.faults.since()
+    windows = [w for kind in (world.plan.cut, world.plan.forbidden) for w in kind.get(edge, ())]
+    return any(end >= ALWAYS and begin <= now for begin, end in windows)
+
+
+# -- for the other side: what makes a deletion friendly fire -----------------------------------------------------------
+
+
+def collected_by(world: World, job_ended_at: float) -> float:
+    """When an attached command can have heard of the end of its job and have brought the artifacts home."""
+    origin = world.faults.begun_at
+    windows = sorted(world.plan.cut.get("laptop-vm", []) + world.plan.stopped + world.plan.asleep)
+    at = job_ended_at - origin
+    for _ in range(2):
+        for begin, end in windows:
+            if begin - world.collect_s - 5.0 <= at < end:
+                at = end
+    failed_s = sum(
+        lasted for when, role, lasted in world.faults.felt_calls if role == "cli" and when >= job_ended_at - 60
+    )
+    busy_s = 50.0 if world.plan.worker_dies else 0.0
+    return origin + at + world.collect_s + 5.0 + failed_s + busy_s
+
+
+def beats_got_through(world: World, case: Case, node: NodeTruth) -> bool:
+    """Had an attached command every chance to show a sign of life within the last TTL?"""
+    now, origin = world.timeline.now, world.faults.begun_at
+    ready_at = node.vm.ready_at
+    if ready_at is None:
+        return True
+    back = now - origin - world.pace.ttl_s - 3 * world.pace.beat_s
+    plan = world.plan
+    disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep
+    disturbed += [(at, at + (back_s if back_s is not None else ALWAYS)) for _, at, back_s in plan.worker_dies]
+    if _overlap(disturbed, back, now - origin):
+        return False
+    if now - ready_at < world.pace.ttl_s * 0.98:
+        return True
+    return case.connected_at is not None and case.connected_at - ready_at < world.pace.ttl_s - 3 * world.pace.beat_s
+
+
+def renewals_got_through(world: World, case: Case) -> bool:
+    """Had it every chance to renew its label in time?"""
+    now, origin, pace = world.timeline.now, world.faults.begun_at, world.pace
+    back = now - origin - pace.label_ttl_s
+    plan = world.plan
+    windows = [w for edge in EDGES["local"] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
+    lost = sum(_overlap(windows + plan.stopped + plan.asleep + plan.cut.get("laptop-vm", []), back, now - origin))
+    felt = sum(
+        lasted + 5.0 for at, role, lasted in world.faults.felt_calls if role == "cli" and at >= now - pace.label_ttl_s
+    )
+    stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
+    return lost + felt + stuck < (pace.label_ttl_s - pace.renew_s) / 2
+
+
+def job_was_lost(world: World, node: NodeTruth) -> bool:
+    return bool(world.plan.worker_dies)

@@ -1,0 +1,125 @@
+"""What people do in a world: run a job, keep its slice, bring one up and down, submit and leave, two things at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core import claims, names
+from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease import Lease, Purpose
+from orchestrator.core.slices import SliceName, SliceRequest
+from orchestrator.engine.attach import Attachment, attach
+from orchestrator.engine.boot_script import startup_script, switch_config
+from orchestrator.engine.effects import Claim
+from orchestrator.engine.hold import Wanted, down, up
+from orchestrator.engine.job_run import JobRun, Outcome, Phase
+from orchestrator.engine.run import run_job
+from orchestrator.engine.tenure import Draft
+from tests.simulation.sky import PROJECT
+from tests.simulation.truth import Case
+from tests.simulation.vm import Start
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+Shape = Callable[["World"], None]
+OWNER = "0wner0"
+TYPE, RUNTIME = "v5litepod-8", "v2-alpha-tpuv5-lite"
+
+
+def drafts(
+    world: World, *, zones: tuple[str, ...], life_s: float, purpose: Purpose = Purpose.RUN, handle: str = "mnist"
+) -> tuple[Draft, ...]:
+    """As `engine.prepare` makes them, without files and keys."""
+    return tuple(_draft(world, zone, life_s, purpose, handle) for zone in zones)
+
+
+def _draft(world: World, zone: str, life_s: float, purpose: Purpose, handle: str) -> Draft:
+    lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
+    name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id))
+    now = world.laptop.clock.now()
+    lease = Lease(
+        id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
+        runtime_version=RUNTIME, spot=False, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
+    )  # fmt: skip
+    labels = claims.labels(lease, now, world.pace)
+    script = startup_script(switch_config(lease, labels, world.pace, idle_s=None))
+    return lease, SliceRequest(name, TYPE, RUNTIME, labels=labels, metadata={"startup-script": script})
+
+
+def start_run(
+    world: World,
+    *,
+    lasts_s: float,
+    rc: int = 0,
+    zones: tuple[str, ...] = (),
+    life_s: float = 1200.0,
+    keep_s: float | None = None,
+    detach: bool = False,
+    name: str = "run",
+) -> None:
+    """A person types `tpujob run`."""
+    made = drafts(world, zones=zones or world.zones[:1], life_s=life_s, handle=name)
+    run = Run(names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x")
+    attempt = Attempt(f"{run.id}-1", run.id)
+    setup_s = min(1.0, lasts_s / 5)
+
+    def phase(title: str, state: AttemptState, seconds: float, code: int) -> Phase:
+        request: Any = lambda lease, workers, meeting_point: Start(attempt.id, title, seconds, code)  # noqa: E731
+        return Phase(title, state, request)
+
+    job = JobRun(
+        run=run, attempt=attempt, drafts=made, held=None, bundle=None,
+        phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
+        artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
+    )  # fmt: skip
+    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now, keep_s=keep_s)
+    world.truth.cases.append(case)
+    case.owner = world.laptop.type_command(run_job(job, world.can), name)
+    world.main = world.main or case.owner
+    if detach and case.owner is not None:
+        case.owner.on_exit = lambda process: collect_later(world, process, job)
+
+
+def collect_later(world: World, process: Process, job: JobRun) -> None:
+    """What `tpujob submit` leaves behind: a process that waits for the end of the job. Nothing depends on it."""
+    outcome = process.result
+    if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
+        return
+    to = Attachment(job.run, job.attempt, outcome.lease, ("*",), job.max_duration_s, _no_sink)
+
+    async def collector() -> Any:
+        return await attach(to, world.can) if await Claim(job.attempt.id) else None
+
+    world.laptop.run("collector", collector(), role="collector")
+
+
+def bring_up(
+    world: World, *, hold_s: float, zones: tuple[str, ...] = (), life_s: float = 1200.0, name: str = "up"
+) -> None:
+    """A person types `tpujob up`."""
+    made = drafts(world, zones=zones or world.zones[:1], life_s=life_s, purpose=Purpose.HOLD, handle="alice")
+    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now)
+    world.truth.cases.append(case)
+    case.owner = world.laptop.type_command(up(Wanted("alice", made, None, hold_s), world.can), name)
+    world.main = world.main or case.owner
+
+
+def take_down(world: World) -> None:
+    """A person types `tpujob down` for everything there is."""
+    leases = tuple(world.laptop.book.open_leases())
+    if not leases or not world.laptop.on or world.laptop.asleep:
+        return
+    process = world.laptop.type_command(down(leases, world.can, reason="tpujob down"), "down")
+    assert process is not None
+    world.entitled.add(process)
+    for case in world.truth.cases:
+        if any(lease.id in case.lease_ids for lease in leases):
+            case.end(world.timeline.now, "somebody said down")
+
+
+def _no_sink(worker: int, piece: bytes) -> None:
+    """Logs go nowhere."""

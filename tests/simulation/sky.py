@@ -1,0 +1,308 @@
+"""The cloud of the simulation: the emulator's production state machine, a network in front of it, and a book of what was true.
+
+A call is three events: it leaves, it has its effect, its reply arrives. Between any two of them the caller may die, the
+reply may be lost, or the API may be away. What a call does to the cloud is decided by `CloudState` alone; faults that
+belong to the cloud are passed to it as the `effect` it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cloud.reading import STATES
+from orchestrator.cloud.translate import NotFound, operation_error
+from orchestrator.core.slices import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView, WorkerAddress
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.cloud_state import CloudState
+from orchestrator.emulator.faults import NoReply
+from orchestrator.emulator.records import Host, Node, Settings
+from orchestrator.errors import (
+    AlreadyExists,
+    AuthError,
+    BadRequest,
+    CloudError,
+    CloudUnavailable,
+    Vanished,
+    WrongState,
+)
+from tests.simulation.faults import Fate
+from tests.simulation.vm import Vm
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+# Effect → what the faults call it.
+CALLS = {
+    "Create": "nodes.create",
+    "Get": "nodes.get",
+    "ListSlices": "nodes.list",
+    "Delete": "nodes.delete",
+    "StartSlice": "nodes.start",
+    "StopSlice": "nodes.stop",
+    "GetOperation": "operations.get",
+    "ListOperations": "operations.list",
+    "Workers": "nodes.get",
+    "Relabel": "nodes.patch",
+    "Published": "nodes.getGuestAttributes",
+    "ListZones": "locations.list",
+}
+ERRORS: dict[str, type[CloudError]] = {
+    "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": AlreadyExists,
+    "PERMISSION_DENIED": AuthError,
+    "FAILED_PRECONDITION": WrongState,
+    "ABORTED": WrongState,
+    "INVALID_ARGUMENT": BadRequest,
+}
+PROJECT = "p"
+
+
+def full_name(name: SliceName) -> str:
+    return f"projects/{name.project}/locations/{name.zone}/nodes/{name.node}"
+
+
+class Sky:
+    """`vms` are the hosts of each node, by uid."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.world, self.timeline = world, world.timeline
+        self.state = CloudState(str(world.seed), settings)
+        self.vms: dict[str, Vm] = {}
+        self._due: float | None = None
+        self._seen: dict[str, str] = {}  # uid → name of every node that the state holds
+
+    def now(self) -> float:
+        return self.timeline.now
+
+    # -- time and hosts ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """After every change: let hosts follow, tell the truth's book who was born and who died, plan the next event."""
+        state, now = self.state, self.timeline.now
+        while True:
+            state.advance(now)
+            lagging = [node for node in state.nodes.values() if node.power != node.wanted_power]
+            for node in lagging:
+                state.powered(node.uid, node.wanted_power, now, self._hosts(node))
+            if not lagging:
+                break
+        if len(self._seen) != len(state.nodes) or any(node.uid not in self._seen for node in state.nodes.values()):
+            self._note_births_and_deaths()
+        for node in state.nodes.values():
+            vm = self.vms[node.uid]
+            if node.boot_pending:
+                node.boot_pending = False
+                vm.boot(node)
+            elif vm.on and node.state not in ("READY", "DELETING", "STOPPING", "UNKNOWN", "HIDDEN"):
+                vm.off()
+                self.world.truth.taken_away(node)
+        due = state.next_due()
+        if due is not None and due != self._due:
+            self._due = due
+            self.timeline.at(due, self._passing)
+
+    def _passing(self) -> None:
+        self._due = None
+        self.settle()
+
+    def _hosts(self, node: Node) -> list[Host]:
+        return node.hosts or [Host(1, 1) for _ in range(node.workers)]
+
+    def _note_births_and_deaths(self) -> None:
+        nodes = self.state.nodes
+        present = {node.uid for node in nodes.values()}
+        for uid, name in list(self._seen.items()):
+            if uid not in present:
+                del self._seen[uid]
+                self.vms[uid].off()
+                self.world.truth.died(uid, name)
+        for node in list(nodes.values()):
+            if node.uid not in self._seen:
+                self._seen[node.uid] = node.name
+                self.vms[node.uid] = Vm(self.world, node)
+                self.world.truth.born(node)
+
+    # -- what everybody asks: `effect` is a fault for the state machine ----------------------------------------------
+
+    def create(self, request: SliceRequest, fate: Fate) -> Operation:
+        name = request.name
+        spec: dict[str, Any] = {
+            "acceleratorType": request.accelerator_type,
+            "runtimeVersion": request.runtime_version,
+            "labels": dict(request.labels),
+            "metadata": dict(request.metadata),
+        }
+        try:
+            operation = self.state.create(
+                project=name.project, zone=name.zone, node_id=name.node, spec=spec,
+                workers=self.world.workers, usd_per_hour=9.6, api_version="v2", now=self.timeline.now, effect=fate.effect,
+            )  # fmt: skip
+        finally:
+            self.settle()
+        return _operation(operation)
+
+    def delete(self, full: str, fate: Fate, caller: str, process: Process | None) -> Operation:
+        self.state.advance(self.timeline.now)
+        node = self.state.nodes.get(full)
+        if node is not None:
+            self.world.truth.delete_arrived(node, caller, process)
+            fate.effect = self.world.faults.of_delete(node)
+        try:
+            operation = self.state.delete(full, "v2", self.timeline.now, fate.effect)
+        finally:
+            self.settle()
+        if node is not None:
+            self.world.truth.delete_accepted(node, fate)
+        return _operation(operation)
+
+    def node(self, full: str) -> Node:
+        self.state.advance(self.timeline.now)
+        return self.state.node(full)
+
+
+def _operation(record: Any) -> Operation:
+    error = operation_error(record.error) if record.error is not None else None
+    return Operation(record.name, record.ended_at is not None, record.verb, record.target, error)
+
+
+def view_of(node: Node) -> SliceView:
+    _, project, _, zone, _, node_id = node.name.split("/")
+    spec = node.spec
+    return SliceView(
+        SliceName(project, zone, node_id),
+        STATES.get(node.state, SliceState.UNKNOWN),
+        node.state,
+        spec["acceleratorType"],
+        spec["runtimeVersion"],
+        spec.get("labels", {}),
+        node.created_at,
+    )
+
+
+class Port:
+    """`core.slices.Cloud` for one process: what it sends travels, and may get lost."""
+
+    __slots__ = ("_fate", "capabilities", "machine", "process", "sky")
+
+    def __init__(self, sky: Sky, process: Process) -> None:
+        self.sky, self.process, self.machine = sky, process, process.machine
+        self.capabilities = process.world.can
+        self._fate = Fate()
+
+    # -- a call travels ----------------------------------------------------------------------------------------------
+
+    def send(self, verb: str, effect: Any, token: int) -> None:
+        world, process = self.sky.world, self.process
+        fate = world.faults.of_call(verb, "client", self.machine.edge, process)
+        crash_at = world.crash_steps.get(process.name)
+        if fate.reaches:
+            world.timeline.after(fate.there_s, self._arrive, effect, token, fate)
+            if crash_at is not None and world.tick(process, crash_at):
+                return
+        else:
+            world.faults.felt(process, fate)
+            process.answer_later(fate.there_s + fate.back_s, token, None, fate.error)
+
+    def _arrive(self, effect: Any, token: int, fate: Fate) -> None:
+        """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
+        self._fate = fate
+        process, world = self.process, self.sky.world
+        answer: Any = None
+        error: BaseException | None = fate.error
+        try:
+            result = effect.perform(process)
+            if error is None:
+                answer = result
+        except NoReply:
+            error = CloudUnavailable("connection reset")
+        except ApiError as refusal:
+            error = error or ERRORS.get(refusal.status, CloudUnavailable)(refusal.message)
+        except CloudError as failure:
+            error = error or failure
+        if fate.error is not None:
+            world.faults.felt(process, fate)
+        crash_at = world.crash_steps.get(process.name)
+        if crash_at is not None and process.alive and world.tick(process, crash_at):
+            return
+        process.answer_later(fate.back_s, token, answer, error)
+
+    # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
+
+    def create(self, request: SliceRequest) -> Operation:
+        return self.sky.create(request, self._fate)
+
+    def get(self, name: SliceName) -> SliceView | None:
+        try:
+            return view_of(self.sky.node(full_name(name)))
+        except ApiError:
+            return None
+
+    def list(self, project: str, zone: str) -> Listing[SliceView]:
+        self.sky.state.advance(self.sky.now())
+        nodes, unreachable = self.sky.state.listed(project, zone, self._fate.effect)
+        return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.sky.now())))
+
+    def delete(self, name: SliceName) -> Operation | None:
+        try:
+            return self.sky.delete(full_name(name), self._fate, self.process.role, self.process)
+        except ApiError as refusal:
+            if refusal.status == "NOT_FOUND":
+                return None
+            raise
+
+    def start(self, name: SliceName) -> Operation:
+        operation = self.sky.state.change_power(full_name(name), "start", "v2", self.sky.now(), self._fate.effect)
+        self.sky.settle()
+        return _operation(operation)
+
+    def stop(self, name: SliceName) -> Operation:
+        operation = self.sky.state.change_power(full_name(name), "stop", "v2", self.sky.now(), self._fate.effect)
+        self.sky.settle()
+        return _operation(operation)
+
+    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        try:
+            changes = {"labels": dict(labels)}
+            operation = self.sky.state.patch(full_name(name), changes, "v2", self.sky.now(), self._fate.effect)
+        except ApiError as refusal:
+            if refusal.status == "NOT_FOUND":
+                raise Vanished(refusal.message) from None
+            raise
+        self.sky.settle()
+        return _operation(operation)
+
+    def operation(self, name: str) -> Operation | None:
+        self.sky.state.advance(self.sky.now())
+        try:
+            return _operation(self.sky.state.operation(name, self._fate.effect))
+        except ApiError:
+            return None
+
+    def operations(self, project: str, zone: str) -> Listing[Operation]:
+        self.sky.state.advance(self.sky.now())
+        effect = self._fate.effect
+        if effect is not None and effect.kind == "unreachable":
+            return Listing((), (zone,))
+        here = f"projects/{project}/locations/{zone}/"
+        known = self.sky.state.operations.values()
+        return Listing(tuple(_operation(record) for record in known if record.name.startswith(here)))
+
+    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
+        try:
+            node = self.sky.node(full_name(name))
+        except ApiError as refusal:
+            raise Vanished(refusal.message) from None
+        if not node.hosts:
+            raise CloudUnavailable(f"{name.node} has no addresses yet")
+        return tuple(WorkerAddress(index, "127.0.0.1", 1) for index in range(node.workers))
+
+    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+        return tuple(host.attributes for host in self.sky.node(full_name(name)).hosts)
+
+    def zones(self, project: str) -> Listing[str]:
+        return Listing(self.sky.world.zones)
+
+    def preview(self, request: SliceRequest) -> dict[str, Any]:
+        raise AssertionError("nobody previews in a simulation")

@@ -1,0 +1,64 @@
+"""Virtual time: one heap of things that will happen, and the clocks of machines, which run a little wrong.
+
+True time is the server's clock, in unix seconds. Nothing here sleeps; `run` jumps from one event to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+EPOCH = 1_800_000_000.0
+
+
+class Timeline:
+    __slots__ = ("_heap", "_seq", "events", "now", "stopped")
+
+    def __init__(self) -> None:
+        self.now = EPOCH
+        self.events = 0
+        self.stopped = False
+        self._heap: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._seq = 0
+
+    def at(self, when: float, act: Callable[..., Any], *args: Any) -> None:
+        self._seq += 1
+        heappush(self._heap, (when if when > self.now else self.now, self._seq, act, args))
+
+    def after(self, delay_s: float, act: Callable[..., Any], *args: Any) -> None:
+        self._seq += 1
+        heappush(self._heap, (self.now + delay_s if delay_s > 0 else self.now, self._seq, act, args))
+
+    def run(self, until: float) -> None:
+        """Until nothing is left to happen, somebody calls `stop`, or `until` is reached."""
+        heap = self._heap
+        while heap and not self.stopped:
+            when, _, act, args = heappop(heap)
+            if when > until:
+                self.now = until
+                return
+            self.now = when
+            self.events += 1
+            act(*args)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Clock:
+    """What one machine takes for the time: set wrong by `offset_s`, and running wrong by `drift` (0.01 is one percent)."""
+
+    __slots__ = ("_timeline", "drift", "offset_s", "started_at")
+
+    def __init__(self, timeline: Timeline, offset_s: float = 0.0, drift: float = 0.0) -> None:
+        self._timeline = timeline
+        self.offset_s, self.drift, self.started_at = offset_s, drift, timeline.now
+
+    def now(self) -> float:
+        true = self._timeline.now
+        return true + self.offset_s + (true - self.started_at) * self.drift
+
+    def really_s(self, seconds: float) -> float:
+        """How long it takes until this clock has gone on by `seconds`."""
+        return seconds / (1.0 + self.drift)

@@ -1,0 +1,275 @@
+"""What is really so: which nodes exist, who has a claim on them and why, and whether an invariant was broken just now.
+
+Claims are kept from what people and machines really did (a process lives, a job runs, a signal was sent, a lid was
+closed), never from labels, and never from what the programs under test believe. The names I1 to I12 are those of the
+design note; `promise` says how late a deletion may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.core import names
+from orchestrator.core.lease import Detached, Down, Extended, Gone, Held, Intent, Lease, LeaseEvent, LeaseState
+from orchestrator.emulator.records import Node
+from tests.simulation import promise
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Fate
+    from tests.simulation.process import Process
+    from tests.simulation.vm import SimFleet, Vm
+    from tests.simulation.world import World
+
+FOREVER = 1e18
+_ORDER = {state: rank for rank, state in enumerate(LeaseState)}
+_FAILING = ("operation_fails", "operation_forgets", "delete_dropped", "refuse_delete", "stuck")
+
+
+@dataclass
+class Case:
+    """One run, or one slice that is held: its candidates' names, who answers for it, and when that ends."""
+
+    label: str
+    lease_ids: tuple[str, ...]
+    life_s: float
+    begun_at: float
+    owner: Process | None = None
+    keep_s: float | None = None
+    hold_until: float | None = None
+    hold_s: float | None = None
+    detached_at: float | None = None
+    job_ends_at: float | None = None
+    connected_at: float | None = None
+    ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
+    gone_lost_at: float | None = None  # preempted, or deleted by somebody else
+
+    def end(self, at: float, why: str) -> None:
+        self.ends.append((at, why))
+
+    @property
+    def final_at(self) -> float:
+        """H: past it nothing may exist, whatever anybody says. (Clocks that run wrong by one percent are granted.)"""
+        return self.begun_at + self.life_s * 1.01
+
+    @property
+    def mode(self) -> str:
+        return "detached" if self.detached_at is not None else "hold" if self.hold_until is not None else "run"
+
+
+@dataclass
+class NodeTruth:
+    uid: str
+    node_id: str
+    lease_id: str
+    case: Case | None
+    born_at: float
+    vm: Vm
+    died_at: float | None = None
+    first_delete_at: float | None = None
+    deleted_by: str = ""
+    failed_deletes: int = 0
+    slow_s: float = 0.0  # what the cloud took longer than usual for a delete
+
+
+class Truth:
+    def __init__(self, world: World) -> None:
+        self.world, self.timeline = world, world.timeline
+        self.cases: list[Case] = []
+        self.nodes: dict[str, NodeTruth] = {}  # by uid, those that are gone too
+        self.intents: dict[str, Lease] = {}  # by node name
+        self.gone_at: dict[str, float] = {}  # by lease
+        self.down_at: dict[str, float] = {}
+        self.said_gone: dict[str, str] = {}  # lease → who exited with a code that says so
+        self.beats: dict[str, float] = {}  # uid → the last
+        self.billed_s = 0.0
+
+    def case_of(self, lease_id: str) -> Case | None:
+        return next((case for case in self.cases if lease_id in case.lease_ids), None)
+
+    def alive(self) -> list[NodeTruth]:
+        return [node for node in self.nodes.values() if node.died_at is None]
+
+    def broken(self, invariant: str, text: str) -> None:
+        self.world.broken(invariant, text)
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def born(self, node: Node) -> None:
+        labels = node.spec.get("labels", {})
+        lease_id = labels.get("tpujob-run", "")
+        case, now = self.case_of(lease_id), self.timeline.now
+        self.world.say(f"{node.node_id} exists ({node.state})")
+        if node.node_id not in self.intents:
+            self.broken("I4", f"{node.node_id} exists, but no intent was committed before")
+        if not names.is_ours(node.node_id, labels) or not lease_id:
+            self.broken("I4", f"{node.node_id} carries not both marks: a list alone could not find it")
+        if lease_id in self.gone_at:
+            self.broken(
+                "I3", f"{node.node_id} comes to life {now - self.gone_at[lease_id]:.1f} s after it was called gone"
+            )
+        if lease_id in self.said_gone:
+            self.broken("I7", f"{node.node_id} comes to life, though {self.said_gone[lease_id]} said it was gone")
+        if case is not None:
+            for other in self.alive():
+                if other.case is case and other.lease_id not in self.down_at:
+                    self.broken("I6", f"{node.node_id} and {other.node_id} of one run are billed at once")
+        self.nodes[node.uid] = NodeTruth(node.uid, node.node_id, lease_id, case, now, self.world.sky.vms[node.uid])
+        self.world.watch_leaks()
+
+    def died(self, uid: str, name: str) -> None:
+        node = self.nodes[uid]
+        node.died_at = self.timeline.now
+        self.billed_s += node.died_at - node.born_at
+        self.world.say(f"{node.node_id} is absent")
+        self.judge(node)
+        if node.case is not None and node.first_delete_at is None and node.case.gone_lost_at is None:
+            node.case.end(node.died_at, "it vanished")
+        self.world.look_whether_over()
+
+    def judge(self, node: NodeTruth) -> bool:
+        """I1 and I11: was, or is, it billed for longer than promised with nobody's claim? True: it may still come to that."""
+        case, now = node.case, self.timeline.now
+        if case is None:
+            return False
+        ended_at, why = self.claim_end(case, node)
+        begin = max(ended_at, node.born_at)
+        until = now if node.died_at is None else node.died_at
+        if until <= begin:
+            return True
+        verdict = promise.bound(self.world, case, node, begin)
+        node.vm.world.verdicts[node.uid] = (until - begin, verdict)
+        if until - begin > verdict.allowed_s:
+            which = "I11" if why == "its deadline" else "I1"
+            self.broken(
+                which,
+                f"{node.node_id} was billed for {until - begin:.1f} s without a claim (since {why}); promised: "
+                f"{verdict.allowed_s:.1f} s by {verdict.layer}",
+            )
+            return False
+        return verdict.allowed_s < FOREVER
+
+    # -- claims ------------------------------------------------------------------------------------------------------
+
+    def claim_end(self, case: Case, node: NodeTruth) -> tuple[float, str]:
+        """When the last possible claim ended, and why; FOREVER while there is one."""
+        ends = [(case.final_at, "its deadline")]
+        if case.gone_lost_at is not None:
+            ends.append((case.gone_lost_at, "it was taken away"))
+        if case.detached_at is not None:
+            if case.job_ends_at is not None:
+                ends.append((case.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
+            ends += [end for end in case.ends if end[0] > case.detached_at and end[1] == "somebody said down"]
+        elif case.hold_until is not None:
+            ends.append((case.hold_until, "its hold ended"))
+            ends += [end for end in case.ends if end[1] in ("somebody said down", "it vanished")]
+        else:
+            ends += case.ends
+            if case.owner is not None and not case.owner.alive:
+                ends.append((case.owner.ended_at, f"{case.owner.name} ended"))
+            if case.owner is not None and case.owner.frozen:
+                ends.append((self.world.frozen_since, f"{case.owner.name} stands still"))
+            if case.job_ends_at is not None and case.keep_s is None:
+                ends.append((promise.collected_by(self.world, case.job_ends_at), "its job ended"))
+            if (down := self.down_at.get(node.lease_id)) is not None:
+                ends.append((down, "it was given up"))
+        return min(ends)
+
+    def surely_claimed(self, case: Case, node: NodeTruth, caller: str) -> bool:
+        """Is a deletion by this caller, now, friendly fire whatever the circumstances?"""
+        now = self.timeline.now
+        if case.gone_lost_at is not None or now >= case.begun_at + case.life_s * 0.97 - 3.0:
+            return False
+        if case.mode != "run":
+            ended_at, _ = self.claim_end(case, node)
+            slack = (case.hold_s or case.life_s) * 0.02 + 3.0
+            if case.mode == "detached" and caller.startswith("switch"):
+                return now < ended_at - slack and not promise.job_was_lost(self.world, node)
+            return now < ended_at - slack
+        owner = case.owner
+        if owner is None or not owner.alive or owner.frozen or case.ends or node.lease_id in self.down_at:
+            return False
+        if caller.startswith("switch"):
+            return promise.beats_got_through(self.world, case, node) and promise.renewals_got_through(self.world, case)
+        return promise.renewals_got_through(self.world, case) if caller == "sweeper" else True
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def delete_arrived(self, node: Node, caller: str, process: Process | None) -> None:
+        known = self.nodes[node.uid]
+        labels = node.spec.get("labels", {})
+        known.first_delete_at = known.first_delete_at or self.timeline.now
+        known.deleted_by = known.deleted_by or caller
+        self.world.say(f"delete of {node.node_id} by {process.name if process else caller} arrives")
+        if not names.is_ours(node.node_id, labels):
+            self.broken("I5", f"{caller} deletes {node.node_id}, which is not ours")
+            return
+        case = known.case
+        if case is not None and (process is None or process is not case.owner) and caller != "user":
+            if process is not None and process in self.world.entitled:
+                return
+            if self.surely_claimed(case, known, caller):
+                who = process.name if process else caller
+                self.broken("I2", f"{who} deletes {node.node_id}, which {case.label} surely claims")
+
+    def delete_accepted(self, node: Node, fate: Fate) -> None:
+        known = self.nodes[node.uid]
+        if fate.effect is not None and fate.effect.kind in _FAILING:
+            known.failed_deletes += 1
+            known.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
+
+    def taken_away(self, node: Node) -> None:
+        case = self.nodes[node.uid].case
+        if case is not None and case.gone_lost_at is None:
+            case.gone_lost_at = self.timeline.now
+
+    def signalled(self, process: Process) -> None:
+        for case in self.cases:
+            if case.owner is process:
+                case.end(self.timeline.now, "a signal")
+
+    def beat(self, vm: Vm) -> None:
+        self.beats[vm.node.uid] = self.timeline.now
+
+    def connected(self, fleet: SimFleet) -> None:
+        known = self.nodes[fleet.vm.node.uid]
+        if known.case is not None and known.case.owner is fleet.process:
+            known.case.connected_at = self.timeline.now
+
+    def job_started(self, vm: Vm, ends_at: float) -> None:
+        case = self.nodes[vm.node.uid].case
+        if case is not None:
+            case.job_ends_at = ends_at
+
+    def heard(self, event: LeaseEvent, before: Lease | None, after: Lease) -> None:
+        """Every committed change of a lease, in any ledger."""
+        now = self.timeline.now
+        if self.world.trace is not None:
+            self.world.say(f"ledger: {type(event).__name__} {after.name.node} → {after.state}")
+        if before is not None and _ORDER[after.state] < _ORDER[before.state]:
+            self.broken("I8", f"{after.name.node} went from {before.state} back to {after.state}")
+        match event:
+            case Intent():
+                self.intents[after.name.node] = after
+            case Down():
+                self.down_at.setdefault(after.id, now)
+            case Gone():
+                self.gone_at.setdefault(after.id, now)
+                for node in self.alive():
+                    if node.lease_id == after.id:
+                        self.broken("I3", f"{node.node_id} is called gone while it exists")
+            case Held() | Extended() | Detached():
+                self._moved(event, after, now)
+        if type(event) is Gone:
+            self.world.look_whether_over()
+
+    def _moved(self, event: Held | Extended | Detached, lease: Lease, now: float) -> None:
+        case = self.case_of(lease.id)
+        if case is None:
+            return
+        if isinstance(event, Detached):
+            case.detached_at = now
+            return
+        ahead_s = lease.ends_at - self.world.laptop.clock.now()
+        case.hold_s, case.hold_until = ahead_s, now + ahead_s * 1.01
+        self.world.watch_leaks()

@@ -1,0 +1,361 @@
+"""One simulated world: a cloud, a laptop with a person, perhaps a sweeper elsewhere; what they do and what goes wrong.
+
+`World(seed, shape, plan).run()` plays it to its end and says which invariants were broken. The same arguments give the
+same world, event for event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from orchestrator.core.pace import Pace, emulated
+from orchestrator.core.slices import Capabilities
+from orchestrator.emulator.records import Settings
+from orchestrator.engine.hold import Brought
+from orchestrator.engine.interpreter import Abandoned
+from orchestrator.engine.job_run import Outcome
+from tests.simulation.faults import Faults, Plan
+from tests.simulation.machine import Machine
+from tests.simulation.process import Process
+from tests.simulation.promise import Bound
+from tests.simulation.sky import Sky
+from tests.simulation.timeline import Timeline
+from tests.simulation.truth import NodeTruth, Truth
+from tests.simulation.vm import SimFleet, Worker
+
+HORIZON_S = 4 * 3600.0
+WATCH_EVERY_S = 15.0
+SPEED = 30.0
+BURST_CALLS = 160  # of one process, beyond which more than one call each second is spinning
+ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Which layers exist at all: a mutant that another layer hides shows itself when that one is switched off."""
+
+    guardian: bool = True
+    switch: bool = True
+    sweeper: bool = True
+    timer: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    invariant: str
+    at_s: float
+    text: str
+
+
+@dataclass
+class Result:
+    seed: int
+    violations: list[Violation]
+    events: int
+    steps: dict[str, int]  # process → how many places there are where it could be killed
+    unclaimed: list[tuple[str, float, float]] = field(default_factory=list)  # by which layer promised, seconds, bound
+    trace: list[str] = field(default_factory=list)
+
+
+class Enough(Exception):
+    """The first violation ends the world."""
+
+
+class World:
+    def __init__(
+        self,
+        seed: int,
+        shape: Callable[[World], None],
+        plan: Plan,
+        *,
+        layers: Layers | None = None,
+        speed: float = SPEED,
+        trace: bool = False,
+    ) -> None:
+        self.seed, self.plan, self.layers, self.speed = seed, plan, layers or Layers(), speed
+        self.rng = Random(seed ^ 0xC0FFEE)
+        self.trace: list[str] | None = [] if trace else None
+        self.timeline = Timeline()
+        self.pace: Pace = emulated(speed)
+        self.can = Capabilities(
+            cloud_deadline=False, multi_host=True, queue=False, idempotent_create="name", owner_filter="client",
+            preempt_action="tombstone", visible_within_s=10.0, settles_within_s=60.0, pace=self.pace,
+        )  # fmt: skip
+        self.workers, self.zones = 1, ZONES
+        self.boot_s, self.collect_s = 2.0, 1.0
+        self.create_patience_s = 60.0
+        self.sweep_every_s: float | None = None
+        self.timer_s: float | None = None
+        self.faults = Faults(self, plan, seed)
+        self.settings = Settings(
+            provision_s=plan.provision_s, delete_s=plan.delete_s, no_capacity=[f"{zone}/*" for zone in plan.stockouts]
+        )
+        self.violations: list[Violation] = []
+        self.verdicts: dict[str, tuple[float, Bound]] = {}
+        self.fleets: list[SimFleet] = []
+        self.entitled: set[Process] = set()
+        self.crash_steps: dict[str, Any] = {}
+        self.ticks: dict[str, int] = {}
+        self.frozen_since = self.thawed_at = 0.0
+        self.commands_count_from = 0.0
+        self.ledger_was_lost = False
+        self.main: Process | None = None
+        self.to_come = 0  # things that people will still do
+        self._calls: dict[Any, tuple[float, int]] = {}
+        self._watching = False
+        self.truth = Truth(self)
+        self.sky = Sky(self, self.settings)
+        shape_timer = getattr(shape, "timer_s", None)
+        self.shape = shape
+        self.timer_s = shape_timer
+        self.laptop: Machine = None  # type: ignore[assignment]  # the shape decides about its timer first
+        self.machines: list[Machine] = []
+
+    # -- to its end --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        self.shape(self)
+        if self.laptop is None:
+            raise AssertionError("a shape begins with `settle_down`")
+        self._arrange()
+        try:
+            self.timeline.run(self.timeline.now + HORIZON_S)
+            self._at_the_end()
+        except Enough:
+            pass
+        unclaimed = [(bound.layer, took, bound.allowed_s) for took, bound in self.verdicts.values()]
+        return Result(self.seed, self.violations, self.timeline.events, self.ticks, unclaimed, self.trace or [])
+
+    def settle_down(self, *, timer_s: float | None = None, sweep_every_s: float | None = None) -> Machine:
+        """The machines; called by the shape, once."""
+        self.timer_s = timer_s if self.layers.timer else None
+        self.laptop = Machine(self, "laptop", "laptop-api", timer_s=self.timer_s)
+        self.machines = [self.laptop]
+        self.sweep_every_s = sweep_every_s if self.layers.sweeper else None
+        return self.laptop
+
+    def _arrange(self) -> None:
+        """Everything of the plan that happens at a time."""
+        plan, at = self.plan, self._at
+        for name, when, what in plan.crashes:
+            if name is None:
+                at(when, self.crash, what, None)
+            else:
+                self.crash_steps[name] = (int(when), what)
+        for when in plan.signals:
+            at(when, self._signal)
+        for begin, end in plan.stopped:
+            at(begin, self._stop_main)
+            at(end, self._continue_main)
+        for begin, end in plan.asleep:
+            at(begin, self._sleep)
+            at(end, self._wake)
+        for worker, when, back_s in plan.switch_dies:
+            at(when, self._switch_dies, worker, back_s)
+        for worker, when, back_s in plan.worker_dies:
+            at(when, self._worker_dies, worker, back_s)
+        if plan.disk_full_at is not None:
+            at(plan.disk_full_at, self._disk_full)
+        if plan.ledger_lost_at is not None:
+            at(plan.ledger_lost_at, self._lose_ledger)
+        if plan.preempt_at is not None:
+            at(plan.preempt_at, self._preempt)
+        if plan.user_deletes_at is not None:
+            at(plan.user_deletes_at, self._user_deletes)
+
+    def _at(self, when: float, act: Callable[..., None], *args: Any) -> None:
+        self.to_come += 1
+
+        def happen() -> None:
+            self.to_come -= 1
+            act(*args)
+            self.look_whether_over()
+
+        self.timeline.at(self.faults.begun_at + when, happen)
+
+    def _at_the_end(self) -> None:
+        for node in self.truth.alive():
+            self.truth.judge(node)
+        billed = sum((bill.until or self.timeline.now) - bill.since for bill in self.sky.state.meter.bills)
+        lived = self.truth.billed_s + sum(self.timeline.now - node.born_at for node in self.truth.alive())
+        if abs(billed - lived) > 1e-3 * (1 + len(self.truth.nodes)):
+            self.broken("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
+
+    def look_whether_over(self) -> None:
+        """Nobody does anything any more, nothing exists, nothing is on its way."""
+        if self.to_come or self.truth.alive() or self.sky.state.late:
+            return
+        for machine in self.machines:
+            if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.watched.alive):
+                return
+        self.timeline.after(self.can.visible_within_s, self._over)
+
+    def _over(self) -> None:
+        if not self.to_come and not self.truth.alive() and not any(machine.processes for machine in self.machines):
+            self.timeline.stop()
+
+    def watch_leaks(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self.timeline.after(WATCH_EVERY_S, self._watch)
+
+    def _watch(self) -> None:
+        self._watching = False
+        alive = self.truth.alive()
+        if not alive:
+            return
+        hope = [self.truth.judge(node) for node in alive]
+        if not any(hope) and not self.to_come and not any(machine.processes for machine in self.machines):
+            self.timeline.stop()  # nobody is left who could act, and nobody promised otherwise
+            return
+        self.watch_leaks()
+
+    # -- what is noticed ---------------------------------------------------------------------------------------------
+
+    def broken(self, invariant: str, text: str) -> None:
+        self.violations.append(Violation(invariant, self.timeline.now - self.faults.begun_at, text))
+        self.say(f"!! {invariant}: {text}")
+        raise Enough
+
+    def say(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.timeline.now - self.faults.begun_at:9.3f}  {text}")
+
+    def count_call(self, caller: Any) -> None:
+        """I10: nobody asks the API more often than once a second in the long run."""
+        since, calls = self._calls.get(caller, (self.timeline.now, 0))
+        calls += 1
+        self._calls[caller] = (since, calls)
+        rate = 60.0 / self.pace.beat_s if isinstance(caller, Worker) else 1.0
+        if calls > BURST_CALLS + rate * (self.timeline.now - since):
+            who = caller.name if isinstance(caller, Process) else f"the switch of worker {caller.index}"
+            self.broken("I10", f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
+
+    def process_ended(self, process: Process) -> None:
+        """I7: the exit code is honest."""
+        self.look_whether_over()
+        if process.killed or process.role not in ("cli", "collector"):
+            return
+        result = process.result
+        code = 75 if isinstance(process.error, Abandoned) else getattr(result, "exit_code", None)
+        case = next((case for case in self.truth.cases if case.owner is process), None)
+        if code is None or case is None:
+            return
+        self.say(f"{process.name} exits with {code}: {getattr(result, 'error', None)}")
+        if isinstance(process.error, Exception):
+            return
+        assert isinstance(result, Outcome | Brought) or result is None
+        kept = result.tenure.kept_until is not None or getattr(result, "detached", False) if result else False
+        stays = result.lease.id if kept and result is not None and result.lease is not None else None
+        if isinstance(result, Brought) and result.error is None and result.lease is not None:
+            stays = result.lease.id
+        mine = [lease_id for lease_id in case.lease_ids if lease_id != stays]
+        if code == 75:
+            book = process.ledger.leases
+            if all(lease_id not in book or not book[lease_id].open for lease_id in case.lease_ids):
+                self.broken("I7", f"{process.name} exits with 75 though everything of its is proven gone")
+            return
+        for lease_id in mine:
+            for node in self.truth.alive():
+                if node.lease_id == lease_id:
+                    self.broken("I7", f"{process.name} exits with {code} while {node.node_id} exists")
+            self.truth.said_gone[lease_id] = process.name
+
+    # -- faults that happen at a time or at a step ---------------------------------------------------------------------
+
+    def tick(self, process: Process, crash_at: tuple[int, str]) -> bool:
+        """One more place at which this process could die. True when it did."""
+        count = self.ticks[process.name] = self.ticks.get(process.name, 0) + 1
+        if count == crash_at[0]:
+            self.crash(crash_at[1], process)
+        return not process.alive
+
+    def crash(self, what: str, process: Process | None) -> None:
+        process = process or self.main
+        guardian = self.laptop.guardian_of(process) if process is not None else None
+        if what == "machine":
+            self.laptop.crash(self.plan.reboot_after_s)
+        if what in ("guardian", "cli+guardian"):
+            for one in [guardian] if guardian is not None else list(self.laptop.guardians):
+                one.kill()
+        if what in ("cli", "cli+guardian") and process is not None:
+            process.kill()
+        if what != "machine":
+            self.came_back(self.laptop)
+
+    def came_back(self, machine: Machine) -> None:
+        """After a crash somebody may type the next command."""
+        if self.plan.command_after_s is not None and machine is self.laptop:
+            at = self.timeline.now - self.faults.begun_at + self.plan.command_after_s
+            self._at(at, self.laptop.type_command)
+
+    def _signal(self) -> None:
+        if self.main is not None:
+            self.main.signal(2)
+
+    def _stop_main(self) -> None:
+        if self.main is not None and self.main.alive:
+            self.frozen_since = self.timeline.now
+            self.main.freeze()
+
+    def _continue_main(self) -> None:
+        self.thawed_at = self.timeline.now
+        if self.main is not None and not self.laptop.asleep:
+            self.main.thaw()
+
+    def _sleep(self) -> None:
+        self.frozen_since = self.timeline.now
+        self.laptop.sleep()
+
+    def _wake(self) -> None:
+        self.thawed_at = self.timeline.now
+        self.laptop.wake_up()
+
+    def _workers(self, index: int) -> list[Worker]:
+        return [vm.workers[index] for vm in self.sky.vms.values() if index < len(vm.workers) and vm.on]
+
+    def _switch_dies(self, index: int, back_s: float | None) -> None:
+        for worker in self._workers(index):
+            worker.kill_switch(back_s)
+
+    def _worker_dies(self, index: int, back_s: float | None) -> None:
+        for worker in self._workers(index):
+            self.say(f"worker {index} dies")
+            worker.off()
+            if back_s is not None:
+                self.timeline.after(back_s, self._worker_back, worker)
+
+    def _worker_back(self, worker: Worker) -> None:
+        if worker.vm.on:
+            worker.boot()
+
+    def _disk_full(self) -> None:
+        self.say("the disk is full")
+        self.laptop.book.full = True
+
+    def _lose_ledger(self) -> None:
+        self.ledger_was_lost = True
+        self.laptop.lose_ledger()
+
+    def _victims(self) -> list[NodeTruth]:
+        names = {node.name.rpartition("/")[2] for node in self.sky.state.nodes.values() if node.state == "READY"}
+        return [node for node in self.truth.alive() if node.node_id in names]
+
+    def _preempt(self) -> None:
+        for node in self._victims():
+            self.say(f"{node.node_id} is preempted")
+            self.sky.state.put(node.vm.node.name, "PREEMPTED", self.timeline.now)
+            if node.case is not None:
+                node.case.gone_lost_at = self.timeline.now
+        self.sky.settle()
+
+    def _user_deletes(self) -> None:
+        for node in self._victims():
+            self.say(f"somebody deletes {node.node_id} in the console")
+            if node.case is not None:
+                node.case.gone_lost_at = self.timeline.now
+            self.sky.state.vanish(node.vm.node.name, self.timeline.now)
+        self.sky.settle()
