@@ -24,6 +24,7 @@ RUN, HOLD, DETACHED = MODES = ("run", "hold", "detached")
 COMING = ("CREATING", "STARTING")  # states in which nobody can have logged in yet
 ANSWERS = (200, 403, 404)  # after anything else nothing is known, and nothing is deleted
 RARELY = 5  # the other workers look so much less often than the first
+SOON = 4  # and everybody so much more often while the end is near, or an answer is missing
 MAX_STAGGER = 10  # workers beyond this one wait no longer than it does
 
 
@@ -104,7 +105,7 @@ class Switch:
         while True:
             yield from self.look()
             yield from self.look_at_job()
-            urgent = self.local_reason() is not None or self.left_s() < 0
+            urgent = self.local_reason() is not None or self.left_s() <= 0
             reason = None
             if urgent or self.now >= self.next_poll:
                 yield from self.ask()
@@ -234,18 +235,17 @@ class Switch:
         return None
 
     def plan_next_poll(self) -> None:
-        proven = self.may_get and self.may_delete and self.status in ANSWERS
-        if proven and not (self.first or self.expiry.running or self.turn.running):
-            self.next_poll = self.now + RARELY * self.poll_s
-        elif proven:
-            self.next_poll = self.now + self.poll_s
-        else:  # at boot soon, later less often
-            self.next_poll = self.now + self.unproven_s
-            self.unproven_s = min(2 * self.unproven_s, self.poll_s)
+        if not (self.may_get and self.may_delete):  # at boot soon, later less often
+            wait_s, self.unproven_s = self.unproven_s, min(2 * self.unproven_s, self.poll_s)
+        elif self.status not in ANSWERS or self.expiry.running or self.turn.running:
+            wait_s = self.poll_s / SOON  # often enough that a few lost answers in a row do not look like an outage
+        else:
+            wait_s = self.poll_s if self.first else RARELY * self.poll_s
+        self.next_poll = self.now + wait_s
 
     def pause(self, urgent: bool) -> float:
         if self.turn.running and not self.turn.over:
-            return max(self.retry_s, min(self.poll_s, self.turn.left_s))
+            return max(self.retry_s, min(self.poll_s / SOON, self.turn.left_s))
         if urgent:
             pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, self.beat_s / 2)
             return pause_s

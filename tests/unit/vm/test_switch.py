@@ -1,0 +1,452 @@
+"""When the switch deletes its slice, and when it must not: its program under virtual time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from orchestrator.core.pace import GOOGLE
+from tests.unit.vm.switch_world import EPOCH, HOUR, NODE, World, between, config, labels, until
+
+TTL, GRACE, POLL, BEAT, LINGER, STAGGER = (
+    *(GOOGLE.ttl_s, GOOGLE.grace_s, GOOGLE.poll_s, GOOGLE.beat_s),
+    *(GOOGLE.linger_s, GOOGLE.stagger_s),
+)
+DAY = 24 * HOUR
+LONG = EPOCH + 20 * HOUR  # a lease that no test lives to see ended
+
+
+def claimed(**changes: Any) -> dict[str, Any]:
+    return config(lease=LONG, **changes)
+
+
+# -- an attached client shows signs of life, or does not --
+
+
+def test_a_client_that_beats_keeps_its_slice() -> None:
+    assert World(claimed(), beats=until(DAY)).deleted_at(19 * HOUR) is None
+
+
+def test_when_the_beats_end_the_slice_goes_after_ttl() -> None:
+    world = World(claimed(), beats=until(2 * HOUR))
+    assert 2 * HOUR + TTL - BEAT <= (world.deleted_at() or 0) <= 2 * HOUR + TTL + BEAT + 1
+
+
+def test_a_slice_whose_client_never_beat_goes_ttl_after_boot() -> None:
+    assert TTL <= (World(claimed()).deleted_at() or 0) <= TTL + 1
+
+
+def test_a_beat_that_was_there_before_the_switch_is_no_sign_of_life() -> None:
+    world = World(claimed(), beats=lambda now: now == 0)
+    assert TTL <= (world.deleted_at() or 0) <= TTL + 1
+
+
+def test_a_beat_of_any_age_does_not_hold_back_a_switch_that_starts_late() -> None:
+    world = World(config(mode="hold", lease=EPOCH + 4000), beats=lambda now: now == 0)
+    world.run(10)
+    world.now = 5000
+    assert 5000 + GRACE <= (world.deleted_at() or 0) <= 5000 + GRACE + POLL
+
+
+def test_whoever_takes_a_held_slice_for_a_run_has_ttl_for_the_first_beat() -> None:
+    world = World(claimed(mode="hold"), beats=between(5000 + TTL - 2 * POLL, DAY)).relabel(5000, mode="run")
+    assert world.deleted_at(19 * HOUR) is None
+
+
+def test_beats_are_awaited_only_once_the_node_is_ready() -> None:
+    """A large slice may be CREATING for longer than the time to live, while its first VMs run."""
+    world = World(claimed(), state="CREATING", beats=between(1850, DAY))
+    world.at(1800, lambda world: setattr(world, "state", "READY"))
+    assert world.deleted_at(10 * HOUR) is None
+    alone = World(claimed(), state="CREATING").at(1800, lambda world: setattr(world, "state", "READY"))
+    assert 1800 + TTL - POLL <= (alone.deleted_at() or 0) <= 1800 + TTL + POLL + 1
+
+
+def test_a_renewed_lease_is_a_sign_of_life_where_ssh_is_cut() -> None:
+    world = World(claimed(), beats=until(1000))
+    for number in range(1, 20):
+        world.relabel(number * 800, lease=LONG + number)
+    assert 19 * 800 + TTL <= (world.deleted_at() or 0) <= 19 * 800 + TTL + 2 * POLL
+
+
+def test_only_the_first_worker_judges_beats() -> None:
+    assert World(claimed(), worker=1).deleted_at(19 * HOUR) is None
+
+
+@pytest.mark.parametrize("mode", ["hold", "detached"])
+def test_beats_matter_only_to_an_attached_run(mode: str) -> None:
+    world = World(claimed(mode=mode), job=lambda now: ("running", None, None))
+    assert world.deleted_at(19 * HOUR) is None
+
+
+def test_a_paused_vm_does_not_count_the_pause_and_leaves_a_grace() -> None:
+    world = World(claimed(), beats=until(1000), pauses=[(1800, 3 * HOUR)])
+    woke_at = 1800 + 3 * HOUR
+    assert woke_at + GRACE <= (world.deleted_at() or 0) <= woke_at + GRACE + BEAT
+    back = World(claimed(), beats=lambda now: now < 1000 or now > woke_at + 2 * BEAT, pauses=[(1800, 3 * HOUR)])
+    assert back.deleted_at(12 * HOUR) is None
+
+
+def test_calls_that_hang_do_not_stretch_the_countdown() -> None:
+    """Each poll takes longer than a beat; it is looked for beats after each call, too."""
+    world = World(claimed(), beats=until(2 * HOUR), call_s=2.5 * BEAT, down=until(2 * HOUR + 2 * TTL))
+    assert (world.deleted_at() or 0) <= 2 * HOUR + 2 * TTL + 4 * BEAT
+
+
+def test_after_a_restart_of_the_switch_the_countdown_begins_anew_but_not_the_lease() -> None:
+    world = World(config(mode="hold", lease=EPOCH + 7000))
+    for end in range(500, 10_000, 500):
+        world.run(end)
+    assert 7000 + GRACE <= world.deletes[0] <= 7000 + GRACE + 500 + POLL
+
+
+# -- the API is asked before anything is deleted --
+
+
+def test_every_delete_follows_a_fresh_look() -> None:
+    world = World(claimed(), beats=until(1000), delete_status=lambda now: 503)
+    world.run(3 * HOUR)
+    assert len(world.deletes) > 50
+    assert {look[1:] for look in world.looks_before_deletes()} == {("GET", f"/v2/{NODE}", 200)}
+    assert all(at - look[0] < 1 for at, look in zip(world.deletes, world.looks_before_deletes(), strict=True))
+
+
+def test_nothing_is_deleted_while_the_api_is_silent_and_the_slice_goes_soon_after() -> None:
+    world = World(claimed(), beats=until(1000), down=between(500, 3 * HOUR))
+    assert 3 * HOUR <= (world.deleted_at() or 0) <= 3 * HOUR + BEAT / 2 + 1
+
+
+@pytest.mark.parametrize("status", [0, 400, 401, 429, 500, 503])
+def test_an_answer_that_says_nothing_deletes_nothing(status: int) -> None:
+    world = World(claimed(deadline=EPOCH + 4000), get_status=lambda now: status)
+    assert world.deleted_at(DAY) is None
+    assert all(call[1] == "GET" for call in world.calls)
+
+
+@pytest.mark.parametrize(
+    "said", [None, [], "<html>", {}, {"name": f"{NODE}x", "labels": {}}, {"name": NODE, "labels": [1]}]
+)
+def test_something_else_that_answers_in_place_of_the_api_deletes_nothing(said: Any) -> None:
+    world = World(claimed(), node=said)
+    assert world.deleted_at(DAY) is None
+    assert not world.published[-1]["armed"]
+
+
+def test_it_deletes_until_it_dies_of_it_and_does_not_spin() -> None:
+    """An accepted delete may fail; a 404 may be a lie: neither ends it."""
+    world = World(claimed(), beats=until(1000), delete_status=lambda now: 200 if int(now) % 2 else 404)
+    world.run(1000 + TTL + 2 * HOUR)
+    gaps = [later - sooner for sooner, later in zip(world.deletes, world.deletes[1:], strict=False)]
+    assert max(gaps) <= BEAT / 2 + 1
+    assert min(gaps) >= BEAT / 12
+    assert len(world.calls) < 2 * 2 * HOUR / (BEAT / 2) + 100
+
+
+def test_a_claim_that_is_renewed_meanwhile_ends_the_deleting() -> None:
+    world = World(config(mode="hold", lease=EPOCH + 4000), delete_status=lambda now: 503)
+    world.relabel(5000, lease=LONG).run(10 * HOUR)
+    assert world.deletes
+    assert max(world.deletes) < 5000 + BEAT / 2 + 1
+
+
+def test_a_beat_that_comes_during_the_last_look_saves_the_slice() -> None:
+    world = World(claimed(), beats=lambda now: now < 1000 or now > 960 + TTL + 0.05)
+    assert world.deleted_at(5 * HOUR) is None
+
+
+# -- whose slice it is --
+
+
+def test_a_node_of_another_run_is_never_deleted() -> None:
+    world = World(claimed(deadline=EPOCH + 5000))
+    world.labels["tpujob-run"] = "another000"
+    assert world.deleted_at(10 * HOUR) is None
+    assert not any(call[1] == "DELETE" for call in world.calls)
+    assert not world.published[-1]["armed"]
+
+
+def test_a_node_whose_labels_a_person_took_off_is_not_ours_any_more() -> None:
+    world = World(claimed()).at(5000, lambda world: world.labels.clear())
+    world.beats = until(4900)
+    assert world.deleted_at(10 * HOUR) is None
+
+
+# -- the deadline --
+
+
+@pytest.mark.parametrize("mode", ["run", "hold", "detached"])
+def test_past_the_deadline_it_goes_whoever_claims_it(mode: str) -> None:
+    world = World(
+        claimed(mode=mode, deadline=EPOCH + 5 * HOUR), beats=until(DAY), job=lambda now: ("running", None, None)
+    )
+    assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + BEAT / 12 + 2
+
+
+def test_a_deadline_that_was_moved_counts_where_it_is_now() -> None:
+    later = World(claimed(deadline=EPOCH + HOUR), beats=until(DAY)).relabel(3000, deadline=EPOCH + 2 * HOUR)
+    assert 2 * HOUR < (later.deleted_at() or 0) <= 2 * HOUR + 10
+    sooner = World(claimed(deadline=EPOCH + 9 * HOUR), beats=until(DAY)).relabel(3000, deadline=EPOCH + HOUR)
+    assert HOUR < (sooner.deleted_at() or 0) <= HOUR + 10
+
+
+@pytest.mark.parametrize("worker", [1, 3, 10, 63])
+def test_other_workers_wait_their_turn_up_to_a_limit(worker: int) -> None:
+    world = World(claimed(deadline=EPOCH + 5 * HOUR), worker=worker)
+    expected = 5 * HOUR + min(worker, 10) * STAGGER
+    assert expected < (world.deleted_at() or 0) <= expected + 2 * POLL
+
+
+def test_waiting_for_its_turn_survives_calls_that_fail() -> None:
+    flaky = random.Random(5)
+    world = World(claimed(deadline=EPOCH + 5 * HOUR), worker=10, down=lambda now: flaky.random() < 0.5)
+    assert (world.deleted_at() or 0) <= 5 * HOUR + 10 * STAGGER + 20 * POLL
+
+
+# -- the lease that everybody can read --
+
+
+def test_a_hold_ends_a_grace_after_its_lease() -> None:
+    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR))
+    assert 2 * HOUR + GRACE <= (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 2 * POLL
+
+
+def test_a_renewal_within_the_grace_is_in_time() -> None:
+    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR)).relabel(2 * HOUR + GRACE, lease=LONG)
+    assert world.deleted_at(19 * HOUR) is None
+
+
+def test_an_attached_client_without_a_way_to_the_api_keeps_its_slice_by_its_beats() -> None:
+    assert World(config(), beats=until(10 * HOUR)).deleted_at(9 * HOUR) is None
+
+
+def test_the_other_workers_go_by_the_lease_alone_and_cover_for_a_dead_first_one() -> None:
+    world = World(config(), worker=3)
+    expected = 3300 + GRACE + 3 * STAGGER
+    assert expected <= (world.deleted_at() or 0) <= expected + 5 * POLL + 2 * POLL
+
+
+def test_polls_that_fail_stretch_the_countdown_of_the_lease_by_less_than_a_few_polls() -> None:
+    """Mutants `stretch` and `gap90`: half of all polls are lost, at random."""
+    for seed in range(40):
+        flaky = random.Random(seed)
+        world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=lambda now, flaky=flaky: flaky.random() < 0.5)
+        assert (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 15 * POLL, seed
+
+
+def test_an_outage_over_the_end_of_the_lease_leaves_time_to_renew_it() -> None:
+    """Mutant `countoutage`: nothing is counted while nobody could have renewed."""
+    outage = between(1.9 * HOUR, 3 * HOUR)
+    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage).relabel(3 * HOUR + 150, lease=LONG)
+    assert world.deleted_at(19 * HOUR) is None
+    alone = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage)
+    assert 3 * HOUR + GRACE <= (alone.deleted_at() or 0) <= 3 * HOUR + GRACE + 3 * POLL
+
+
+def test_an_outage_in_the_middle_of_the_grace_is_not_counted() -> None:
+    begun = 2 * HOUR + 130
+    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=between(begun, begun + HOUR))
+    assert (world.deleted_at() or 0) >= begun + HOUR + GRACE
+
+
+@pytest.mark.parametrize("text", ["", "9e99", "-1", "1795272270.5", "٣٣٣٣٣٣٣٣٣٣", "99999999999999", None])
+def test_an_unreadable_lease_leaves_the_deadline(text: str | None) -> None:
+    world = World(config(mode="hold", deadline=EPOCH + 5 * HOUR))
+    world.labels["tpujob-lease"] = text  # type: ignore[assignment]
+    assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
+
+
+def test_an_unreadable_deadline_or_mode_leaves_what_the_create_call_said() -> None:
+    world = World(claimed(mode="hold", deadline=EPOCH + 5 * HOUR))
+    world.labels.update({"tpujob-deadline": "soon", "tpujob-mode": "forever"})
+    assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
+
+
+# -- what it may not see, or not do --
+
+
+def test_without_the_permission_to_look_it_still_acts_on_beats_and_the_deadline_but_not_on_an_old_lease() -> None:
+    blind = {"get_status": lambda now: 403}
+    assert TTL <= (World(config(), **blind).deleted_at() or 0) <= TTL + 1
+    held = World(config(mode="hold", deadline=EPOCH + 5 * HOUR), **blind)
+    assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
+
+
+def test_a_lease_is_not_judged_any_more_once_it_cannot_be_seen_whether_it_was_renewed() -> None:
+    blind_from = 3300 + GRACE + 2 * STAGGER
+    world = World(config(), worker=10, get_status=lambda now: 200 if now < blind_from else 403)
+    assert world.deleted_at(19 * HOUR) is None
+
+
+def test_after_a_first_look_that_was_refused_later_the_labels_are_remembered() -> None:
+    world = World(config(), get_status=lambda now: 200 if now < 2000 else 403, beats=until(1500))
+    world.relabel(1000, mode="hold", lease=LONG, deadline=EPOCH + 5 * HOUR)
+    assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
+
+
+def test_armed_is_published_once_route_and_permission_are_proven() -> None:
+    world = World(config(sha256="abc")).run(1)
+    assert world.published == [
+        {
+            **{"v": 1, "armed": True, "route": True, "permission": True, "mode": "run"},
+            **{"lease": EPOCH + 3300, "deadline": EPOCH + DAY, "sha256": "abc"},
+        }
+    ]
+
+
+@pytest.mark.parametrize("verb", ["get_status", "delete_status"])
+def test_without_a_permission_it_says_so_and_asks_again(verb: str) -> None:
+    world = World(claimed(), beats=until(DAY), **{verb: lambda now: 403 if now < 1000 else 200})
+    world.run(900)
+    assert [(said["route"], said["permission"], said["armed"]) for said in world.published] == [(True, False, False)]
+    assert len(world.calls) < 2 * 900 / POLL + 20
+    assert world.run(1000 + 2 * POLL).published[-1]["armed"]
+
+
+def test_without_a_route_it_says_so_and_asks_again() -> None:
+    world = World(claimed(), beats=until(DAY), down=until(1000))
+    world.run(900)
+    assert [(said["route"], said["permission"], said["armed"]) for said in world.published] == [(False, False, False)]
+    assert world.run(1000 + 2 * POLL).published[-1]["armed"]
+
+
+def test_an_outage_later_disarms_nothing() -> None:
+    world = World(claimed(), beats=until(DAY), down=between(1000, 3 * HOUR)).run(2 * HOUR)
+    assert [said["armed"] for said in world.published] == [True]
+
+
+def test_every_change_of_the_claim_is_published_until_it_is_heard() -> None:
+    world = World(claimed(), beats=until(DAY), publishes=lambda now: not 1000 < now < 2000)
+    world.relabel(900, lease=LONG + 1).relabel(1100, mode="detached").relabel(2500, deadline=EPOCH + 2 * DAY)
+    world.job = lambda now: ("running", None, None)
+    world.run(3000)
+    assert [(said["mode"], said["lease"] - LONG, said["deadline"] - EPOCH) for said in world.published] == [
+        ("run", 0, DAY),
+        ("run", 1, DAY),
+        ("detached", 1, DAY),
+        ("detached", 1, 2 * DAY),
+    ]
+
+
+# -- the job has the claim --
+
+
+def ending(at: float, rc: int | None = 0, *, ago: bool = True) -> Any:
+    return lambda now: ("running", None, None) if now < at else ("ended", now - at if ago else None, rc)
+
+
+@pytest.mark.parametrize("rc", [0, 1, None])
+def test_a_detached_slice_goes_a_linger_time_after_its_job(rc: int | None) -> None:
+    world = World(claimed(mode="detached"), job=ending(5 * HOUR, rc))
+    assert 5 * HOUR + LINGER <= (world.deleted_at() or 0) <= 5 * HOUR + LINGER + 1
+
+
+def test_a_job_that_was_lost_lingers_from_when_that_was_seen() -> None:
+    world = World(claimed(mode="detached"), job=ending(5 * HOUR, None, ago=False))
+    assert 5 * HOUR + LINGER <= (world.deleted_at() or 0) <= 5 * HOUR + LINGER + BEAT
+
+
+def test_a_switch_that_starts_late_counts_the_linger_time_that_has_passed_already() -> None:
+    world = World(claimed(mode="detached"), job=lambda now: ("ended", now + 300, 0))
+    assert LINGER - 300 <= (world.deleted_at() or 0) <= LINGER - 300 + 1
+
+
+def test_a_vm_clock_that_is_set_a_day_ahead_costs_no_more_than_the_linger_time() -> None:
+    world = World(claimed(mode="detached"), job=lambda now: ("ended", now + DAY, 0))
+    assert GRACE <= (world.deleted_at() or 0) <= GRACE + 1
+
+
+def test_a_detached_slice_without_a_job_goes_after_ttl() -> None:
+    assert TTL <= (World(claimed(mode="detached")).deleted_at() or 0) <= TTL + 1
+
+
+def test_a_next_job_in_the_linger_time_keeps_the_slice() -> None:
+    def job(now: float) -> tuple[str, float | None, int | None]:
+        return ("ended", now - 3600, 0) if 3600 <= now < 3900 else ("running", None, None)
+
+    assert World(claimed(mode="detached"), job=job).deleted_at(19 * HOUR) is None
+
+
+def test_handing_over_to_the_job_is_noticed_and_ends_the_need_for_beats() -> None:
+    world = World(claimed(), beats=until(1000), job=ending(5 * HOUR)).relabel(990, mode="detached")
+    assert 5 * HOUR + LINGER <= (world.deleted_at() or 0) <= 5 * HOUR + LINGER + 1
+
+
+def test_somebody_who_is_attached_may_finish_collecting() -> None:
+    world = World(claimed(mode="detached"), job=ending(HOUR), beats=between(1.1 * HOUR, 2 * HOUR))
+    assert 2 * HOUR <= (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 2 * BEAT
+
+
+@pytest.mark.parametrize(("rc", "goes"), [(0, False), (3, True), (None, True)])
+def test_another_worker_acts_only_on_a_job_that_failed_there(rc: int | None, goes: bool) -> None:
+    world = World(claimed(mode="detached"), worker=2, job=ending(5 * HOUR, rc))
+    at = world.deleted_at(19 * HOUR)
+    assert (at is not None) == goes
+    if at is not None:
+        assert 5 * HOUR + LINGER + 2 * STAGGER <= at <= 5 * HOUR + LINGER + 2 * STAGGER + 2 * POLL
+
+
+def test_another_worker_does_not_miss_a_job() -> None:
+    assert World(claimed(mode="detached"), worker=2).deleted_at(19 * HOUR) is None
+
+
+# -- a person holds it, and does nothing --
+
+
+def test_an_idle_hold_goes_after_its_limit() -> None:
+    world = World(claimed(mode="hold", idle_s=1800), busy=until(HOUR))
+    assert HOUR + 1800 - BEAT <= (world.deleted_at() or 0) <= HOUR + 1800 + 2 * BEAT
+
+
+def test_a_job_or_a_login_is_not_idle() -> None:
+    job = World(claimed(mode="hold", idle_s=1800), job=lambda now: ("running", None, None))
+    assert job.deleted_at(19 * HOUR) is None
+    login = World(claimed(mode="hold", idle_s=1800), busy=lambda now: now % 1700 < 120)
+    assert login.deleted_at(19 * HOUR) is None
+
+
+@pytest.mark.parametrize("changes", [{"idle_s": None}, {"idle_s": 1800, "mode": "run"}])
+def test_idling_matters_only_to_a_hold_with_a_limit(changes: dict[str, Any]) -> None:
+    assert World(claimed(**({"mode": "hold"} | changes)), beats=until(DAY)).deleted_at(19 * HOUR) is None
+
+
+# -- all at once --
+
+
+@pytest.mark.parametrize("worker", [0, 4])
+def test_random_worlds_no_claimed_slice_is_deleted_and_no_unclaimed_one_stays(worker: int) -> None:
+    """Lost calls, outages and pauses; a client that beats and renews until it dies. The bound is that of its class."""
+    for seed in range(60):
+        chance = random.Random(seed)
+        dies_at = chance.uniform(0.2, 4) * HOUR
+        loss = chance.choice([0, 0.1, 0.4])
+        start = chance.uniform(0, 5 * HOUR)
+        outage = between(start, start + chance.choice([0, 600, HOUR]))
+        pauses = [(chance.uniform(0, 5 * HOUR), chance.choice([0.0, 100.0, 2000.0]))]
+        world = World(
+            config(),
+            worker=worker,
+            beats=until(dies_at),
+            down=lambda now, chance=chance, loss=loss, outage=outage: outage(now) or chance.random() < loss,
+            pauses=list(pauses),
+        )
+        for number in range(int(dies_at // 1800) + 1):
+            world.relabel(number * 1800, lease=int(EPOCH + number * 1800 + 4500))
+        deleted_at = world.deleted_at()
+        assert deleted_at is not None, seed
+        claimed_until = dies_at if worker == 0 else dies_at // 1800 * 1800 + 4500
+        assert deleted_at >= claimed_until, seed
+        faults_s = (start + 3600 if outage(start) else 0) + 2500
+        slow_s = {0: 0, 0.1: 1200, 0.4: 3600}[loss]
+        late_s = TTL + GRACE if worker == 0 else GRACE + 4 * STAGGER + 7 * POLL
+        assert deleted_at <= max(claimed_until, faults_s if outage(start) else 0) + late_s + 2500 + slow_s + 20, seed
+
+
+def test_labels_of_the_world_are_those_that_the_client_writes() -> None:
+    from orchestrator.core import names
+
+    written = names.labels(
+        run="run0000001", owner="aaaaaa", name="x", lease_until=1.0, deadline=2.0, mode="run"
+    )  # fmt: skip
+    assert set(labels(config())) <= set(written)
