@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OFF = ("off", "0", "no")
 EMULATED, GOOGLE = "emulated", "google"
 RECOVERY_S = 20.0  # how long a command that only wants to read waits for the proof of an old teardown
 
@@ -56,8 +57,8 @@ class Session:
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
         self._quiet = quiet
-        self._endpoint: Endpoint | None = None
         self._light = light
+        self._endpoint: Endpoint | None = None
         self._interrupted: Interrupted | None = None
 
     @classmethod
@@ -129,16 +130,16 @@ class Session:
     def _guardian(self) -> Callable[[], object] | None:
         from orchestrator.engine import guardian
 
-        if os.environ.get("TPUJOB_GUARDIAN", "").lower() in ("off", "0", "no"):
+        if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
             return None
         return lambda: guardian.arm(self.directory, lambda text: self.talk.say("guardian", text))
 
     def _connect(self, kind: str) -> Cloud:
         from orchestrator.cloud.credentials import connect, connect_light, read_token
 
-        target = self.target
         # Who only tears down needs no google-cloud-tpu; a create would be a bug there, and fail as one.
         door = cast("Callable[..., Cloud]", connect_light if self._light else connect)
+        target = self.target
         if kind != target.kind:
             target = replace(target, kind=kind, pace=settings.pace_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
@@ -212,9 +213,9 @@ class Session:
                 continue
             for released in results:
                 self.note(released)
-            self.run(close_attempts())
             if self._interrupted is not None:
                 raise self._interrupted  # Ctrl-C meant the command, not only what it did first
+            self.run(close_attempts())
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         from orchestrator.engine.recover import overdue
@@ -246,6 +247,8 @@ class Session:
         import subprocess
         import sys
 
+        if os.environ.get("TPUJOB_COLLECTOR", "").lower() in OFF:
+            return
         with (self.directory / "collector.log").open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "orchestrator.cli", "attach", run.id],
