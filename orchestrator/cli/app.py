@@ -31,6 +31,7 @@ from orchestrator.cli import (
     status,
     stop,
     submit,
+    sweep,
     up,
 )
 from orchestrator.cli.done import Done
@@ -60,6 +61,7 @@ app.command("stop")(stop.stop)
 app.command("start")(start.start)
 app.command("down")(down.down)
 app.command("ssh")(ssh.ssh)
+app.command("sweep")(sweep.sweep)
 app.add_typer(emulator.app, name="emulator")
 
 

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,24 @@ from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownR
 # Each brings the ledger from the version of its place in this list to the next; what is released never changes.
 MIGRATIONS = ("schema.sql", "claims.sql")
 SCHEMA_VERSION = len(MIGRATIONS)
+KEPT_SWEEPS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
 _NAME_COLUMNS = ("project", "zone", "node")
 _LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """One sweep that ran on this machine. `scope` is `local` (what this ledger owes), `all`, or zones with commas."""
+
+    at: float
+    cloud: str
+    project: str
+    scope: str
+    complete: bool
+    found: int
+    deleted: int
 
 
 class LedgerUnavailable(TpujobError):
@@ -65,6 +79,15 @@ class Ledger:
         with self._transaction():
             for event in events:
                 self._apply(event)
+
+    def record_sweep(self, ran: SweepRun) -> None:
+        """A timer's sweeps are many: of each kind the latest hundred are kept."""
+        kind = (ran.cloud, ran.project, ran.scope)
+        same = "from sweep where cloud = ? and project = ? and scope = ?"
+        with self._transaction():
+            self._db.execute("insert into sweep values (?, ?, ?, ?, ?, ?, ?)", astuple(ran))
+            newest = f"select rowid {same} order by at desc limit {KEPT_SWEEPS}"
+            self._db.execute(f"delete {same} and rowid not in ({newest})", (*kind, *kind))
 
     def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
         match event:
@@ -151,6 +174,16 @@ class Ledger:
         with self._reading():
             rows = self._db.execute("select at, kind, data from event where subject = ? order by seq", (subject,))
             return [(at, kind, json.loads(data)) for at, kind, data in rows]
+
+    def sweeps(self, of_cloud: str, of_project: str | None = None) -> list[SweepRun]:
+        """Newest first; of one project, or of the whole cloud."""
+        with self._reading():
+            rows = self._db.execute("select * from sweep where cloud = ? order by at desc", (of_cloud,))
+            found = [
+                SweepRun(at, cloud, project, scope, complete == 1, seen, deleted)
+                for at, cloud, project, scope, complete, seen, deleted in rows
+            ]
+        return [ran for ran in found if of_project in (None, ran.project)]
 
     def _leases(self, tail: str) -> list[Lease]:
         with self._reading():

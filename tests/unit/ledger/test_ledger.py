@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run
 from orchestrator.core.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
-from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+from orchestrator.ledger.ledger import KEPT_SWEEPS, Ledger, LedgerUnavailable, SweepRun
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -122,3 +122,15 @@ def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
     _, found = ledger.find_run("aaaaaaaaaa")
     assert (found.state, found.rc, found.ended_at, found.lease_id) == (AttemptState.FAILED, 7, 4.0, lease.id)
     assert ledger.attempts_open() == []
+
+
+def test_sweeps_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> None:
+    for at in range(KEPT_SWEEPS + 20):
+        ledger.record_sweep(SweepRun(float(at), "google", "acme", "local", True, 0, 0))
+    ledger.record_sweep(SweepRun(5.0, "google", "acme", "all", False, 3, 1))
+    ledger.record_sweep(SweepRun(6.0, "google", "other", "all", True, 0, 0))
+    ledger.record_sweep(SweepRun(7.0, "emulated", "acme", "all", True, 0, 0))
+    ran = ledger.sweeps("google", "acme")
+    assert len(ran) == KEPT_SWEEPS + 1
+    assert ran[0].at == KEPT_SWEEPS + 19 and ran[-1] == SweepRun(5.0, "google", "acme", "all", False, 3, 1)
+    assert {each.project for each in ledger.sweeps("google")} == {"acme", "other"}
