@@ -499,8 +499,8 @@ def main(argv: list[str]) -> int:
     worker = vm.perform(("worker",))
     vm.log(f"watching {config['node']} as worker {'unknown' if worker is None else worker}")
     while True:
-        effects = program(config, 1 if worker is None else worker)
         try:
+            effects = program(config, 1 if worker is None else worker)
             answer = None
             while True:
                 answer = vm.perform(effects.send(answer))

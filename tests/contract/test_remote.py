@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -467,3 +467,121 @@ def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
     way.blocked.clear()
     assert until_ended(fleet).all_succeeded
     assert log.of[0] == b"".join(b"line %d\n" % number for number in range(1, 41))
+
+
+# -- signs of life --
+
+
+@pytest.fixture
+def alone(one: Slice) -> Iterator[Slice]:
+    """No fleet of an earlier test beats here, and none of this one later."""
+    for fleet in one.fleets:
+        fleet.close()
+    yield one
+    for fleet in one.fleets:
+        fleet.close()
+
+
+def beat_of(worker: Slice) -> str:
+    path = worker.home().parent / "switch/beat"
+    return path.read_text() if path.exists() else ""
+
+
+def until_new_beat(worker: Slice, timeout_s: float = 20) -> str:
+    before, deadline = beat_of(worker), time.monotonic() + timeout_s
+    while (now := beat_of(worker)) in (before, ""):
+        assert time.monotonic() < deadline, "no new beat"
+        time.sleep(0.01)
+    return now
+
+
+def test_beats_reach_the_first_worker_until_the_fleet_is_let_go(four: Slice) -> None:
+    fleet = four.fleet()
+    fleet.connect(20)
+    fleet.beat(0.05)
+    fleet.beat(0.05)
+    assert len({until_new_beat(four) for _ in range(5)}) == 5
+    assert not any((four.home(index).parent / "switch/beat").exists() for index in (1, 2, 3))
+    fleet.close()
+    time.sleep(0.3)
+    last = beat_of(four)
+    time.sleep(0.3)
+    assert beat_of(four) == last
+
+
+def test_two_fleets_never_beat_the_same(alone: Slice) -> None:
+    said = set()
+    for _ in range(2):
+        fleet = alone.fleet()
+        fleet.beat(60)
+        said.add(until_new_beat(alone))
+        fleet.close()
+    assert len(said) == 2
+
+
+def test_beats_and_other_calls_do_not_disturb_each_other(alone: Slice) -> None:
+    fleet = alone.fleet()
+    fleet.beat(0.02)
+    fleet.start(request("beaten", "for i in $(seq 200); do echo line $i; sleep 0.005; done"))
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert log.of[0].count(b"\n") == 200
+    assert fleet.run(0, ["echo", "fine"], check=True).stdout == b"fine\n"
+    until_new_beat(alone)
+
+
+def test_beats_go_on_over_a_new_connection(alone: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    way = road(alone.workers[0])
+    fleet = alone.fleet([way.worker], "beat_hosts")
+    fleet.beat(0.05)
+    until_new_beat(alone)
+    for connections in (2, 3):
+        way.cut()
+        until_new_beat(alone)
+        assert way.connections >= connections
+
+
+def test_the_end_of_the_agent_alone_does_not_cost_the_connection(
+    alone: Slice, road: Callable[[WorkerAddress], Road]
+) -> None:
+    way = road(alone.workers[0])
+    fleet = alone.fleet([way.worker], "agent_hosts")
+    fleet.beat(0.05)
+    until_new_beat(alone)
+    fleet.run(0, ["pkill", "-f", f"{alone.home()}/tpujob/bin/agent-.* beat$"])
+    until_new_beat(alone)
+    assert way.connections == 1
+
+
+def test_beats_that_cannot_be_written_are_said_once_and_do_no_other_harm(alone: Slice) -> None:
+    directory = alone.home().parent / "switch"
+    notices = len(alone.notices)
+    shutil.rmtree(directory)
+    directory.write_text("in the way")
+    try:
+        fleet = alone.fleet()
+        fleet.beat(0.05)
+        deadline = time.monotonic() + 20
+        while len(alone.notices) == notices:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert fleet.run(0, ["echo", "fine"]).stdout == b"fine\n"
+    finally:
+        directory.unlink()
+        directory.mkdir()
+    until_new_beat(alone)
+    assert "takes no sign of life" in alone.notices[notices]
+    assert len(alone.notices) == notices + 1
+    del alone.notices[notices:]
+
+
+def test_letting_go_ends_a_beat_that_waits_for_its_turn_at_once(alone: Slice) -> None:
+    fleet = alone.fleet()
+    fleet.beat(3600)
+    until_new_beat(alone)
+    threads = [thread for thread in threading.enumerate() if thread.name == "beat-worker0"]
+    fleet.close()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
