@@ -26,6 +26,7 @@ from orchestrator.emulator.records import (
     Operation,
     Power,
     Settings,
+    dump_operation,
     load_node,
     load_operation,
 )
@@ -262,11 +263,17 @@ class CloudState(Machine):
             "now": self.now,
             "settings": asdict(self.settings),
             "nodes": [asdict(node) for node in self.nodes.values()],
-            "operations": [asdict(operation) for operation in self.operations.values()],
+            "operations": self._operation_rows(),
             "bills": self.meter.dump(),
             "faults": self.faults.dump(),
             "late": self.late,
         }
+
+    def _operation_rows(self) -> list[dict[str, Any]]:
+        """What is done changes no more, and is taken apart once: there may be 2000 operations at every save."""
+        done = {name: operation for name, operation in self.operations.items() if operation.done}
+        self._done_rows = {name: self._done_rows.get(name) or dump_operation(op) for name, op in done.items()}
+        return [self._done_rows.get(name) or dump_operation(op) for name, op in self.operations.items()]
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> CloudState:

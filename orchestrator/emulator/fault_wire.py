@@ -55,10 +55,11 @@ def spoiling(driver: Driver) -> Middleware:
         request["effect"], request["hits"] = decision.effect, decision.hits
         if decision is ALL_IS_WELL:
             return await handler(request)
+        driver.changed()  # what was counted outlives the daemon
         try:
             response = await _spoil(request, handler, decision, operation)
         except NoReply:
-            driver.changed()
+            driver.changed()  # a late create waits
             return _cut(request)
         if decision.clock_s:
             seconds = driver.clock() + decision.clock_s

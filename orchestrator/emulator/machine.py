@@ -43,6 +43,7 @@ class Machine:
         self.history = History()
         self.late: list[tuple[float, dict[str, Any]]] = []  # creates that nobody was told of: when, arguments
         self._loose: dict[str, Operation] = {}  # operations that end by themselves
+        self._done_rows: dict[str, dict[str, Any]] = {}  # done operations as plain data
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Plain values without behaviour of their own; `cloud_state` changes them, `wire` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -170,6 +170,14 @@ def load_node(data: Mapping[str, Any]) -> Node:
     resume = data.get("resume")
     typed = {"power": Power(data["power"]), "hosts": [Host(**host) for host in data["hosts"]]}
     return Node(**{**data, **typed, "resume": Resume(**resume) if resume else None})
+
+
+def dump_operation(operation: Operation) -> dict[str, Any]:
+    """Without the metadata of its result: a startup-script in each of 2000 operations would make every save slow."""
+    data = asdict(operation)
+    if data["response"] is not None:
+        data["response"]["spec"].pop("metadata", None)
+    return data
 
 
 def load_operation(data: Mapping[str, Any]) -> Operation:

@@ -234,6 +234,33 @@ def test_an_operation_remembers_the_node_as_it_was(ready: Cloud) -> None:
     assert operation.response.spec["labels"] == {"a": "1"}
 
 
+def test_finished_operations_do_not_repeat_the_startup_script_in_the_state_file() -> None:
+    cloud = Cloud()
+    cloud.create(metadata={"startup-script": "#!" + "x" * 30_000})
+    cloud.wait(10)
+    for number in range(50):
+        cloud.state.patch(NAME, {"labels": {"a": str(number)}}, "v2", cloud.now)
+    assert cloud.node and cloud.node.spec["metadata"]
+    assert len(json.dumps(cloud.state.dump())) < 2 * 30_000 + 50 * 2_000
+
+
+def test_what_is_saved_at_every_change_is_what_is_true_then(cloud: Cloud) -> None:
+    def saved() -> list[tuple[str, bool]]:
+        data = json.loads(json.dumps(cloud.state.dump()))
+        again = CloudState.load(data)
+        assert json.loads(json.dumps(again.dump())) == data
+        return [(operation.verb, operation.done) for operation in again.operations.values()]
+
+    cloud.create()
+    assert saved() == [("create", False)]
+    cloud.wait(10)
+    assert saved() == [("create", True)]
+    cloud.verb("delete")
+    assert saved() == [("create", True), ("delete", False)]
+    cloud.wait(2)
+    assert saved() == [("create", True), ("delete", True)]
+
+
 def test_each_time_a_node_becomes_ready_it_has_to_boot(ready: Cloud) -> None:
     assert ready.node and ready.node.boot_pending
     ready.node.boot_pending = False
