@@ -7,6 +7,7 @@ knows nothing else: no ledger, no process, only labels, the name and the server'
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core import names
@@ -32,16 +33,28 @@ def first_lease_until(lease: Lease, sent_at: float, pace: Pace) -> float:
     return min(sent_at + pace.provision_s + pace.boot_s, lease.deadline)
 
 
-def labels(lease: Lease, now: float, pace: Pace) -> dict[str, str]:
-    """Every label of ours, as it should be at `now`."""
+def labels(
+    lease: Lease, now: float, pace: Pace, *, skew_s: float = 0.0, deadline: float | None = None
+) -> dict[str, str]:
+    """Every label of ours, as it should be at `now`.
+
+    Labels are read by the server's clock, a lease is written by this machine's: `skew_s` is how far the server's is ahead.
+    `deadline` is what the label already says, by the server's clock; a deadline never moves because a clock did.
+    """
+    deadline = lease.deadline + skew_s if deadline is None else deadline
     return names.labels(
         run=lease.id,
         owner=lease.owner,
         name=lease.handle,
-        lease_until=lease_until(lease, now, pace),
-        deadline=lease.deadline,
+        lease_until=min(lease_until(lease, now, pace) + skew_s, deadline),
+        deadline=deadline,
         mode=str(lease.mode),
     )
+
+
+def deadline_label(said: Mapping[str, str]) -> float | None:
+    """By the server's clock; None when there is none that can be read."""
+    return _seconds(said.get(DEADLINE))
 
 
 @dataclass(frozen=True, slots=True)

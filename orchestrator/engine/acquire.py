@@ -13,7 +13,8 @@ from orchestrator.core.absence import ours
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
-from orchestrator.engine.cloud_effects import Create, Get, GetOperation
+from orchestrator.engine.claim import clock_skew
+from orchestrator.engine.cloud_effects import Create, Get, GetOperation, ListSlices
 from orchestrator.engine.effects import Arm, Claim, Now, ReadLease, Record, Sleep, Tell
 from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, Preempted, UnexpectedReply, Vanished
 
@@ -23,11 +24,14 @@ PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is g
 async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
     await Claim(lease.id)
+    began = await Now()
+    listing = await retry.until(began + PATIENCE_S, ListSlices(lease.name.project, lease.name.zone))
+    skew_s = await clock_skew(listing, said=True)
     await Record(Intent(lease))
     watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Tell("lease", f"{lease.name.node} · {watch}")
     # The first claim travels in the create call itself: there is no moment at which a slice exists without one.
-    stamped = {**request.labels, **claims.labels(lease, await Now(), can.pace)}
+    stamped = {**request.labels, **claims.labels(lease, await Now(), can.pace, skew_s=skew_s)}
     await _create(lease, replace(request, labels=stamped), give_up_at=await Now() + PATIENCE_S)
     return await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
 
@@ -99,9 +103,9 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
         return
     if operation is None or not operation.done:
         return
-    if not lease.settled and lease.sends == 1 and name == lease.operation:
-        await Record(Settled(lease.id, await Now()))
     if operation.error is not None:
+        if not lease.settled and lease.sends == 1 and name == lease.operation:
+            await Record(Settled(lease.id, await Now()))
         raise operation.error
 
 

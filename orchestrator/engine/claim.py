@@ -6,41 +6,74 @@ slice is deleted too early by its local owner, never forgotten.
 
 from __future__ import annotations
 
-from orchestrator.core import armed, claims
+from orchestrator.core import absence, armed, claims
+from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
-from orchestrator.core.slices import Capabilities
-from orchestrator.engine.cloud_effects import Published, Relabel
+from orchestrator.core.slices import Capabilities, Listing, SliceView
+from orchestrator.engine.cloud_effects import ListSlices, Published, Relabel
 from orchestrator.engine.effects import Now, ReadLease, Record, Sleep, Tell
 from orchestrator.engine.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, NotArmed, Vanished, WrongState
 
 PATIENCE_S = 60.0  # for a cloud that does not answer, or that is busy with another change of the slice
+SKEW_WORTH_S = 5.0
+SKEW_TOLD_S = 60.0
 ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
 
 
 async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
     """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile."""
     try:
-        wanted = apply(await ReadLease(lease.id), event)
-        await _write(wanted, can, give_up_at=await Now() + PATIENCE_S)
+        before = await ReadLease(lease.id)
+        await _write(before, apply(before, event), can)
         await Record(event)
     except NotAllowed as error:
         raise Vanished(f"{lease.name.node} was given up meanwhile") from error
     return await ReadLease(lease.id)
 
 
-async def _write(lease: Lease, can: Capabilities, *, give_up_at: float) -> None:
+async def clock_skew(listing: Listing[SliceView], *, said: bool = False) -> float:
+    """How far the cloud's clock is ahead of this machine's. With `said`, a person hears of a clock that is wrong."""
+    if listing.server_now is None:
+        return 0.0
+    skew_s = listing.server_now - await Now()
+    if abs(skew_s) < SKEW_WORTH_S:
+        return 0.0  # a Date has whole seconds, and the answer took its time
+    if said and abs(skew_s) > SKEW_TOLD_S:
+        how = "behind" if skew_s > 0 else "ahead of"
+        await Tell("warning", f"this machine's clock is {format_duration(abs(skew_s))} {how} the cloud's, which counts")
+    return skew_s
+
+
+async def _write(before: Lease, wanted: Lease, can: Capabilities) -> None:
+    """The labels of `wanted` in place of those of `before`, asked for until they are accepted."""
+    give_up_at = await Now() + PATIENCE_S
     for pause_s in pauses(first_s=0.2, longest_s=5.0):
-        now = await Now()
         try:
-            await Relabel(lease.name, claims.labels(lease, now, can.pace))
+            await _write_once(before, wanted, can)
         except (CloudUnavailable, WrongState) as error:  # WrongState: another change of this slice is under way
             wait_s = (error.retry_after_s if isinstance(error, CloudUnavailable) else None) or pause_s
-            if now + wait_s > give_up_at:
+            if await Now() + wait_s > give_up_at:
                 raise
             await Sleep(wait_s)
         else:
             return
+
+
+async def _write_once(before: Lease, wanted: Lease, can: Capabilities) -> None:
+    name = wanted.name
+    listing = await ListSlices(name.project, name.zone)
+    found = next((row for row in listing.rows if absence.ours(row, wanted)), None)
+    if found is None:
+        if listing.complete:
+            raise Vanished(f"{name.node} does not exist (any more)")
+        raise CloudUnavailable(f"{name.node} is not listed, and {', '.join(listing.unreachable)} is unreachable")
+    deadline = claims.deadline_label(found.labels)
+    if deadline is not None:
+        deadline += wanted.deadline - before.deadline
+    skew_s = await clock_skew(listing)
+    said = claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
+    await Relabel(name, {**found.labels, **said})
 
 
 class Upkeep:
@@ -76,7 +109,7 @@ class Upkeep:
             ahead = claims.lease_until(lease, now, pace)
             if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
                 return  # somebody said `down`, which the program will see; or the deadline is all there is left
-            await Relabel(lease.name, claims.labels(lease, now, pace))
+            await _write_once(lease, lease, self._can)
             self._claimed_until = ahead
         except CloudError:
             self._not_before = now + min(30.0, pace.grace_s / 3)  # there is time: the label still holds
@@ -121,8 +154,9 @@ async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
 
 async def hand_over(lease: Lease, can: Capabilities) -> Lease:
     """Pass the claim to the job on the VM: when this returns, the switch there knows, and this process may leave."""
-    wanted = apply(await ReadLease(lease.id), Detached(lease.id, await Now()))
-    await _write(wanted, can, give_up_at=await Now() + PATIENCE_S)
+    before = await ReadLease(lease.id)
+    wanted = apply(before, Detached(lease.id, await Now()))
+    await _write(before, wanted, can)
     await Tell("detach", "waiting until the switch knows that the job has the claim", passing=True)
     give_up_at = await Now() + max(3 * can.pace.poll_s, PATIENCE_S)
     for pause_s in pauses(first_s=0.2, longest_s=can.pace.poll_s / 4):

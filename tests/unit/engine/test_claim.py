@@ -41,6 +41,28 @@ def test_the_create_call_carries_the_first_claim_as_of_the_moment_it_leaves(worl
     assert int(labels(world)["tpujob-lease"]) == int(begun + CAN.pace.provision_s + CAN.pace.boot_s)
 
 
+@pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
+def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: VirtualWorld, ahead_s: float) -> None:
+    world.cloud.clock_ahead_s = ahead_s
+    tenure = ready(world)
+    first = world.ledger.lease(tenure.lease.id)
+    assert first.sent_at is not None
+    assert int(labels(world)["tpujob-lease"]) == int(first.sent_at + ahead_s + CAN.pace.provision_s + CAN.pace.boot_s)
+    assert int(labels(world)["tpujob-deadline"]) == int(first.deadline + ahead_s)
+    assert any("clock is 1 d" in line for line in world.told)
+    lease = world.drive(keep(tenure, world.time + 3600, CAN))
+    assert abs(int(labels(world)["tpujob-lease"]) - (lease.ends_at + ahead_s)) <= 1
+
+
+def test_a_deadline_does_not_move_because_our_clock_was_put_right(world: VirtualWorld) -> None:
+    world.cloud.clock_ahead_s = 86400.0
+    tenure = ready(world)
+    before = labels(world)["tpujob-deadline"]
+    world.cloud.clock_ahead_s = 0.0
+    world.drive(keep(tenure, world.time + 3600, CAN))
+    assert labels(world)["tpujob-deadline"] == before
+
+
 def test_an_attached_run_renews_its_claim_before_it_ends_and_not_more_often_than_needed(world: VirtualWorld) -> None:
     world.fleet.phase_s = 5400.0
     outcome = world.drive(run_job(job(world), CAN))

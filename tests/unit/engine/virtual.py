@@ -67,6 +67,7 @@ class VirtualCloud:
         self.full_zones: set[str] = set()
         self.calls: list[tuple[str, str]] = []
         self.armed = True
+        self.clock_ahead_s = 0.0
         # faults
         self.lose_create_reply = 0
         self.late_until = float("inf")
@@ -102,7 +103,7 @@ class VirtualCloud:
     def list(self, project: str, zone: str) -> Listing[SliceView]:
         self._settle()
         rows = tuple(self._view(node) for node in self.nodes.values() if node.request.name.zone == zone)
-        return Listing(rows, self.unreachable)
+        return Listing(rows, self.unreachable, self.world.time + self.clock_ahead_s)
 
     def delete(self, name: SliceName) -> Operation | None:
         self._call("delete", name)
@@ -318,7 +319,7 @@ class VirtualWorld:
     """Time, cloud, ledger, owners, workers; `drive` answers a program's effects and counts them."""
 
     def __init__(self, directory: Path) -> None:
-        self.time = 1_000_000.0
+        self.time = 1_800_000_000.0
         self.cloud = VirtualCloud(self)
         self.ledger = Ledger(directory / "ledger.sqlite3")
         self.ledger._db.execute("pragma synchronous=off")  # a crash here is of the program, never of the machine
@@ -390,7 +391,7 @@ class VirtualWorld:
 
 
 def lease_and_request(
-    n: int = 0, *, zone: str = ZONE, now: float = 1_000_000.0, purpose: Purpose = Purpose.RUN
+    n: int = 0, *, zone: str = ZONE, now: float = 1_800_000_000.0, purpose: Purpose = Purpose.RUN
 ) -> tuple[Lease, SliceRequest]:
     identity = f"{n:010d}"
     name = SliceName("p", zone, f"tpujob-owner0-{identity}")
