@@ -19,6 +19,7 @@ from orchestrator.cli import (
     attach,
     cancel,
     down,
+    drill,
     emulator,
     extend,
     listing,
@@ -62,6 +63,7 @@ app.command("start")(start.start)
 app.command("down")(down.down)
 app.command("ssh")(ssh.ssh)
 app.command("sweep")(sweep.sweep)
+app.command("drill")(drill.drill)
 app.add_typer(emulator.app, name="emulator")
 
 

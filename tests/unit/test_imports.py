@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "remote": {"remote"} | CORE,
     "engine": ENGINE,
     "report": REPORT,
-    "cli": {"cli", "settings", "emulator.control"} | REPORT,
+    "drill": {"drill", "emulator.control"} | CORE,
+    "cli": {"cli", "drill", "settings", "emulator.control"} | REPORT,
     "emulator": {"emulator", "catalog"},
     "vm": {"vm"},
 }
@@ -149,6 +150,8 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
         ("cli", "orchestrator.emulator.daemon", False),
         ("cli", "orchestrator.report.words", True),
         ("report", "orchestrator.emulator.control", False),
+        ("drill", "orchestrator.emulator.control", True),
+        ("drill", "orchestrator.engine.release", False),
         ("core", "json", True),
     ],
 )

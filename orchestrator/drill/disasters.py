@@ -1,0 +1,145 @@
+"""The ten disasters, as data and a few lines each: what happens to whom, and which promise it is held to.
+
+A script brings the disaster about on a `Stage`; from the moment it lets the claim end, time counts. What comes after that
+is up to tpujob. `rehearse` runs the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.core import pace as paces
+from orchestrator.drill import promise
+from orchestrator.drill.promise import Bound, Promise, World
+from orchestrator.drill.stage import Stage
+
+SPEED = 100.0
+OUTAGE_S = 14.0  # longer than the time to live: the switch is decided before the API is back
+EMULATORS_OWN_S = 1.0  # what a deletion takes it beyond `delete_s`: it ends the processes of the VM, and erases it
+
+
+@dataclass(frozen=True, slots=True)
+class Disaster:
+    number: int
+    name: str
+    broken: str  # what was killed or broken, for people
+    script: Callable[[Stage], None]
+    promise: Promise
+    cli_code: int | None = None  # how the CLI must end; None where it is killed
+    speed: float = SPEED  # how much faster than on Google Cloud claims are judged
+    faults: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the emulator, beside the times below
+    provision_s: float = 0.5
+    delete_s: float = 0.5
+    outage_s: float = 0.0
+    failed_deletes: int = 0
+    swept: bool = False  # does `tpujob sweep` come by, now and then?
+
+    @property
+    def world(self) -> World:
+        return World(
+            pace=paces.emulated(self.speed),
+            deletion_s=self.delete_s + EMULATORS_OWN_S,
+            outage_s=self.outage_s,
+            failed_deletes=self.failed_deletes,
+            provision_s=self.provision_s,
+            sweep_every_s=promise.SWEEP_EVERY_S / self.speed,
+        )
+
+    @property
+    def bound(self) -> Bound:
+        return self.promise(self.world)
+
+
+def ctrl_c(stage: Stage) -> None:
+    stage.run_until_the_job_runs()
+    stage.press_ctrl_c()
+
+
+def killed_while_creating(stage: Stage) -> None:
+    stage.start_run()
+    stage.until_creating()
+    stage.kill_cli()
+
+
+def killed_while_running(stage: Stage) -> None:
+    stage.run_until_the_job_runs()
+    stage.kill_cli()
+
+
+def power_cut(stage: Stage) -> None:
+    stage.run_until_the_job_runs()
+    stage.until_armed()
+    stage.kill_everything_local()
+
+
+def power_cut_and_outage(stage: Stage) -> None:
+    stage.run_until_the_job_runs()
+    stage.until_armed()
+    stage.fault(kind="drop", when={"until_s": OUTAGE_S})
+    stage.kill_everything_local()
+
+
+def job_ends(stage: Stage) -> None:
+    stage.run_until_the_job_runs()
+    stage.let_the_job_end()
+
+
+def detached_and_alone(stage: Stage) -> None:
+    stage.submit()
+    stage.kill_everything_local()
+    stage.let_the_job_end()
+
+
+def power_cut_and_no_permission(stage: Stage) -> None:
+    stage.run_until_the_job_runs()
+    stage.kill_everything_local()
+
+
+DISASTERS = (
+    Disaster(
+        1, "Ctrl-C", "Ctrl-C in the middle of a job",
+        ctrl_c, promise.owner, cli_code=130,
+    ),
+    Disaster(
+        2, "killed while creating", "kill -9 of the CLI while the slice is CREATING",
+        killed_while_creating, promise.guardian, provision_s=3.0,
+    ),
+    Disaster(
+        3, "killed while running", "kill -9 of the CLI while the job runs",
+        killed_while_running, promise.guardian,
+    ),
+    Disaster(
+        4, "power cut", "kill -9 of everything local while the job runs",
+        power_cut, promise.switch,
+    ),
+    Disaster(
+        5, "power cut and outage", f"kill -9 of everything local as the API goes down for {OUTAGE_S:.0f} s",
+        power_cut_and_outage, promise.switch, outage_s=OUTAGE_S,
+    ),
+    Disaster(
+        6, "lost reply", "the reply to the create call is lost",
+        job_ends, promise.owner, cli_code=0,
+        faults=({"kind": "lost_reply", "operation": "nodes.create", "when": {"first": 1}},),
+    ),
+    Disaster(
+        7, "failing deletes", "the delete is accepted and its operation fails, twice",
+        job_ends, promise.owner, cli_code=0, failed_deletes=2,
+        faults=({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 0.5, "when": {"first": 2}},),
+    ),
+    Disaster(
+        8, "dropped delete", "kill -9 of the CLI while the slice is CREATING, and the cloud drops the delete",
+        killed_while_creating, promise.guardian_of_a_create, provision_s=6.0,
+        faults=({"kind": "delete_dropped", "when": {"first": 1}},),
+    ),
+    Disaster(
+        9, "nobody comes", "a detached job ends, and nobody is there",
+        detached_and_alone, promise.switch_of_a_detached_run,
+    ),
+    Disaster(
+        10, "nobody may", "kill -9 of everything local, and the VM may not delete",
+        power_cut_and_no_permission, promise.sweeper, speed=300.0, settings={"vm_may": ["get"]}, swept=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""`tpujob drill` as anybody would start it, a promise that is broken, and a drill that is stopped half-way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.drill import promise, rehearse
+from orchestrator.drill.disasters import DISASTERS, power_cut_and_no_permission
+from tests.cli_fixture import wait_for
+
+FINISHERS = {
+    **{1: "CLI", 2: "guardian", 3: "guardian", 4: "switch", 5: "switch"},
+    **{6: "CLI", 7: "CLI", 8: "guardian", 9: "switch", 10: "sweep"},
+}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    def started(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli", "drill", *words],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return started
+
+
+def drilled(directory: Path) -> list[str]:
+    """Every process that has to do with a drill in this directory."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), process.cwd(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if any(word.startswith(f"{directory}/tpujob-drill-") for word in words):
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
+def test_ten_disasters_are_within_their_bounds_and_leave_nothing(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start("--json")
+    out, err = process.communicate(timeout=180)
+    findings = json.loads(out)
+    assert [(each["number"], each["problem"]) for each in findings] == [(number, None) for number in range(1, 11)], err
+    assert {each["number"]: each["finished_by"] for each in findings} == FINISHERS
+    assert all(0 <= each["unclaimed_s"] <= each["bound_s"] for each in findings)
+    assert process.returncode == 0
+    assert "EMULATED" in err and "nothing left behind" in err
+    assert list(tmp_path.iterdir()) == [] and drilled(tmp_path) == []
+
+
+def test_a_promise_that_is_not_kept_is_called_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rehearse, "LATE_S", 0.5)
+    monkeypatch.setattr(rehearse, "AFTER_S", 0.5)
+    # Nobody comes to sweep, and the VM may not delete: what the guardian would have done in time stays undone.
+    alone = replace(DISASTERS[9], promise=promise.guardian, script=power_cut_and_no_permission, swept=False)
+    finding = rehearse.play(alone, tmp_path / "alone", threading.Event())
+    assert finding.problem is not None and finding.finished_by == "nobody"
+    assert "billed for longer than promised" in finding.problem and "left behind: a node" in finding.problem
+    assert finding.unclaimed_s is not None and finding.unclaimed_s > alone.bound.seconds
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_that_never_strikes_is_no_rehearsal(tmp_path: Path) -> None:
+    spared = replace(DISASTERS[0], faults=({"kind": "operation_gone", "when": {"calls": "1000-"}},))
+    finding = rehearse.play(spared, tmp_path / "spared", threading.Event())
+    assert finding.problem == "the fault operation_gone never struck"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_drill_that_is_stopped_takes_everything_down(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start("--only", "4", "--only", "10")
+    wait_for(lambda: len(list(tmp_path.glob("tpujob-drill-*/*/begun"))) == 2, 40)
+    assert drilled(tmp_path)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 128 + number and "stopping" in err
+    assert drilled(tmp_path) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_number_that_no_disaster_has_is_refused(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("--only", "11")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 64 and "from 1 to 10" in err
