@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.emulator import control
@@ -48,7 +50,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_hear_signals,  # noqa: PLW1509 - it only resets two signals
+            preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals
         )
 
     def job(self, text: str, name: str = "job.yaml") -> str:
@@ -73,6 +75,23 @@ class Cli:
         """How many nodes there ever were."""
         return len(self.admin("GET", "billing")["nodes"])
 
+    def bills(self) -> list[dict[str, Any]]:
+        return list(self.admin("GET", "billing")["nodes"])
+
+    def requests(self, operation: str | None = None, caller: str | None = None) -> list[dict[str, Any]]:
+        """The calls to the API so far, as the emulator logged them."""
+        rows = self.admin("GET", "requests")["requests"]
+        return [row for row in rows if operation in (None, row["operation"]) and caller in (None, row["caller"])]
+
+    def fault(self, kind: str, operation: str | None = None, **said: Any) -> str:
+        """Add one; its id."""
+        body = {"kind": kind, **said} | ({"operation": operation} if operation else {})
+        return str(self.admin("POST", "faults", body)["faults"][0]["id"])
+
+    def local(self) -> list[psutil.Process]:
+        """Every process of tpujob on "this machine": commands, guardians, recoveries, but nothing of the cloud."""
+        return [process for process in psutil.process_iter() if _is_local(process, self.env["TPUJOB_STATE_DIR"])]
+
     def only_run(self) -> dict[str, Any]:
         (run,) = json.loads(self("list", "--json").stdout)
         return json.loads(self("show", run["run"], "--json").stdout)
@@ -86,7 +105,28 @@ class Cli:
         raise AssertionError(f"{what!r} never came: {process.stderr.read() if process.stderr else ''}")
 
 
-def _hear_signals() -> None:
+def kill_all(processes: list[psutil.Process]) -> None:
+    """SIGKILL for all of them at one moment: none gets the time to notice that another one is gone."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+def _is_local(process: psutil.Process, state_dir: str) -> bool:
+    try:
+        environ, words = process.environ(), process.cmdline()
+    except (psutil.Error, OSError):
+        return False
+    here = environ.get("TPUJOB_STATE_DIR") == state_dir and "TPUJOB_EMULATED_NODE" not in environ
+    return here and "orchestrator.emulator" not in words
+
+
+def is_deaf() -> bool:
+    return any(signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGHUP, signal.SIGINT))
+
+
+def hear_signals() -> None:
     """Tests may run under nohup or in the background, where SIGHUP and SIGINT are ignored, and children inherit that."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)

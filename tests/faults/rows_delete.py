@@ -1,0 +1,181 @@
+"""Rows 19-27, 36, 37: deletes that get lost, fail or hang, and answers that prove nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.faults.row import row
+from tests.faults.world import Command, World
+
+IMPATIENT = {"orchestrator.engine.tenure:RELEASE_S": 3.0}  # instead of ten minutes
+
+
+@row("19a", "the reply to the delete call is lost")
+def lost_reply(w: World) -> None:
+    _first_delete(w, "lost_reply")
+
+
+@row("19b", "the delete call is answered with 503")
+def unavailable(w: World) -> None:
+    _first_delete(w, "status", status=503)
+
+
+@row("19c", "the delete call gets no answer for 3 s")
+def silence(w: World) -> None:
+    _first_delete(w, "hang", seconds=3)
+
+
+def _first_delete(w: World, kind: str, **parameters: Any) -> None:
+    w.fault(kind, "nodes.delete", caller="client", when={"first": 1}, **parameters)
+    _ends_well(w, "C0")
+
+
+def _ends_well(w: World, what: str, **bound: Any) -> None:
+    done = w.do("run", w.hello)
+    assert done.code() == 0, done.err
+    w.keeps(what, w.job_ended_at, w.promise.own(**bound))
+    assert w.states() == {"gone"}
+
+
+@row("20", "the delete is accepted, and its operation fails three times", delete_s=0.5)
+def operation_fails(w: World) -> None:
+    w.fault("operation_fails", "nodes.delete", seconds=0.5, when={"first": 3})
+    _ends_well(w, "C0, 3 deletes fail", failed=3)
+
+
+@row("21", "the slice is stuck in DELETING for an hour")
+def stuck(w: World) -> None:
+    """C11: it cannot be bounded, so it is said, with what to do."""
+    run = _unproven(w, "stuck", "nodes.delete")
+    assert "DELETING" in run.err and w.alive()
+
+
+@row("22", "the delete is refused while the slice is CREATING", provision_s=3)
+def refused(w: World) -> None:
+    w.fault("refuse_delete")
+    command = w.begin("run", w.hello)
+    w.until_alive("CREATING")
+    pressed_at = command.press()
+    assert command.code() == 130, command.err
+    w.keeps("C0, ready in 3 s", pressed_at, w.promise.own(ready_in_s=3))
+    assert w.states() == {"gone"}
+
+
+@row("23a", "the API forgets operations")
+def forgotten_operations(w: World) -> None:
+    w.fault("operation_gone")
+    _ends_well(w, "C0")
+
+
+@row("23b", "the delete's operation is done, and nothing happened")
+def idle_operation(w: World) -> None:
+    w.fault("operation_forgets", "nodes.delete", when={"first": 2})
+    _ends_well(w, "C0, 2 deletes fail", failed=2)
+
+
+@row("24", "the list leaves out the zone as unreachable")
+def unreachable(w: World) -> None:
+    assert "unreachable" in _unproven(w, "unreachable", "nodes.list").err
+    _believed_later(w)
+
+
+@row("25a", "the second page of the list is a 500")
+def page_error(w: World) -> None:
+    assert "list failed" in _unproven(w, "page_error", "nodes.list").err
+    _believed_later(w)
+
+
+@row("25b", "the list names the same next page for ever")
+def page_loop(w: World) -> None:
+    assert "circles" in _unproven(w, "page_loop", "nodes.list").err
+    _believed_later(w)
+
+
+@row("26", "a 403 where the slice was")
+def forbidden(w: World) -> None:
+    assert "get failed" in _unproven(w, "status", "nodes.get", caller="client", status=403).err
+    _believed_later(w)
+
+
+def _unproven(w: World, kind: str, operation: str, **parameters: Any) -> Command:
+    """A run whose slice cannot be proven gone, whatever is true: said loudly, exit 75, and never GONE."""
+    run = w.begin("run", w.lasting(1), bend=IMPATIENT)
+    run.until("started")
+    w.fault(kind, operation, **parameters)
+    assert run.code() == 75, run.err
+    (lease,) = w.leases()
+    assert "NOT VERIFIED GONE" in run.err and lease["node"] in run.err
+    assert lease["state"] == "down"
+    return run
+
+
+def _believed_later(w: World) -> None:
+    """The slice had gone long before; once the API says so, it is believed: the guardian keeps asking."""
+    w.keeps("C0", w.job_ended_at, w.promise.own())
+    w.admin("DELETE", "faults")
+    w.until_alone()
+    assert w.states() == {"gone"}
+    assert w.do("status").code() == 0
+
+
+@row("27", "the access token expires in the middle of a run")
+def expired(w: World) -> None:
+    """Emulated tokens last; so the very clients get one here that Google's login would give, and the API refuses."""
+    from google.auth.credentials import Credentials
+
+    from orchestrator.cloud.light import LightApi
+    from orchestrator.cloud.tpu_api import TpuApi
+    from orchestrator.core.slices import SliceName
+    from orchestrator.emulator import control
+
+    assert w.do("up", "alice", "--zone", "us-central1-a").code() == 0
+    endpoint = control.ensure_running(w.emulator_directory)
+    (lease,) = w.leases()
+    name = SliceName(lease["project"], lease["zone"], lease["node"])
+
+    class Login(Credentials):  # type: ignore[misc,no-untyped-call]
+        def refresh(self, request: object) -> None:
+            self.token = endpoint.token
+
+    class Bearer:
+        renewable, said = True, "expired"
+
+        def token(self) -> str:
+            return self.said
+
+        def renew(self) -> None:
+            self.said = endpoint.token
+
+    login = Login()
+    login.token = "expired"
+    for api in (TpuApi(endpoint.url, login, emulated=False), LightApi(endpoint.url, Bearer(), emulated=False)):
+        before = len(w.requests("nodes.get")), len([call for call in w.requests() if call["status"] == 401])
+        assert api.get(name) is not None
+        assert len([call for call in w.requests() if call["status"] == 401]) == before[1] + 1
+    assert w.do("down", "alice").code() == 0
+    assert w.states() == {"gone"}
+
+
+@row("36", "the API is out while the slice is torn down")
+def outage(w: World) -> None:
+    _out(w, "drop", 8.0)
+
+
+@row("37", "a storm of 429 with Retry-After while the slice is torn down")
+def too_many_requests(w: World) -> None:
+    """The end of the storm may be noticed as late as Retry-After says, and until then it is obeyed."""
+    _out(w, "status", 8.0, status=429, retry_after_s=2)
+    refused = [call for call in w.requests(caller="client") if call["status"] == 429]
+    assert len(refused) <= 3 * (8 / 2 + 1), f"{len(refused)} calls in 8 s, and each was told to wait for 2 s"
+
+
+def _out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
+    command = w.begin("run", w.lasting(300))
+    command.until("started")
+    w.fault(kind, "*", caller="client", when={"until_s": seconds}, **parameters)
+    pressed_at = time.time()
+    command.press()
+    assert command.code() == 130, command.err
+    w.keeps(f"C5, out for {seconds:.0f} s", pressed_at, w.promise.outage(seconds))
+    assert w.states() == {"gone"}

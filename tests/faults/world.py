@@ -1,0 +1,260 @@
+"""One world of the fault matrix: a person's machine, a cloud of its own, and the cloud's meter and request log as oracles.
+
+A row starts real commands, breaks something, waits for conditions, and states what the promise says. `finish` then checks
+what has to be true in every world: nothing bills any more, GONE was never said too early, nothing existed unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from orchestrator.emulator import control
+from tests.cli_fixture import Cli, hear_signals, is_deaf, kill_all, sandbox
+from tests.faults.bounds import Promise
+
+SPEED = 100.0  # ttl 9 s
+PATIENCE_S = 60.0
+LOOK_S = 0.05
+OWN_DELETE_S = 2.0  # D is the emulator's `delete_s` and this: ending the processes of the VMs, on a busy machine
+BENT = Path(__file__).parent / "bent"
+
+
+@dataclass
+class Command:
+    """A tpujob process; what it says goes to files, so that nobody has to listen."""
+
+    process: subprocess.Popen[bytes]
+    path: Path
+
+    @property
+    def out(self) -> str:
+        return self.path.with_suffix(".out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self.path.with_suffix(".err").read_text(errors="replace")
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def code(self, timeout_s: float = PATIENCE_S) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {timeout_s:.0f} s: {self.out}\n{self.err}") from None
+
+    def until(self, text: str, timeout_s: float = PATIENCE_S) -> None:
+        """It has printed this."""
+        wait_until(lambda: text in self.out or self.ended, timeout_s, text)
+        assert text in self.out, f"{text!r} never came: {self.out}\n{self.err}"
+
+    def press(self, number: int = signal.SIGINT) -> float:
+        """Signal it; when that was."""
+        at = time.time()
+        self.process.send_signal(number)
+        return at
+
+
+@dataclass
+class World(Cli):
+    speed: float = SPEED
+    delete_s: float = 0.0
+    measured: list[tuple[str, float, float]] = field(default_factory=list)  # what, seconds, bound
+    commands: list[Command] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, directory: Path, *, speed: float = SPEED, delete_s: float = 0.0, **settings: Any) -> World:
+        directory.mkdir(parents=True)
+        env = sandbox(directory) | {"TPUJOB_EMULATED_SPEED": f"{speed:g}", "TPUJOB_GUARDIAN": "on"}
+        world = cls(directory, env, speed, delete_s)
+        world.settings(**{"provision_s": 0, "start_s": 0, "stop_s": 0, "delete_s": delete_s, **settings})
+        return world
+
+    @property
+    def promise(self) -> Promise:
+        return Promise(self.speed, self.delete_s + OWN_DELETE_S)
+
+    # -- commands --
+
+    def begin(
+        self, *words: str, bend: dict[str, Any] | None = None, env: dict[str, str] | None = None, **popen: Any
+    ) -> Command:
+        """Start a command. `bend` replaces values inside it, by `module:NAME`."""
+        path = self.directory / f"command{len(self.commands)}"
+        entry = ["-m", "orchestrator.cli"] if bend is None else [str(BENT / "command.py"), json.dumps(bend)]
+        with path.with_suffix(".out").open("wb") as out, path.with_suffix(".err").open("wb") as err:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            streams |= {"preexec_fn": hear_signals} if is_deaf() else {}
+            process = subprocess.Popen(
+                [sys.executable, *entry, *words],
+                cwd=self.directory,
+                env={**os.environ, **self.env, **(env or {})},
+                **{**streams, **popen},
+            )
+        self.commands.append(Command(process, path))
+        return self.commands[-1]
+
+    def do(self, *words: str, **options: Any) -> Command:
+        """Run a command to its end."""
+        command = self.begin(*words, **options)
+        command.code()
+        return command
+
+    def crash(self, point: str, *words: str, **options: Any) -> float:
+        """Run a command up to a crash point, where it dies of SIGKILL; when that was."""
+        command = self.begin(*words, env={"TPUJOB_CRASH_AT": point}, **options)
+        code = command.code()
+        assert code == -signal.SIGKILL, f"{point} was never reached ({code}): {command.err}"
+        return time.time()
+
+    def pause(self, point: str, *words: str, **options: Any) -> Command:
+        """Run a command up to a crash point, where it stands still, so that more than it can be killed there."""
+        command = self.begin(*words, env={"TPUJOB_CRASH_AT": f"{point}:STOP"}, **options)
+        wait_until(lambda: is_stopped(command.process.pid) or command.ended, what=f"{point} of {words}")
+        assert not command.ended, f"{point} was never reached ({command.process.returncode}): {command.err}"
+        return command
+
+    def power_cut(self) -> float:
+        """SIGKILL for everything of tpujob on this machine; when that was."""
+        at = time.time()
+        kill_all(self.local())
+        return at
+
+    def machine_dies_at(self, point: str, *words: str) -> float:
+        self.pause(point, *words)
+        return self.power_cut()
+
+    def elsewhere(self) -> dict[str, str]:
+        """The environment of another machine with the same access to the cloud, and nothing else in common."""
+        endpoint = control.ensure_running(self.emulator_directory)
+        other = self.directory / f"elsewhere{len(self.commands)}"
+        other.mkdir()
+        return sandbox(other) | {
+            "TPUJOB_ENDPOINT": endpoint.url,
+            "TPUJOB_TOKEN_FILE": str(self.emulator_directory / "token"),
+            "TPUJOB_EMULATED_SPEED": f"{self.speed:g}",
+            "USER": "somebody-else",
+            "LOGNAME": "somebody-else",
+        }
+
+    # -- jobs --
+
+    @property
+    def hello(self) -> str:
+        return self.lasting(0)
+
+    def lasting(self, seconds: float, *, accelerator: str = "v5litepod-8", zone: str = "us-central1-a") -> str:
+        """A job file: says `started`, works for so long, leaves one artifact, and notes when it ended."""
+        return self.job(
+            f"name: work\ntpu: {{accelerator: {accelerator}, zone: {zone}}}\ncommand: |\n"
+            f'  echo started\n  sleep {seconds}\n  echo result > "$TPUJOB_ARTIFACTS/result.txt"\n'
+            f"  date +%s.%N > {self.directory}/ended.$TPUJOB_WORKER\n"
+        )
+
+    @property
+    def job_ended_at(self) -> float:
+        return float((self.directory / "ended.0").read_text())
+
+    # -- what is --
+
+    def first_delete(self) -> float:
+        """When the first delete of a client arrived at the API."""
+        return float(self.requests("nodes.delete", "client")[0]["at"])
+
+    def leases(self) -> list[dict[str, Any]]:
+        path = self.directory / "state" / "ledger.sqlite3"
+        if not path.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute("select * from lease order by created_at")]
+
+    def states(self) -> set[str]:
+        """Of the leases that anything was sent for. (Candidates that were never asked for are not in the ledger.)"""
+        return {str(row["state"]) for row in self.leases()}
+
+    def until_absent(self, timeout_s: float = PATIENCE_S) -> None:
+        wait_until(lambda: self.lived() > 0 and not self.alive(), timeout_s, "the slice is gone")
+
+    def until_alive(self, state: str | None = None) -> str:
+        """A node bills (in this state); its id."""
+
+        def there() -> bool:
+            return any(state in (None, node["state"]) for node in self.admin("GET", "status")["nodes"])
+
+        wait_until(there, what=f"a slice in {state}")
+        return str(self.admin("GET", "status")["nodes"][0]["name"]).rpartition("/")[2]
+
+    def until_alone(self, timeout_s: float = PATIENCE_S) -> None:
+        """No process of tpujob is left on this machine: whatever had something to finish has finished it."""
+        wait_until(lambda: not self.local(), timeout_s, "no local process is left")
+
+    def until_armed(self) -> None:
+        """Every worker's switch says that it could delete the slice."""
+
+        def armed() -> bool:
+            nodes = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
+            said = [host["attributes"].get("tpujob/switch", "{}") for node in nodes for host in node["hosts"]]
+            return bool(said) and all(json.loads(text).get("armed") for text in said)
+
+        wait_until(armed, what="the switches are armed")
+
+    # -- the oracle --
+
+    def unclaimed_s(self, since: float) -> float:
+        """How long anything billed after the claim had ended."""
+        now = time.time()
+        return sum(max(0.0, (bill["until"] or now) - max(since, bill["since"])) for bill in self.bills())
+
+    def keeps(self, what: str, since: float, bound_s: float) -> None:
+        """The promise: unclaimed since then no longer than that."""
+        seconds = self.unclaimed_s(since)
+        self.measured.append((what, seconds, bound_s))
+        assert not self.alive(), f"{what}: still billing after {seconds:.1f} s"
+        assert seconds <= bound_s, f"{what}: {seconds:.1f} s unclaimed, promised were {bound_s:.1f} s"
+
+    def check_history(self, *, gone_is_true: bool = True, at_most: int = 1) -> None:
+        """What has to hold in every world, whatever went wrong in it."""
+        bills = self.bills()
+        known = {row["node"]: row for row in self.leases()}
+        for bill in bills if known else ():
+            lease = known.get(bill["name"].rpartition("/")[2])
+            assert lease is not None, f"{bill['name']} existed, and the ledger does not know it"
+            if gone_is_true and lease["state"] == "gone":
+                assert bill["until"] is not None and bill["until"] <= lease["gone_at"], f"gone too early: {lease}"
+        for bill in bills:
+            beside = [other for other in bills if other["since"] <= bill["since"] < (other["until"] or 1e18)]
+            assert len(beside) <= at_most, f"{len(beside)} slices billed at once: {beside}"
+
+    def close(self) -> None:
+        kill_all(self.local())
+        for command in self.commands:
+            command.process.wait()
+        control.stop(self.emulator_directory)
+
+
+def is_stopped(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S, what: str = "it") -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(LOOK_S)
