@@ -22,6 +22,7 @@ from orchestrator.cli import (
     drill,
     emulator,
     extend,
+    install_sweeper,
     listing,
     logs,
     plan,
@@ -63,6 +64,7 @@ app.command("start")(start.start)
 app.command("down")(down.down)
 app.command("ssh")(ssh.ssh)
 app.command("sweep")(sweep.sweep)
+app.command("install-sweeper")(install_sweeper.install_sweeper)
 app.command("drill")(drill.drill)
 app.add_typer(emulator.app, name="emulator")
 
