@@ -52,6 +52,8 @@ class Driver:
             if directory.name not in known:
                 await asyncio.to_thread(processes.end_all, directory.name, directory)
                 shutil.rmtree(directory, ignore_errors=True)
+        for uid in known:
+            await asyncio.to_thread(self.trouble.thaw, uid, self.vms / uid)
         self._start_tasks()
         await asyncio.gather(*self._tasks.values())
         self.changed()

@@ -1,6 +1,6 @@
 """Single workers in trouble: an SSH door that is shut, or silent, or a whole machine that hangs.
 
-The admin path asks, the driver heals before it switches hosts off. In memory: after a restart of the daemon all are well.
+The admin path asks, the driver heals before it switches hosts off. After a restart of the daemon all are well.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.emulator.ssh_server import SshServer
 
 WELL, REFUSING, SILENT, FROZEN = "well", "refusing", "silent", "frozen"
+MARK = "frozen"  # a file in the directory of a frozen worker
 CONDITIONS = {
     WELL: "as it should be",
     REFUSING: "nobody listens at its SSH port, and open connections are cut; its processes live",
@@ -48,7 +50,17 @@ class Trouble:
             await self._silence(worker, port)
             for connection in ssh.connections:
                 _transport_of(connection).pause_reading()
+            (worker.directory / MARK).touch()
             await asyncio.to_thread(_signal_all, worker, signal.SIGSTOP)
+
+    @staticmethod
+    def thaw(uid: str, directory: Path) -> None:
+        """After a restart: processes that the last daemon froze, and could not thaw any more, go on."""
+        for mark in directory.glob(f"*/{MARK}"):
+            mark.unlink()
+            for process in processes.find(uid, directory):
+                with contextlib.suppress(psutil.Error):
+                    process.resume()
 
     async def forget(self, uid: str) -> None:
         """The hosts of this node go: none of our ports may stay open."""
@@ -59,7 +71,9 @@ class Trouble:
         silence = self._silent.pop((worker.node.uid, worker.index), None)
         if silence is not None:
             await silence.end()
-        await asyncio.to_thread(_signal_all, worker, signal.SIGCONT)
+        if (mark := worker.directory / MARK).exists():
+            await asyncio.to_thread(_signal_all, worker, signal.SIGCONT)
+            mark.unlink()
         for connection in ssh.connections:
             _transport_of(connection).resume_reading()
         if not ssh.ports:

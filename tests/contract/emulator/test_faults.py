@@ -440,6 +440,22 @@ def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_late
     ticking.stdout.close()
 
 
+def test_what_a_killed_daemon_froze_goes_on_after_a_restart(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
+    client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True)
+    name = request().name
+    wanted = SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})
+    finish(client, client.create(wanted))
+    [machine] = machines(client_for(emulator), f"projects/emulated/locations/{ZONE}/nodes/{name.node}", login_key)
+    pid = int(machine.says("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
+    emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    psutil.Process(emulator.endpoint.pid).kill()
+    until(lambda: control.running(emulator.state_dir), lambda found: found is None)
+    emulator.restarted()
+    assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
+    assert machine.says("echo here") == "here"
+
+
 def ports_of(emulator: Emulator, name: SliceName) -> list[int]:
     [row] = [row for row in emulator.processes() if row["name"].endswith(f"{name.zone}/nodes/{name.node}")]
     ports: list[int] = row["ports"]
