@@ -23,6 +23,7 @@ class Evidence:
     view: SliceView | CloudError | None
     listing: Listing[SliceView] | CloudError | None = None  # None: not asked, because the slice is still there
     creates: tuple[Operation, ...] | CloudError = ()  # every create operation on this name that the API knows
+    seen: bool = False  # did the API show the slice, or take a delete of it, earlier in this teardown?
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,27 @@ class Verdict:
     quiet_until: float | None = None  # nothing visible, but a late create could still land until then
 
 
-def settled(lease: Lease, creates: tuple[Operation, ...] | CloudError, now: float, can: Capabilities) -> float | None:
+def settled(
+    lease: Lease,
+    creates: tuple[Operation, ...] | CloudError,
+    now: float,
+    can: Capabilities,
+    *,
+    seen: bool = False,
+) -> float | None:
     """None when no create of this lease can bring a slice to life any more, else the time at which that is certain.
 
-    Any of these suffices: no create left that could have an effect; as many terminal create operations as creates left;
-    longer ago than the visibility bound, a complete list of operations in which none is under way; or longer ago than any
-    create takes to settle. A create that was sent again after a lost reply counts twice: both may land, one after the other.
+    Any of these suffices: no create left that could have an effect; as many terminal create operations as creates left, if
+    they failed or the slice was seen (one that succeeded a moment ago may not be visible yet); longer ago than the
+    visibility bound, a complete list of operations in which none is under way; or longer ago than any create takes to
+    settle. A create that was sent again after a lost reply counts twice: both may land, one after the other.
     """
     if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
     bound = can.settles_within_s
     if not isinstance(creates, CloudError) and all(operation.done for operation in creates):
-        if len(creates) >= lease.sends:
+        known = seen or lease.ready_at is not None or all(operation.error is not None for operation in creates)
+        if len(creates) >= lease.sends and known:
             return None
         bound = can.visible_within_s
     certain_at = lease.sent_at + bound
@@ -75,7 +85,7 @@ def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Ve
         case None:
             if evidence.view is None:
                 missing.append("not yet listed")
-    certain_at = settled(lease, evidence.creates, now, can)
+    certain_at = settled(lease, evidence.creates, now, can, seen=evidence.seen)
     if certain_at is not None:
         missing.append("the create call has not settled")
     return Verdict(

@@ -18,10 +18,9 @@ from orchestrator.engine.effects import (
     OpenLeases,
     OwnerAlive,
     ReadLease,
-    Record,
     Tell,
 )
-from orchestrator.engine.release import Released, release
+from orchestrator.engine.release import Released, note, release
 from orchestrator.errors import CloudError, UnknownLease
 
 
@@ -75,7 +74,8 @@ async def close_attempts() -> None:
         lease = leases.get(attempt.lease_id or "")
         if lease is not None and lease.detached_at is not None and lease.state is LeaseState.READY:
             continue
-        await Record(Ended(attempt.id, await Now(), AttemptState.INTERRUPTED, detail=await _how_it_ended(attempt)))
+        # A ledger that cannot be written must not keep the releases waiting that come next.
+        await note(Ended(attempt.id, await Now(), AttemptState.INTERRUPTED, detail=await _how_it_ended(attempt)))
 
 
 async def _how_it_ended(attempt: Attempt) -> str:

@@ -69,6 +69,7 @@ class _Teardown:
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.deletes_sent = 0
+        self._seen = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
 
@@ -80,17 +81,20 @@ class _Teardown:
         if isinstance(view, SliceView):
             if not absence.ours(view, self.lease):
                 return _foreign(self.lease)
+            self._seen = True
             if await self._should_delete(view, now):
                 await self._delete(now)
                 view = await _ask(Get(self.lease.name))
+        creates = await self._creates() if view is None else ()
+        now = await Now()
+        settled = absence.settled(self.lease, creates, now, can, seen=self._seen) is None
+        if view is None and not self.lease.settled and settled:
+            await note(Settled(self.lease.id, now))
+            view = await _ask(Get(self.lease.name))  # the create may have landed between that answer and this one
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
             listing = await _ask(ListSlices(*_place(self.lease)))
-        creates = await self._creates() if view is None else ()
-        now = await Now()
-        if view is None and not self.lease.settled and absence.settled(self.lease, creates, now, can) is None:
-            await note(Settled(self.lease.id, now))
-        return absence.judge(self.lease, Evidence(view, listing, creates), now, can)
+        return absence.judge(self.lease, Evidence(view, listing, creates, self._seen), now, can)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
         if self._deleted_at is None:
@@ -110,7 +114,7 @@ class _Teardown:
                 await Tell("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
             self._deleted_at = None  # not known to have been accepted: send it again in the next pass
         elif operation is not None:
-            self._delete_operation = operation.name
+            self._delete_operation, self._seen = operation.name, True
 
     async def _creates(self) -> tuple[Operation, ...] | CloudError:
         """Every create operation on our name that the API knows. One that was named to us needs no listing."""

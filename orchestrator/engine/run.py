@@ -70,10 +70,10 @@ async def _end(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
             outcome.error, outcome.state = error, state_after(error)
     if outcome.detached:
         outcome.tenure.lease = None  # the job on the VM has the claim now, not this process
-    elif not borrowed and outcome.tenure.kept_until is None:
-        await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
     if outcome.fleet is not None:
-        await Hangup(outcome.fleet)
+        await Hangup(outcome.fleet)  # signs of life end with the claim: if we cannot delete, the switch on the VM can
+    if not outcome.detached and not borrowed and outcome.tenure.kept_until is None:
+        await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
     await _write_down(job, outcome)
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.core.absence import Evidence, judge, settled
 from orchestrator.core.lease import Lease
 from orchestrator.core.slices import Listing, Operation, SliceState, SliceView
-from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.errors import AuthError, CapacityError, CloudUnavailable
 from tests.unit.engine.virtual import CAN, lease_and_request
 
 LEASE, REQUEST = lease_and_request(now=0.0)
@@ -20,6 +20,10 @@ CLEAN: Listing[SliceView] = Listing((OTHER,))
 
 def done(n: int) -> Operation:
     return Operation(f"operation-{n}", True, "create", LEASE.name.node)
+
+
+def failed(n: int) -> Operation:
+    return Operation(f"operation-{n}", True, "create", LEASE.name.node, CapacityError("no capacity"))
 
 
 def under_way(n: int) -> Operation:
@@ -62,12 +66,15 @@ def test_a_404_while_the_create_may_land_is_not_gone_and_says_until_when() -> No
         pytest.param(LEASE, (), None, id="no create left"),
         pytest.param(replace(SENT, sends=0), (), None, id="the only create was refused"),
         pytest.param(SETTLED, (under_way(1),), None, id="settled before"),
-        pytest.param(SENT, (done(1),), None, id="its operation is terminal"),
+        pytest.param(SENT, (failed(1),), None, id="its operation failed"),
+        pytest.param(SENT, (done(1),), 300.0, id="its operation succeeded, and the slice may not be visible yet"),
+        pytest.param(replace(SENT, ready_at=5.0), (done(1),), None, id="its operation succeeded, the slice was READY"),
         pytest.param(SENT, (under_way(1),), 2700.0, id="its operation is under way"),
         pytest.param(SENT, (), 300.0, id="no trace of it: it would show within the visibility bound"),
         pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="no answer about it"),
         pytest.param(replace(SENT, sends=2), (done(1),), 300.0, id="sent twice, one operation seen"),
-        pytest.param(replace(SENT, sends=2), (done(1), done(2)), None, id="sent twice, both terminal"),
+        pytest.param(replace(SENT, sends=2), (failed(1), failed(2)), None, id="sent twice, both failed"),
+        pytest.param(replace(SENT, sends=2), (done(1), failed(2)), 300.0, id="sent twice, one may not be visible yet"),
         pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), 2700.0, id="sent twice, one under way"),
     ],
 )
@@ -77,3 +84,9 @@ def test_when_no_create_can_land_any_more(
     assert settled(lease, creates, 10.0, CAN) == certain_at
     if certain_at is not None:
         assert settled(lease, creates, certain_at, CAN) is None
+
+
+def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:
+    assert settled(SENT, (done(1),), 10.0, CAN, seen=True) is None
+    assert judge(SENT, Evidence(None, CLEAN, (done(1),), seen=True), 10.0, CAN).gone
+    assert not judge(SENT, Evidence(None, CLEAN, (done(1),)), 10.0, CAN).gone
