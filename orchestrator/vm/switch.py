@@ -60,9 +60,9 @@ class Countdown:
 def program(config: dict[str, Any], worker: int) -> Effects:
     """For ever. The effects and their answers:
 
-    ("clock",) → seconds since boot · ("call", method, path, body) → (status, json or None, the server's unix time or None)
-    ("beat",) → text or None · ("job",) → ("none"|"running"|"ended", ended so long ago or None, exit code or None)
-    ("busy",) → bool · ("publish", key, value) → bool · ("log", text) · ("sleep", seconds)
+    ("clock",) -> seconds since boot, ("call", method, path, body) -> (status, json or None, the server's unix time or None)
+    ("beat",) -> text or None, ("job",) -> ("none"|"running"|"ended", ended so long ago or None, exit code or None)
+    ("busy",) -> bool, ("publish", key, value) -> bool, ("log", text), ("sleep", seconds)
     """
     return Switch(config, worker).run()
 
@@ -315,6 +315,7 @@ class Vm:
         self.api = os.environ.get("TPUJOB_TPU_API", "https://tpu.googleapis.com")
         self.metadata = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}"
         self.token, self.token_until = "", 0.0
+        self.failed = ""
         if not self.api.startswith("https:"):
             sys.modules["ssl"] = None  # type: ignore[assignment]  # http.client does without it: 4 MB for each worker
         signal.signal(signal.SIGALRM, _too_long)
@@ -330,8 +331,10 @@ class Vm:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Exception as error:
-            if name != "call":  # calls fail in every outage, and the program knows what to make of it
-                self.log(f"{name} failed: {type(error).__name__}: {error}")
+            text = f"{name} failed: {type(error).__name__}: {error}"
+            if name != "call" and text != self.failed:  # calls fail in every outage; the program knows what to do then
+                self.failed = text
+                self.log(text)
             return NOTHING[name]
 
     def clock(self) -> float:
@@ -391,12 +394,12 @@ class Vm:
     def publish(self, key: str, value: Any) -> bool:
         return self._ask_metadata("PUT", f"guest-attributes/tpujob/{key}", json.dumps(value)) is not None
 
-    def worker(self) -> int | None:
-        """Which worker this is; None: the metadata server does not say. Then the more careful role is right."""
+    def worker(self) -> int:
+        """Which worker this is; where nothing says so, one with the more careful role."""
         said = self._ask_metadata("GET", "attributes/agent-worker-number", None)
         if said is None:
             said = os.uname().nodename.rpartition("-w-")[2].encode()
-        return int(said) if said.strip().isdigit() else None
+        return int(said) if said.strip().isdigit() else 1
 
     def _token(self) -> str:
         if self.clock() >= self.token_until:
@@ -496,11 +499,12 @@ def main(argv: list[str]) -> int:
     except BlockingIOError:
         return 0
     vm = Vm(config)
-    worker = vm.perform(("worker",))
-    vm.log(f"watching {config['node']} as worker {'unknown' if worker is None else worker}")
+    while (worker := vm.perform(("worker",))) is None:  # without metadata there is no token either
+        time.sleep(2)
+    vm.log(f"watching {config['node']} as worker {worker}")
     while True:
         try:
-            effects = program(config, 1 if worker is None else worker)
+            effects = program(config, worker)
             answer = None
             while True:
                 answer = vm.perform(effects.send(answer))

@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,6 @@ def server() -> Iterator[Server]:
 def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vm]:
     """On an emulated VM, with the test's own process as the switch."""
     (tmp_path / "run").mkdir()
-    ssl = sys.modules.get("ssl")
     for name, value in {
         "TPUJOB_SWITCH_DIR": str(tmp_path / "run"),
         "TPUJOB_TPU_API": f"http://{server.address}",
@@ -89,9 +90,7 @@ def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.Monke
     alarm = switch.signal.getsignal(switch.signal.SIGALRM)
     yield Vm(config(beat_s=2.0))
     switch.signal.signal(switch.signal.SIGALRM, alarm)
-    del sys.modules["ssl"]
-    if ssl is not None:
-        sys.modules["ssl"] = ssl
+    sys.modules["ssl"] = ssl
 
 
 def test_a_call_carries_the_vms_token_and_brings_the_servers_time(vm: Vm, server: Server) -> None:
@@ -171,6 +170,8 @@ def test_who_it_is_says_the_metadata_server_or_the_hosts_name(
     monkeypatch.setattr(switch.os, "uname", lambda: os.uname_result(fields))
     assert vm.perform(("worker",)) == 7
     monkeypatch.setattr(switch.os, "uname", lambda: os.uname_result(("Linux", "somehost", "6", "1", "x86_64")))
+    assert vm.perform(("worker",)) == 1
+    server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: (503, b"")
     assert vm.perform(("worker",)) is None
 
 
@@ -205,6 +206,45 @@ def test_a_fifo_or_a_link_in_place_of_the_beat_neither_blocks_nor_leads_elsewher
     (tmp_path / "secret").write_text("x")
     beat.symlink_to(tmp_path / "secret")
     assert vm.perform(("beat",)) is None
+
+
+def test_the_real_api_is_asked_over_tls_and_believed_only_with_a_certificate(
+    vm: Vm, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = Server()
+    secure.replies["/v2/n"] = lambda: (200, {"name": "n"})
+    certificate = certified(secure, tmp_path)
+    vm.api = f"https://localhost:{secure.http.server_port}"
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert vm.perform(("call", "GET", "/v2/n", None))[:2] == (200, {"name": "n"})
+    secure.http.shutdown()
+    secure.http.server_close()
+
+
+def certified(server: Server, directory: Path) -> Path:
+    """Speak TLS from now on, as localhost."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (directory / "key.pem").write_bytes(secret)
+    (directory / "certificate.pem").write_bytes(certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "certificate.pem", directory / "key.pem")
+    server.http.socket = context.wrap_socket(server.http.socket, server_side=True, do_handshake_on_connect=False)
+    return directory / "certificate.pem"
 
 
 # -- the job --
@@ -291,7 +331,7 @@ def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, t
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     lines = [process.stdout.readline().decode() for _ in range(2)]
-    assert "watching projects/p/locations/z/nodes/n as worker unknown" in lines[0]
+    assert "watching projects/p/locations/z/nodes/n as worker 1" in lines[0]
     assert "starting over after KeyError" in lines[1]
     second = subprocess.run(argv, capture_output=True, env=environment, timeout=10, check=False)
     assert second.returncode == 0
@@ -299,6 +339,27 @@ def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, t
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+def test_it_waits_until_it_is_told_who_it_is(server: Server, tmp_path: Path) -> None:
+    """The metadata server may be late at boot; taken for another worker, the first would judge no beats, for ever."""
+    answers = iter([(503, b""), (200, b"0")])
+    server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)
+    (tmp_path / "switch.json").write_text(json.dumps(config(beat_s=2.0)))
+    argv = [sys.executable, "-IS", switch.__file__, str(tmp_path / "switch.json")]
+    environment = {
+        "TPUJOB_SWITCH_DIR": str(tmp_path),
+        "GCE_METADATA_HOST": server.address,
+        "TPUJOB_TPU_API": "http://x",
+    }
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    lines = [process.stdout.readline().decode() for _ in range(2)]
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert "answered 503" in lines[0]
+    assert lines[1].endswith("as worker 0\n")
 
 
 def test_it_is_small_and_imports_little(server: Server) -> None:
