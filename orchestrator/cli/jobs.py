@@ -28,4 +28,6 @@ def load(path: Path) -> tuple[JobSpec, dict[str, str]]:
     spec = job.load(data, path=str(path))
     env = job.resolve_env(spec, os.environ)
     talk().secrets.add(*secret_values(spec.env, os.environ))
+    for line in spec.warnings():
+        talk().say("warning", line)
     return spec, env

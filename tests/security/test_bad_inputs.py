@@ -1,0 +1,452 @@
+"""Inputs that are wrong, careless or hostile, by the numbers of the design note: each ends in one clear line and an exit code.
+
+What creates nothing is checked against the emulator's billing meter, which knows every node that ever was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cloud import translate
+from orchestrator.core import names
+from orchestrator.errors import CloudError
+from tests.security.conftest import Tpujob
+
+COMMAND = "command: ls\n"
+HERE = {"tpu": "tpu: {zone: us-central1-a}\n"}
+BAD_DURATION = "is not a duration: write numbers with units, such as 90s, 30m, 1h30m or 2d (6m to 7d)"
+
+FILES: list[tuple[str, str | bytes, str]] = [
+    ("01-empty", "", "job.yaml:1: the job file is empty; copy jobs/hello.yaml and change it"),
+    ("01-only-comments", "# a\n\n# b\n", "job.yaml:1: the job file is empty"),
+    (
+        "02-python-tag",
+        COMMAND + 'name: !!python/object/apply:os.system ["touch pwned"]\n',
+        "job.yaml:2: name: tags (`!!python/object/apply:os.system`) are not allowed; write a plain value",
+    ),
+    (
+        "03-billion-laughs",
+        "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+        "job.yaml:2: b[0]: aliases (`*a`) are not allowed; write the value out",
+    ),
+    (
+        "04-duplicate-key",
+        "command: ls\ntpu:\n  zone: us-central1-a\n  spot: true\n  zone: us-west4-a\n",
+        "job.yaml:5: tpu.zone: duplicate key, first set on line 3; keep one of the two",
+    ),
+    ("05-tab", "tpu:\n\tzone: us-central1-a\n", "job.yaml:2: a tab in the indentation; YAML wants spaces"),
+    ("05-bom", b"\xef\xbb\xbfcommand: ls\n", "job.yaml:1: the file starts with a byte order mark"),
+    ("05-utf-16", "command: ls\n".encode("utf-16"), "job.yaml:1: the file is UTF-16 or binary; save it as UTF-8"),
+    ("05-latin-1", b"command: ls\nname: caf\xe9\n", "job.yaml:2: byte 0xe9 is not UTF-8"),
+    ("05-nul", b"command: ls\nname: a\0b\n", "job.yaml:2: a NUL byte does not belong in a text file; delete it"),
+    ("05-50-mb", b"#" * (50 << 20), "job.yaml:1: the file has more than 1 MiB"),
+    ("06-list", "- command: ls\n", "job.yaml:1: a job file is a mapping (`key: value` lines), not a list"),
+    (
+        "06-two-documents",
+        COMMAND + "---\n" + COMMAND,
+        "job.yaml:2: a second document starts here; write one job per file",
+    ),
+    (
+        "07-unknown-key",
+        COMMAND + "tpu:\n  acclerator: v5litepod-8\n",
+        "job.yaml:3: tpu.acclerator: unknown key; did you mean `accelerator`?",
+    ),
+    *(
+        (
+            f"08-accelerator-{word}",
+            f"{COMMAND}tpu: {{accelerator: {word}}}\n",
+            f"`{word}` is not a known accelerator type",
+        )
+        for word in ("v5litepod-7", "v99-8", "tpu", "8")
+    ),
+    (
+        "09-not-in-that-zone",
+        COMMAND + "tpu: {accelerator: v5litepod-8, zone: us-central1-b}\n",
+        "`us-central1-b` does not offer v5litepod-8; offered in: us-central1-a,",
+    ),
+    (
+        "10-near-a-region",
+        COMMAND + "tpu: {zone: us-centrall1}\n",
+        "is not a zone or a known region; nearest: us-central1,",
+    ),
+    ("10-shell", COMMAND + "tpu: {zone: '; rm -rf ~'}\n", "`; rm -rf ~` is not a zone or a known region"),
+    ("10-path", COMMAND + "tpu: {zone: ../..}\n", "`../..` is not a zone or a known region"),
+    ("12-shell-in-the-name", COMMAND + 'name: "$(reboot)"\n', "`$(reboot)` is not a job name: letters a-z"),
+    ("12-200-letters", COMMAND + f"name: {'a' * 200}\n", "has 200 characters; at most 40 are allowed"),
+    ("12-homoglyph", COMMAND + "name: mn\u0456st\n", "is not a job name: letters a-z"),
+    ("12-hyphen-last", COMMAND + "name: mnist-\n", "`mnist-` is not a job name: letters a-z"),
+    *(
+        (
+            f"13-duration-{word}",
+            f"{COMMAND}limits: {{max_duration: {word}}}\n",
+            "is not a duration: write numbers with units",
+        )
+        for word in ("0", "-1", ".inf", ".nan", "soon", "1e9", "true", "12:30:00")
+    ),
+    ("13-too-long", COMMAND + "limits: {max_duration: 8d}\n", "`8d` is not between 6m and 7d"),
+    (
+        "13-other-word",
+        COMMAND + "max_hours: 3\n",
+        "job.yaml:2: max_hours: unknown key; did you mean `limits.max_duration`?",
+    ),
+    ("14-linger", COMMAND + "limits: {linger: 3d}\n", "`3d` is not between 1m and 24h"),
+    ("15-labels", COMMAND + "labels: {Tpujob-Run: x}\n", "job.yaml:2: labels: unknown key"),
+    ("16-name", COMMAND + "env: {A=B: '1'}\n", "env.A=B: is not a variable name"),
+    ("16-line-break", COMMAND + 'env: {A: "x\\ny"}\n', "env.A: has a line break in its value"),
+    ("16-not-text", COMMAND + "env: {A: 1}\n", "env.A: expected text; write the value in quotes"),
+    ("16-ours", COMMAND + "env: {TPUJOB_RUN: x}\n", "env.TPUJOB_RUN: is set by tpujob on every worker"),
+    (
+        "17-not-set",
+        COMMAND + "env: {TOKEN: '${env:TPUJOB_TEST_MISSING}'}\n",
+        "job.yaml:2: env.TOKEN: your variable TPUJOB_TEST_MISSING is not set; export it, or remove this",
+    ),
+    (
+        "18-inline-secret",
+        COMMAND + "env: {TOKEN: hf_abcdefghijklmnopqrstuvwx}\n",
+        "job.yaml:2: env.TOKEN: looks like a secret, and files are shared; export it and write `env: {TOKEN: ${env:TOKEN}}`",
+    ),
+    (
+        "18-in-a-command",
+        "command: |\n  curl -H 'Authorization: Bearer abcdefghijklmnopqrstuvwx' example.org\n",
+        "job.yaml:1: command: looks like a secret",
+    ),
+    ("19-empty", "command: ''\n", "command: is empty; write what to run"),
+    ("19-integers", "command: [ls, 1]\n", 'command: argument 2 of the list is not text; write it in quotes: "1"'),
+    ("19-nul", 'command: "a\\0b"\n', "command: contains a NUL byte; remove the escape"),
+    ("20-root", COMMAND + "code: /\n", "code: `/` is not relative to this file"),
+    ("20-home", COMMAND + "code: '~'\n", "code: `~` is not relative to this file"),
+    ("20-missing", COMMAND + "code: nowhere\n", "job.yaml:2: code: "),
+    ("21-up", COMMAND + "artifacts: [../../etc]\n", "artifacts[0]: `../../etc` leaves the job's directory"),
+    ("21-absolute", COMMAND + "artifacts: [/etc/passwd]\n", "artifacts[0]: `/etc/passwd` leaves the job's directory"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), [pytest.param(*row[1:], id=row[0]) for row in FILES])
+@pytest.mark.parametrize("command", ["run", "submit", "plan"])
+def test_a_wrong_job_file_is_one_line_and_creates_nothing(
+    tpujob: Tpujob, command: str, text: str | bytes, words: str
+) -> None:
+    with tpujob.creating_nothing():
+        said = tpujob(command, tpujob.job(text))
+    assert said.code == 64
+    assert said.out == ""
+    line, *rest = said.err.splitlines()
+    assert line.startswith("job.yaml:") and words in line
+    assert [word for word in rest if not word.startswith(("hint: ", "job.yaml:"))] == []
+    assert not (tpujob.directory / "pwned").exists()
+
+
+@pytest.mark.parametrize("text", [text for name, text, _ in FILES if name.startswith("18")])
+def test_18_the_secret_itself_is_not_repeated(tpujob: Tpujob, text: str) -> None:
+    assert "abcdefghijklmnopqrstuvwx" not in tpujob("plan", tpujob.job(text)).text
+
+
+ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
+    ("10-region", ("up", "a", "--zone", "us-centrall1"), "'us-centrall1' is not a zone or region"),
+    ("10-shell", ("up", "a", "--zone", "; rm -rf ~"), "'; rm -rf ~' is not a zone or region"),
+    ("10-path", ("up", "a", "--zone=../.."), "'../..' is not a zone or region"),
+    *(
+        (
+            f"11-project-{project[:12]}",
+            ("up", "a", f"--project={project}"),
+            f"--project: {project!r} is not a project id",
+        )
+        for project in ("-oProxyCommand=x", "ACME-project", "a" * 31, "acme/../x", "acme project", "acme\x1b[31m")
+    ),
+    ("12-shell", ("up", "$(reboot)"), "'$(reboot)' is not a job name"),
+    ("12-long", ("up", "a" * 200), "has 200 characters; at most 40 are allowed"),
+    ("12-option", ("up", "--", "-oProxyCommand=x"), "'-oProxyCommand=x' is not a job name"),
+    ("20-no-file", ("run", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
+    ("20-a-directory", ("run", "."), ".: cannot be read: Is a directory"),
+    ("20-endless", ("run", "/dev/zero"), "/dev/zero:1: the file has more than 1 MiB"),
+    ("32-cancel-a-path", ("cancel", "../../x"), "there is no run '../../x'"),
+    ("32-attach", ("attach", "-"), "there is no run '-'"),
+    ("32-logs", ("logs", "x\x1b]0;t\x07"), "there is no run 'x\\x1b]0;t\\x07'"),
+    ("32-show", ("show", "%"), "there is no run '%'"),
+    ("32-down", ("down", "../x"), "no slice was ever named '../x' here"),
+    ("32-ssh", ("ssh", "-oProxyCommand=x"), "-o"),
+    ("33-keep", ("run", "good.yaml", "--keep", "999d"), "--keep 999d: must be between 1m and 7d"),
+    ("33-extend", ("extend", "a", "--by", "999d"), "--by 999d: must be between 1m and 7d"),
+    ("33-ttl", ("run", "good.yaml", "--ttl", "8d"), "--ttl 8d: must be between 6m and 7d"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), [pytest.param(*row[1:], id=row[0]) for row in ARGUMENTS])
+def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tuple[str, ...], message: str) -> None:
+    tpujob.job(COMMAND, "good.yaml")
+    with tpujob.creating_nothing():
+        said = tpujob(*words)
+    assert said.code == 64
+    assert message in said.err and "Traceback" not in said.err and "\x1b" not in said.text
+
+
+# Labels are only ever set by tpujob; the rule is there for whoever lets people choose some.
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({"Tpujob-Run": "x"}, "is not a label key"),
+        ({"tpujob-run": "x"}, "is reserved"),
+        ({"tpujob": "x"}, "is reserved"),
+        ({"team": "a b"}, "has a value that is no label value"),
+        ({f"k{number}": "v" for number in range(65)}, "65 labels; a node has at most 64"),
+    ],
+)
+def test_15_labels_that_the_cloud_or_tpujob_would_not_take(labels: dict[str, str], words: str) -> None:
+    assert words in str(names.labels_problem(labels))
+
+
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV"])
+def test_16_a_variable_that_changes_how_programs_start_is_warned_about(tpujob: Tpujob, variable: str) -> None:
+    said = tpujob("plan", tpujob.job(f"{COMMAND}env: {{{variable}: x}}\n"))
+    assert said.code == 0
+    assert f"job.yaml:2: env.{variable}: changes how programs on the worker start" in said.err
+
+
+# -- what is shipped -------------------------------------------------------------------------------------------------
+
+
+def _loop(code: Path) -> None:
+    (code / "loop").symlink_to("loop")
+
+
+def _out(code: Path) -> None:
+    (code / "passwd").symlink_to("/etc/passwd")
+
+
+def _fifo(code: Path) -> None:
+    os.mkfifo(code / "pipe")
+
+
+def _huge(code: Path) -> None:
+    with (code / "data.bin").open("wb") as file:
+        file.truncate(80 << 30)  # it has holes, and takes no space
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(_loop, "loop is a link that leads nowhere", id="20-symlink-loop"),
+        pytest.param(_out, "passwd is a link out of", id="20-symlink-out"),
+        pytest.param(_fifo, "pipe is neither a file nor a directory", id="20-fifo"),
+        pytest.param(_huge, "85,899.3 MB, more than 1,073.7 MB; the biggest: data.bin (85,899.3 MB)", id="20-80-gb"),
+    ],
+)
+def test_20_a_code_directory_that_cannot_travel_is_refused_before_anything_is_created(
+    tpujob: Tpujob, make: Callable[[Path], None], words: str
+) -> None:
+    code = tpujob.directory / "code"
+    code.mkdir()
+    make(code)
+    with tpujob.creating_nothing():
+        said = tpujob("run", tpujob.job(COMMAND + "code: code\n"))
+    assert (said.code, said.out) == (64, "")
+    assert words in said.err
+
+
+def test_20_the_home_directory_is_not_shipped(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tpujob.directory))
+    with tpujob.creating_nothing():
+        said = tpujob("run", tpujob.job(COMMAND + "code: .\n"))
+    assert said.code == 64 and "is the home directory; it is not shipped" in said.err
+
+
+def test_20_credentials_in_dot_git_stay_here(tpujob: Tpujob) -> None:
+    git = tpujob.directory / "code" / ".git"
+    git.mkdir(parents=True)
+    (git / "config").write_text("[remote]\nurl = https://me:ghp_0123456789abcdefghij@github.com/x/y\n")
+    (git.parent / "main.sh").write_text("find . -name config | wc -l\n")
+    job = HERE["tpu"] + "code: code\ncommand: bash main.sh\n"
+    said = tpujob("run", tpujob.job(job))
+    assert said.code == 0, said.err
+    assert "worker0 | 0\n" in said.out
+
+
+# -- who we are ------------------------------------------------------------------------------------------------------
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    """The place where a service account changes its key for a token, on a day when Google does not want to."""
+
+    def do_POST(self) -> None:
+        body = json.dumps({"error": "invalid_grant", "error_subtype": "invalid_rapt"}).encode()
+        self.send_response(400)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing_url() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _Refuses) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+        thread.join()
+
+
+def _service_account(token_url: str) -> dict[str, str]:
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
+    return {
+        "type": "service_account",
+        "project_id": "acme-project",
+        "client_email": "x@acme-project.iam.gserviceaccount.com",
+        "token_uri": token_url,
+        "private_key_id": "1",
+        "private_key": pem,
+    }
+
+
+def test_25_without_a_login_the_way_to_log_in_is_said(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    with tpujob.promising_nothing():
+        said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google", "--project", "acme-project")
+    assert said.code == 77 and "gcloud auth application-default login" in said.err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("not json", id="no-json"),
+        pytest.param("[]", id="a-list"),
+        pytest.param('{"type": "robot"}', id="wrong-type"),
+        pytest.param('{"type": "service_account"}', id="half-a-key"),
+        pytest.param('{"type": "authorized_user", "refresh_token": "x"}', id="half-a-user"),
+        pytest.param(None, id="no-file"),
+    ],
+)
+def test_25_credentials_that_are_none_end_before_anything_is_promised(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    path = tpujob.directory / "adc.json"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with tpujob.promising_nothing():
+        said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google", "--project", "acme-project")
+    assert said.code == 77, said.err
+    assert "hint: " in said.err and "Traceback" not in said.err
+
+
+def test_25_a_login_that_ended_is_noticed_before_anything_is_promised(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, refusing_url: str
+) -> None:
+    path = tpujob.directory / "adc.json"
+    account = _service_account(refusing_url)
+    path.write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    with tpujob.promising_nothing():
+        said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google")
+    assert said.code == 77, said.err
+    assert "sign in again" in said.err and "gcloud auth application-default login" in said.err
+    assert account["private_key"].splitlines()[1] not in said.text
+
+
+@pytest.mark.parametrize(
+    ("http", "status", "message", "code", "words"),
+    [
+        pytest.param(
+            *(403, "PERMISSION_DENIED", "Cloud TPU API has not been used in project 1 before or it is disabled.", 77),
+            "gcloud services enable tpu.googleapis.com",
+            id="26-api-off",
+        ),
+        pytest.param(
+            *(403, "PERMISSION_DENIED", "This API method requires billing to be enabled.", 77),
+            "billing",
+            id="26-billing",
+        ),
+        pytest.param(
+            *(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on 'projects/p/locations/z'", 77),
+            "tpu.nodes.create",
+            id="26-permission",
+        ),
+        pytest.param(
+            *(403, "PERMISSION_DENIED", "Permission 'iam.serviceAccounts.actAs' denied on service account a@b.iam", 77),
+            "roles/iam.serviceAccountUser",
+            id="26-act-as",
+        ),
+        pytest.param(
+            *(
+                429,
+                "RESOURCE_EXHAUSTED",
+                "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded.",
+                69,
+            ),
+            "quota",
+            id="26-quota",
+        ),
+    ],
+)
+def test_26_what_a_person_must_put_right_comes_with_the_command(
+    http: int, status: str, message: str, code: int, words: str
+) -> None:
+    body = json.dumps({"error": {"code": http, "message": message, "status": status}})
+    error = translate.http_error(http, body, host="tpu.googleapis.com")
+    assert isinstance(error, CloudError) and error.exit_code == code
+    assert words in f"{error.message} {error.hint}"
+
+
+# -- SSH -------------------------------------------------------------------------------------------------------------
+
+
+def test_27_without_ssh_on_the_path_the_missing_program_is_named(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tpujob.directory))
+    said = tpujob("ssh", "a")
+    assert said.code == 64 and "there is no `ssh` on this machine's PATH" in said.err
+
+
+# -- endpoints -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://evil:80",
+        "http://169.254.169.254",
+        "http://127.0.0.1.evil.com:80",
+        "http://0.0.0.0:8080",
+        "https://tpu.googleapis.com",
+        "http://user@127.0.0.1:8080",
+        "file:///etc/passwd",
+        "127.0.0.1:8080",
+    ],
+)
+def test_29_an_endpoint_that_is_not_loopback_is_refused(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv("TPUJOB_ENDPOINT", endpoint)
+    said = tpujob("run", tpujob.job(COMMAND))
+    assert said.code == 64 and "is not an address on this machine's loopback" in said.err
+
+
+def test_29_a_wrong_token_is_said_and_not_shown(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tpujob.directory / "token").write_text("a-token-that-opens-nothing\n")
+    monkeypatch.setenv("TPUJOB_ENDPOINT", tpujob.emulator.url)
+    monkeypatch.setenv("TPUJOB_TOKEN_FILE", str(tpujob.directory / "token"))
+    with tpujob.creating_nothing():
+        said = tpujob("run", tpujob.job(HERE["tpu"] + COMMAND))
+    assert said.code == 77, said.err
+    assert "a-token-that-opens-nothing" not in said.text
