@@ -1,0 +1,252 @@
+"""Secrets stay out of what is shown and stored, however they are written, cut into pieces or wrapped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.cli import talk
+from orchestrator.core import redact
+from orchestrator.core.job_rules import secret_sources, secret_values
+from orchestrator.core.redact import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
+from tests.security.conftest import Tpujob
+
+SECRET = 'p@ss/wörd+"x\\y 1'
+TOKEN = "s3cr3t-s3cr3t-s3cr3t"
+PEM = (
+    "-----BEGIN RSA PRIVATE KEY-----\n"
+    + "MIIEpAIBAAKCAQEA1234567890abcdefghijklmnopqrstuvwxyz\n" * 20
+    + "-----END RSA PRIVATE KEY-----"
+)
+
+WRITTEN = {
+    "plain": SECRET,
+    "within": f"<{SECRET}>",
+    "json": json.dumps({"password": SECRET}),
+    "json-utf8": json.dumps({"password": SECRET}, ensure_ascii=False),
+    "repr": f"KeyError({SECRET!r})",
+    "url": f"https://x/?p={quote(SECRET, safe='')}&q",
+    "url-path": f"https://x/{quote(SECRET)}",
+    "url-lower": re.sub("%..", lambda escape: escape[0].lower(), quote(SECRET, safe="")),
+    "form": quote_plus(SECRET),
+    "hex": SECRET.encode().hex(),
+    "base64": base64.b64encode(SECRET.encode()).decode(),
+    "basic-auth": base64.b64encode(f"user:{SECRET}".encode()).decode(),
+    "basic-auth-2": base64.b64encode(f"me:{SECRET}".encode()).decode(),
+    "basic-auth-3": base64.b64encode(f"you:{SECRET}\n".encode()).decode(),
+    "base64-url": base64.urlsafe_b64encode(SECRET.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN.keys())
+def test_a_known_value_is_hidden_in_every_spelling(text: str) -> None:
+    hidden = Redactor([SECRET]).hide(text)
+    assert MASK in hidden
+    left = hidden.replace(MASK, "")
+    assert not any(text[start : start + 10] in left for start in range(3, len(text) - 10) if SECRET in text)
+    assert len(left) <= len(text) - 15
+
+
+SHAPES = {
+    "oauth": "ya29.a0AfH6SMBx-yz_1",
+    "api-key": "AIzaSyA1234567890abcdefghijklmnopqrstu",
+    "github": "ghp_0123456789abcdefghijABCDEFGHIJ",
+    "bearer": "Bearer abc.def-0123456789xyz",
+    "jwt": "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJ4In0.c2lnbmF0dXJl",
+    "pem": PEM,
+    "pem-json": json.dumps(PEM)[1:-1],
+    "pem-unended": PEM.rpartition("\n")[0],
+}
+
+
+@pytest.mark.parametrize("secret", SHAPES.values(), ids=SHAPES.keys())
+def test_what_looks_like_a_secret_is_hidden_though_nobody_named_it(secret: str) -> None:
+    hidden = Redactor().hide(f"before ({secret}) after")
+    assert hidden == f"before ({MASK}) after"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task-1 disk-usage high",
+        "Bearer of news",
+        "loss=0.123 step 12",
+        "-----BEGIN CERTIFICATE-----",
+        "eyJ",
+        "ünïcödé ✓",
+        "",
+    ],
+)
+def test_what_only_resembles_a_secret_is_left_alone(text: str) -> None:
+    assert Redactor([SECRET]).hide(text) == text
+
+
+def test_short_values_and_public_variables_hide_nothing() -> None:
+    assert Redactor(["", "  ", "short"]).hide("a short text") == "a short text"
+    env = {"A": "${env:HOME}/x", "B": "${env:MINE}", "PASSWORD": "hunter2", "C": "plain"}
+    assert list(secret_values(env, {"HOME": "/home/me", "MINE": "mine-mine"})) == ["mine-mine", "hunter2"]
+    assert secret_sources(env) == ["MINE"]
+
+
+def test_values_that_overlap_leave_nothing_of_either() -> None:
+    assert Redactor(["abcdef", "abcdef-123456", "f-123456-xyz"]).hide("<abcdef-123456-xyz>") == f"<{MASK}>"
+
+
+def test_of_a_value_with_several_lines_every_line_is_hidden() -> None:
+    first, second = "first-line-of-it", "second-line-of-it"
+    hidden = Redactor([f"{first}\n{second}\n"]).hide(f"a {first}\nb {second}")
+    assert hidden == f"a {MASK}\nb {MASK}"
+
+
+LOG = f"start\n{TOKEN}\nmiddle {TOKEN} end\r 10 %\r 20 % {TOKEN}\n{PEM}\nBearer abcdefghijklmnop0123\nlast {TOKEN}".encode()
+
+
+def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
+    places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    return (data[start:end] for start, end in pairwise(places))
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=40))
+def test_however_a_stream_is_cut_nothing_of_a_secret_gets_through_and_all_else_does(cuts: list[int]) -> None:
+    secrets = Redactor([TOKEN])
+    stream = RedactedStream(secrets)
+    shown = b"".join([*(stream.feed(piece) for piece in pieces(LOG, cuts)), stream.flush()])
+    assert shown == secrets.hide_bytes(LOG)
+    assert TOKEN.encode() not in shown and b"MIIE" not in shown
+
+
+def test_a_line_comes_at_once_when_it_ends() -> None:
+    stream = RedactedStream(Redactor([TOKEN]))
+    assert stream.feed(b"one\ntwo") == b"one\n"
+    assert stream.feed(b"\n 10 %\r 20 %") == b"two\n 10 %\r"
+
+
+@given(st.integers(0, 3 * HELD_BYTES), st.integers(1000, 40_000))
+def test_in_a_line_without_end_memory_is_bounded_and_no_secret_gets_through(place: int, size: int) -> None:
+    data = b"x" * place + TOKEN.encode() + b" ya29." + b"y" * 50 + b" " + b"z" * (3 * HELD_BYTES)
+    secrets = Redactor([TOKEN])
+    stream = RedactedStream(secrets)
+    shown = b""
+    for start in range(0, len(data), size):
+        shown += stream.feed(data[start : start + size])
+        assert len(stream._held) <= HELD_BYTES + size
+    shown += stream.flush()
+    assert shown == secrets.hide_bytes(data)
+
+
+def test_a_key_that_never_ends_does_not_hold_the_log_back_for_ever() -> None:
+    stream = RedactedStream(Redactor())
+    body = b"MIIEpAIBAAKCAQEA1234567890abcdefghijklmnopqrstuvwxyz\n"
+    shown = stream.feed(b"-----BEGIN PRIVATE KEY-----\n" + 20 * body)
+    assert shown == b""
+    shown = stream.feed(b"a line of the log\n" * (MAX_KEY_BYTES // 18 + 1))
+    assert shown.startswith(MASK.encode()) and body not in shown and b"a line of the log\n" in shown
+
+
+def test_the_search_stays_quick_where_a_log_is_made_to_be_slow() -> None:
+    for line in (b"-----BEGIN PRIVATE KEY", b"Bearer ", b"eyJ", b"ya29.", b"-----BEGIN PRIVATE KEY-----\n", b"A" * 64):
+        stream = RedactedStream(Redactor([TOKEN]))
+        for _ in range(4):
+            stream.feed((line * (HELD_BYTES // len(line))) + b"\n")
+        stream.flush()
+
+
+# -- the whole CLI ---------------------------------------------------------------------------------------------------
+
+JOB = """
+tpu: {zone: us-central1-a}
+env: {TOKEN: "${env:MY_TOKEN}", PASSWORD: hunter2}
+command: |
+  echo "plain $TOKEN and $PASSWORD"
+  printf %s "user:$TOKEN" | base64
+  printf '\\e[1mhun\\e[0mter2 as the terminal shows it\\n'
+  printf %s "$TOKEN" | cut -c 1-7 | tr -d '\\n'; sleep 0.2; printf %s "$TOKEN" | cut -c 8-
+  printf %s "$TOKEN without a line end"
+"""
+
+
+def on_disk(directory: Path) -> Iterator[tuple[Path, bytes]]:
+    for place, _, names in os.walk(directory):  # unlike rglob it bears that files of the deleted VM go meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield Path(place, name), Path(place, name).read_bytes()
+
+
+def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run_directory(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    said = tpujob("run", tpujob.job(JOB))
+    assert said.code == 0, said.err
+    lines = [line.removeprefix("worker0 | ") for line in said.out.splitlines() if line.startswith("worker0 | ")]
+    assert lines[0] == f"plain {MASK} and {MASK}"
+    assert MASK in lines[1]
+    assert lines[2:] == [f"{MASK} as the terminal shows it", MASK, f"{MASK} without a line end"]
+    (log,) = tpujob.directory.glob("runs/*/logs/worker0.log")
+    stored = log.read_bytes()
+    assert f"plain {MASK} and {MASK}\n".encode() in stored
+    for path, content in on_disk(tpujob.emulator.state_dir.parent):
+        assert TOKEN.encode() not in content, path
+    for form in (TOKEN.encode(), base64.b64encode(b"user:" + TOKEN.encode())[6:-4]):
+        assert form not in stored and form not in said.text.encode()
+    (run,) = json.loads(tpujob("list", "--json").out)[:1]
+    assert TOKEN not in tpujob("logs", run["run"]).text + tpujob("logs", run["run"], "--json").text
+
+
+def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.engine import prepare
+
+    def broken(*args: object) -> None:
+        raise ValueError(f"cannot read {os.environ['MY_TOKEN']!r} or Bearer abcdefghijklmnop0123")
+
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    monkeypatch.setenv("TMPDIR", str(tpujob.directory))
+    monkeypatch.setattr(prepare, "check_directories", broken)
+    said = tpujob("run", tpujob.job("env: {TOKEN: '${env:MY_TOKEN}'}\ncommand: ls\n"))
+    assert said.code == 70 and f"a bug in tpujob: ValueError: cannot read '{MASK}' or {MASK}" in said.err
+    (path,) = tpujob.directory.glob("tpujob-bug-*.txt")
+    text = path.read_text()
+    assert "Traceback" in text and "p@ss" not in text and "abcdefghijklmnop0123" not in text
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_json_keeps_its_form_when_a_number_looks_like_a_secret(capfd: pytest.CaptureFixture[str]) -> None:
+    talk.talk.cache_clear()
+    talk.talk().secrets.add("123456", TOKEN)
+    talk.emit_json({"size_bytes": 1234567, "text": [f"a {TOKEN}"], TOKEN: None})
+    assert json.loads(capfd.readouterr().out) == {"size_bytes": 1234567, "text": [f"a {MASK}"], MASK: None}
+    talk.talk.cache_clear()
+
+
+def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).code == 0
+    talk.talk().say("note", f"the token is {tpujob.emulator.token}")
+    assert f"the token is {MASK}" in capfd.readouterr().err
+
+
+def test_the_request_that_a_dry_run_prints_is_not_torn_by_the_search_for_secrets(tpujob: Tpujob) -> None:
+    said = tpujob("up", "dry", "--zone", "us-central1-a", "--dry-run")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["body"]["metadata"]["ssh-keys"].startswith("tpujob:ssh-ed25519 ")
+    assert MASK not in said.out
+
+
+@pytest.mark.parametrize("name", ["TOKEN", "WANDB_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "X_PRIVATE_KEY"])
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert redact.is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "KEYBOARD", "SECRETARY", "EPOCHS"])
+def test_other_names_are_not(name: str) -> None:
+    assert not redact.is_secret_name(name)

