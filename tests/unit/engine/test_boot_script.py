@@ -97,19 +97,26 @@ class Machine:
         return found
 
     def end(self) -> None:
-        for process in psutil.process_iter():
-            try:
-                mine = process.environ().get("TPUJOB_SWITCH_DIR") == str(self.directory)
-            except psutil.Error:
-                continue
-            if mine:
+        """Until nobody is found: one that is just being started could be missed once."""
+        while found := [process for process in psutil.process_iter() if self._is_mine(process)]:
+            for process in found:
                 process.kill()
+            time.sleep(0.05)
+
+    def _is_mine(self, process: psutil.Process) -> bool:
+        try:
+            mine = process.environ().get("TPUJOB_SWITCH_DIR") == str(self.directory)
+            return mine and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
+    made.end()
+    time.sleep(0.05)
     made.end()
 
 
