@@ -21,7 +21,8 @@ HEAD = """# The commands
 *Written by `python docs/cli_reference.py` out of the app; `tpujob COMMAND --help` says the same.*
 
 stdout is data, stderr is talk. Commands that read take `--json`. Progress is animated on a terminal only; `NO_COLOR` is
-respected. Every command but `plan` and `emulator` also finishes teardowns that an earlier one left unproven.
+respected. Every command but `plan`, `forget`, `emulator` and `drill` also finishes teardowns that an earlier one left
+unproven; `sweep` does so after its sweep, and not in a dry run.
 """
 
 EXIT_CODES = {

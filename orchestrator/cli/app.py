@@ -18,10 +18,12 @@ from orchestrator import __version__
 from orchestrator.cli import (
     attach,
     cancel,
+    doctor,
     down,
     drill,
     emulator,
     extend,
+    forget,
     install_sweeper,
     listing,
     logs,
@@ -65,6 +67,8 @@ app.command("down")(down.down)
 app.command("ssh")(ssh.ssh)
 app.command("sweep")(sweep.sweep)
 app.command("install-sweeper")(install_sweeper.install_sweeper)
+app.command("doctor")(doctor.doctor)
+app.command("forget")(forget.forget)
 app.command("drill")(drill.drill)
 app.add_typer(emulator.app, name="emulator")
 

@@ -77,6 +77,7 @@ def _sweep(
     places: list[str], cloud: str | None, project: str | None, *, dry_run: bool, quiet: bool, as_json: bool
 ) -> int:
     from orchestrator import settings
+    from orchestrator.cli.reach import reach
     from orchestrator.cli.talk import emit, emit_json, talk
     from orchestrator.engine.interpreter import Interpreter
     from orchestrator.engine.sweep import sweep as program
@@ -85,7 +86,7 @@ def _sweep(
     zones = _zones(places)
     if not quiet:
         talk().say("cloud", target.why)
-    world = _World(_connect(target), talk().tell)
+    world = _World(reach(target), talk().tell)
     sweeping = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
     swept = Interpreter(cast("World", world)).run(sweeping)
     code = 0 if swept.done else UNPROVEN
@@ -112,24 +113,6 @@ class _World:
 
     def now(self) -> float:
         return time.time()
-
-
-def _connect(target: Target) -> LightApi:
-    from orchestrator import settings
-    from orchestrator.cli.talk import talk
-    from orchestrator.cloud.credentials import connect_light
-    from orchestrator.emulator import control
-    from orchestrator.errors import CloudUnavailable
-
-    if target.kind == settings.GOOGLE or target.endpoint is not None:
-        return connect_light(target)
-    directory = settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
-    try:
-        endpoint = control.ensure_running(directory)
-    except RuntimeError as error:
-        raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error
-    talk().secrets.add(endpoint.token)
-    return connect_light(target, endpoint.url, endpoint.token)
 
 
 def _zones(places: list[str]) -> list[str] | None:

@@ -135,5 +135,6 @@ def banner(released: Released) -> str:
     if not emulated:
         lines.append(f"   do now      {gcloud_text.delete_node(name)}")
         lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")
+    lines.append(f"   give up     `tpujob forget {lease.handle}` says how to look, and how to take it over")
     lines.append("   exit status 75 (teardown unverified)")
     return "\n".join(lines)

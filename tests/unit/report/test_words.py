@@ -24,6 +24,7 @@ def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type()
         "   do now      gcloud compute tpus tpu-vm delete tpujob-owner0-0000000000 --zone=us-central1-a --project=p --quiet",
         "   check       gcloud compute tpus tpu-vm list --zone=us-central1-a --project=p"
         " --filter=labels.tpujob-run=0000000000",
+        "   give up     `tpujob forget alice` says how to look, and how to take it over",
         "   exit status 75 (teardown unverified)",
     ]
 
