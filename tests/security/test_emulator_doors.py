@@ -1,0 +1,150 @@
+"""Who gets into the emulator: its own user's clients on this machine, and nobody else by any door."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.emulator import control
+from tests.emulator_fixture import Emulator
+from tests.security.conftest import Tpujob
+
+ROOT = Path(__file__).parents[2]
+NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
+BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+
+
+def send(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+    """Exactly these headers, as a web page's browser or a stranger would send them."""
+    host, _, port = emulator.url.removeprefix("http://").rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.putrequest(method, path, skip_host=True)
+    content = b"" if body is None else json.dumps(body).encode()
+    for name, value in {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(content)), **headers}.items():
+        connection.putheader(name, value)
+    connection.endheaders(content)
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "orchestrator.emulator", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
+def test_30_it_serves_loopback_only(tmp_path: Path, host: str) -> None:
+    ended = daemon("--state-dir", str(tmp_path / "emulator"), "--host", host)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == f"The emulator serves loopback only, not {host}."
+    assert not (tmp_path / "emulator" / "daemon.json").exists()
+
+
+def test_30_a_port_in_use_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = daemon("--state-dir", str(tmp_path / "emulator"), "--port", port)
+    assert ended.returncode == 1 and "in use" in ended.stderr.splitlines()[-1]
+
+
+DOORS = [
+    pytest.param({}, 401, id="no-token"),
+    pytest.param({"Authorization": "Bearer wrong"}, 401, id="wrong-token"),
+    pytest.param({"Authorization": "Bearer {token}", "Host": "evil.example"}, 403, id="rebound-name"),
+    pytest.param({"Authorization": "Bearer {token}", "Host": "127.0.0.1.evil.example"}, 403, id="rebound-look-alike"),
+    pytest.param({"Authorization": "Bearer {token}", "Origin": "http://evil.example"}, 403, id="web-page"),
+    pytest.param({"Authorization": "Bearer {token}", "Origin": "http://127.0.0.1"}, 403, id="local-web-page"),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), DOORS)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("POST", f"{NODES}?nodeId=intruder"), ("DELETE", f"{NODES}/x"), ("GET", NODES)),
+        *(("POST", "/_emulator/shutdown"), ("PATCH", "/_emulator/settings"), ("GET", "/_emulator/billing")),
+        *(("OPTIONS", NODES), ("GET", "/../token")),
+    ],
+)
+def test_30_every_path_is_behind_the_same_three_checks(
+    tpujob: Tpujob, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    emulator = tpujob.emulator
+    with tpujob.creating_nothing():
+        given = {name: value.format(token=emulator.token) for name, value in headers.items()}
+        said, text = send(emulator, method, path, BODY if method == "POST" else None, **given)
+    assert said == status, text
+    assert emulator.token not in text
+    assert control.running(emulator.state_dir) == emulator.endpoint, "it serves on"
+
+
+@pytest.fixture(scope="module")
+def node(state: tuple[Path, Emulator]) -> Iterator[str]:
+    """A node with a worker, so that every kind of door exists."""
+    emulator = state[1]
+    authorized = {"Authorization": f"Bearer {emulator.token}"}
+    status, text = send(emulator, "POST", f"{NODES}?nodeId=doors", BODY, **authorized)
+    assert status == 200, text
+    while json.loads(send(emulator, "GET", f"{NODES}/doors", **authorized)[1])["state"] != "READY":
+        pass
+    yield "doors"
+    send(emulator, "DELETE", f"{NODES}/doors", **authorized)
+
+
+def test_no_process_of_it_listens_beyond_loopback(tpujob: Tpujob, node: str) -> None:
+    process = psutil.Process(tpujob.emulator.endpoint.pid)
+    doors = [
+        connection.laddr.ip
+        for each in (process, *process.children(recursive=True))
+        for connection in each.net_connections(kind="inet")
+        if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)
+    ]
+    assert len(doors) >= 3, "the API, and a worker's SSH and metadata servers"
+    assert set(doors) <= {"127.0.0.1", "::1"}
+
+
+def test_everything_that_it_writes_is_its_users_alone(tpujob: Tpujob, node: str) -> None:
+    directory = tpujob.emulator.state_dir
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / "token").stat().st_mode) == 0o600
+    assert len(tpujob.emulator.token) >= 43, "256 bits"
+    host_keys = [path for path in directory.rglob("host_key*") if not path.name.endswith(".pub")]
+    assert host_keys and all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in host_keys)
+
+
+def test_its_log_holds_no_token(tpujob: Tpujob, node: str) -> None:
+    for path in tpujob.emulator.state_dir.glob("*.log"):
+        assert tpujob.emulator.token not in path.read_text(errors="replace")
+    argv = psutil.Process(tpujob.emulator.endpoint.pid).cmdline()
+    assert not any(tpujob.emulator.token in word for word in argv)
+
+
+def test_an_emulated_run_is_never_swept_in_the_real_cloud_nor_the_other_way_round(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which cloud a slice is in stands in the ledger with it: a command for one leaves the other's alone."""
+    assert tpujob("up", "held", "--zone", "us-central1-a").code == 0
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tpujob.directory / "none.json"))
+    google = tpujob("down", "held", "--cloud", "google", "--project", "acme-project")
+    assert google.out == "nothing to release named held\n"
+    assert json.loads(tpujob("status", "--json", "--cloud", "emulated").out)["slices"][0]["name"] == "held"
+    assert tpujob("down", "held", "--cloud", "emulated").code == 0
+
+
+def test_the_banner_says_that_it_is_emulated(tpujob: Tpujob) -> None:
+    said = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n"))
+    assert said.code == 0
+    assert "EMULATED" in said.err.splitlines()[0] and "emulated" in said.out
