@@ -22,6 +22,7 @@ from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 T = TypeVar("T")
 
 DELETE_AGAIN_S = 60.0  # a delete that was accepted and shows no effect for so long is sent again
+LONGEST_WAIT_S = 60.0  # however long a 429 asks for
 CREATE_VERBS = ("create", "createnode")
 
 
@@ -47,7 +48,7 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
     await Shield()
     started = await Now()
     await note(Down(lease.id, started, reason))
-    lease = await _as_written(lease)
+    lease = await as_written(lease)
     teardown = _Teardown(lease)
     for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
         verdict = await teardown.one_pass(can)
@@ -59,7 +60,7 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
             return Released(lease, False, now, verdict, teardown.deletes_sent)
         waits_for = "; ".join(verdict.missing)
         await Tell("release", f"{lease.name.node}: {waits_for}", passing=True)
-        await Sleep(min(pause_s, max(started + budget_s - now, 0.05)))
+        await Sleep(min(max(pause_s, teardown.wait_s), max(started + budget_s - now, 0.05)))
     raise AssertionError("pauses() never ends")
 
 
@@ -69,38 +70,40 @@ class _Teardown:
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.deletes_sent = 0
+        self.wait_s = 0.0  # what the API asked for in the last pass: 429 with Retry-After
         self._seen = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
 
     async def one_pass(self, can: Capabilities) -> Verdict:
+        self.wait_s = 0.0
         now = await Now()
         if self._deleted_at is None and self.lease.operation is not None:
             await self._delete(now)  # the API confirmed that this name is ours: no question first
-        view = await _ask(Get(self.lease.name))
+        view = await self._ask(Get(self.lease.name))
         if isinstance(view, SliceView):
             if not absence.ours(view, self.lease):
                 return _foreign(self.lease)
             self._seen = True
             if await self._should_delete(view, now):
                 await self._delete(now)
-                view = await _ask(Get(self.lease.name))
+                view = await self._ask(Get(self.lease.name))
         creates = await self._creates() if view is None else ()
         now = await Now()
         settled = absence.settled(self.lease, creates, now, can, seen=self._seen) is None
         if view is None and not self.lease.settled and settled:
             await note(Settled(self.lease.id, now))
-            view = await _ask(Get(self.lease.name))  # the create may have landed between that answer and this one
+            view = await self._ask(Get(self.lease.name))  # the create may have landed between that answer and this one
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
-            listing = await _ask(ListSlices(*_place(self.lease)))
+            listing = await self._ask(ListSlices(*_place(self.lease)))
         return absence.judge(self.lease, Evidence(view, listing, creates, self._seen), now, can)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
         if self._deleted_at is None:
             return True
         if self._delete_operation is not None:
-            operation = await _ask(GetOperation(self._delete_operation))
+            operation = await self._ask(GetOperation(self._delete_operation))
             if isinstance(operation, Operation) and operation.done:
                 return True  # "done", with or without an error, and yet the slice is there
         return view.state is not SliceState.DELETING or now - self._deleted_at >= DELETE_AGAIN_S
@@ -108,7 +111,7 @@ class _Teardown:
     async def _delete(self, now: float) -> None:
         self._deleted_at, self._delete_operation = now, None
         self.deletes_sent += 1
-        operation = await _ask(Delete(self.lease.name))
+        operation = await self._ask(Delete(self.lease.name))
         if isinstance(operation, CloudError):
             if not isinstance(operation, CloudUnavailable):
                 await Tell("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
@@ -121,11 +124,11 @@ class _Teardown:
         if self.lease.settled or self.lease.sends <= 0:
             return ()
         if self.lease.sends == 1 and self.lease.operation is not None:
-            operation = await _ask(GetOperation(self.lease.operation))
+            operation = await self._ask(GetOperation(self.lease.operation))
             if isinstance(operation, Operation):
                 return (operation,)
             return operation or CloudUnavailable("the API does not know the create's operation any more")
-        listing = await _ask(ListOperations(*_place(self.lease)))
+        listing = await self._ask(ListOperations(*_place(self.lease)))
         if isinstance(listing, CloudError):
             return listing
         if not listing.complete:
@@ -134,6 +137,12 @@ class _Teardown:
 
     def _is_our_create(self, operation: Operation) -> bool:
         return operation.verb.lower() in CREATE_VERBS and operation.target.endswith(f"/{self.lease.name.node}")
+
+    async def _ask(self, question: Effect[T]) -> T | CloudError:
+        answer = await _ask(question)
+        if isinstance(answer, CloudUnavailable) and answer.retry_after_s is not None:
+            self.wait_s = max(self.wait_s, min(answer.retry_after_s, LONGEST_WAIT_S))
+        return answer
 
 
 def _place(lease: Lease) -> tuple[str, str]:
@@ -153,7 +162,7 @@ async def _ask(question: Effect[T]) -> T | CloudError:
         return error
 
 
-async def _as_written(lease: Lease) -> Lease:
+async def as_written(lease: Lease) -> Lease:
     """The ledger knows more than the value that a caller carries around: how many creates left, and what they are called."""
     try:
         return await ReadLease(lease.id)

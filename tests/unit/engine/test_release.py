@@ -141,3 +141,15 @@ def test_releasing_twice_is_as_good_as_once(world: VirtualWorld) -> None:
     lease = created(world)
     assert let_go(world, lease).gone
     assert let_go(world, lease).gone
+
+
+def test_a_429_is_obeyed_for_as_long_as_it_asks_and_never_for_more_than_a_minute(world: VirtualWorld) -> None:
+    lease = created(world)
+    for asked_s, calls in ((20.0, 30), (3600.0, 10)):
+        world.cloud.get_error = CloudUnavailable("quota of requests", retry_after_s=asked_s)
+        world.cloud.calls.clear()
+        assert not let_go(world, lease, budget_s=600).gone
+        asked = [name for name, _ in world.cloud.calls if name == "get"]
+        assert calls <= len(asked) <= calls + 3
+    world.cloud.get_error = None
+    assert let_go(world, lease).gone
