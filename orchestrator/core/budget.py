@@ -21,7 +21,7 @@ def life_s(max_cost: float, usd_per_hour: float | None, *, absent_s: float, wher
     if seconds < SHORTEST_S:
         least = usd_per_hour * (SHORTEST_S + absent_s) / 3600
         raise UserError(
-            f"limits.max_cost: ${max_cost:,.2f} is used up within {max(seconds + absent_s, 0):.0f} s in {where}",
+            f"limits.max_cost: {where} uses up ${max_cost:,.2f} within {max(seconds + absent_s, 0):.0f} s",
             hint=f"at about ${usd_per_hour:,.2f}/h and {absent_s:.0f} s for the deletion it takes ${least:,.2f} at least",
         )
     return seconds

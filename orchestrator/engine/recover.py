@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from orchestrator.core.attempt import Attempt, AttemptState, Ended
 from orchestrator.core.lease import Lease, LeaseState, dead_wood
-from orchestrator.core.slices import Capabilities
+from orchestrator.core.slices import Capabilities, SliceState
 from orchestrator.engine.cloud_effects import Get
 from orchestrator.engine.effects import (
     Claim,
@@ -45,10 +45,14 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
 
 async def _gone_already(lease: Lease) -> str | None:
     try:
-        gone = await Get(lease.name) is None
+        view = await Get(lease.name)
     except CloudError:
         return None  # no answer says nothing
-    return "its switch, or somebody else, deleted it" if gone else None
+    if view is None:
+        return "its switch, or somebody else, deleted it"
+    if view.state is SliceState.TOMBSTONE and lease.detached_at is not None:
+        return f"it was taken away while its job ran ({view.native_state})"
+    return None  # a held one is for `up` to make again, which asks first
 
 
 async def recover(

@@ -18,7 +18,7 @@ def test_a_budget_without_a_price_is_refused() -> None:
 
 
 def test_a_budget_that_would_not_last_a_minute_is_refused_and_says_what_it_takes() -> None:
-    with pytest.raises(UserError, match="used up") as caught:
+    with pytest.raises(UserError, match="uses up") as caught:
         life_s(0.5, 9.6, absent_s=300, where="here")
     assert "$0.96" in str(caught.value.hint)
 

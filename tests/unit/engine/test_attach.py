@@ -97,6 +97,14 @@ def test_a_slice_that_its_switch_deleted_is_settled_by_the_next_command_that_loo
     assert not world.ledger.lease(to.lease.id).open
 
 
+def test_a_detached_slice_that_was_preempted_is_released_by_whoever_looks(world: VirtualWorld) -> None:
+    detached(world)
+    for node in world.cloud.nodes.values():
+        node.preempted = True
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600, look=True))
+    assert released.gone and world.cloud.nodes == {}
+
+
 def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) -> None:
     to = detached(world)
     world.cloud.nodes.clear()
