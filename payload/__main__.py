@@ -1,7 +1,8 @@
 """`python -m payload --config train.json`: check, get the data, start the training processes, list what they wrote.
 
 The exit code says what happened: 0 trained, 1 a crash, 2 the configuration, 3 the loss is not a number, 4 the data, 5 another
-host went away, 6 processes that do not reduce, 128 + n ended by signal n. This process imports no torch.
+host went away, 6 processes that do not reduce, 7 no checkpoint can be written, 128 + n ended by signal n. This process
+imports no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from payload.failures import INSTALL, ConfigError, PayloadError
+from payload.config import BACKENDS
+from payload.failures import INSTALL, INSTALL_TORCH_TPU, ConfigError, PayloadError
 
 STARTED = time.monotonic()
 
@@ -26,39 +28,42 @@ def main() -> int:
         signal.signal(signum, _leave)  # until supervise.run has processes to end
     parser = argparse.ArgumentParser(prog="python -m payload", description="Train an image classifier.")
     parser.add_argument("--config", type=Path, required=True, help="train.json; its keys are in payload/README.md")
-    parser.add_argument("--backend", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch, no torch_xla")
+    parser.add_argument("--backend", choices=BACKENDS, help="instead of the configuration's")
     arguments = parser.parse_args()
     try:
-        _check_installed("torch" if arguments.backend == "cpu" else "torch_xla")
         return _run(arguments.config, arguments.backend)
     except PayloadError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
 
 
-def _run(config_path: Path, backend: str) -> int:
+def _run(config_path: Path, asked: str | None) -> int:
     from payload import artifacts, supervise
     from payload.config import load
     from payload.job import Job
-    from payload.placement import host_has_tpu, place, share
+    from payload.placement import choose_backend, look, place, share
     from payload.sources import resolve
 
-    environ = {**os.environ, "PJRT_DEVICE": "CPU"} if backend == "cpu" else os.environ
-    stand_in = "the CPU" if backend == "cpu" else "XLA:CPU"
-    config, placement = place(load(config_path), environ, has_tpu=host_has_tpu(), stand_in=stand_in)
+    config, host = load(config_path), look()
+    backend = choose_backend(asked or config.backend, os.environ, host)
+    _check_installed(backend)
+    config, placement = place(config, os.environ, host=host, backend=backend)
+    _check_entry(config.entry)
     directory = Path(placement.artifacts)
     try:
-        artifacts.prepare(directory)
+        artifacts.prepare(directory, resume=config.resume)
     except OSError as error:
         raise ConfigError(f"{directory}: cannot be written: {error.strerror}") from None
     for note in placement.notes:
         _say(note)
 
     data_began = time.monotonic()
-    source = resolve(config, _say)
-    examples = config.examples or source.train_examples
-    if placement.device == "cpu":  # how many processes a TPU has is known only to them, and they check it themselves
-        share(config.batch_size, placement.workers * placement.processes, examples)
+    source = None
+    if config.entry is None:
+        source = resolve(config, _say)
+        examples = config.examples or source.train_examples
+        if (backend, placement.device) != ("xla", "tpu"):  # how many cores torch_xla finds only its processes know
+            share(config.batch_size, placement.workers * placement.processes, examples)
     with tempfile.TemporaryDirectory(prefix="payload-") as scratch:
         job = Job(
             config=config,
@@ -77,11 +82,21 @@ def _run(config_path: Path, backend: str) -> int:
     return code
 
 
-def _check_installed(last: str) -> None:
+def _check_entry(entry: str | None) -> None:
+    """That its module is there; only a training process imports it."""
+    if entry is None:
+        return
+    module = entry.partition(":")[0]
+    top = module.partition(".")[0]
+    if importlib.util.find_spec(top) is None:
+        raise ConfigError(f"entry: {entry}: there is no module {top} here; does `code:` name its directory?")
+
+
+def _check_installed(backend: str) -> None:
     """Without importing them, which takes seconds; that they also work is found out by the training processes."""
-    for name in ("numpy", "torch", last):
+    for name in ("numpy", "torch", *({"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))):
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"{name} is not installed: {INSTALL}")
+            raise ConfigError(f"{name} is not installed: {INSTALL_TORCH_TPU if name == 'torch_tpu' else INSTALL}")
 
 
 def _say(line: str) -> None:

@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,19 +19,40 @@ from payload import idx
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-OURS = ("timing.jsonl", "metrics.json", "provenance.json", "checkpoint.pt", MANIFEST)
+LOSSES = "losses.jsonl"
+RESUMED = ("timing.jsonl", LOSSES, "checkpoint.pt")  # what a training that goes on needs, or adds to
+OURS = (*RESUMED, "metrics.json", "provenance.json", MANIFEST)
 
 
-def prepare(directory: Path) -> None:
-    """An empty place: what an earlier run left under our names would be taken for this one's."""
+def prepare(directory: Path, *, resume: bool = False) -> None:
+    """Without what an earlier run left under our names: it would be taken for this one's. Only a training that did not
+    end (it has no manifest) may go on where it was."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name in OURS:
-        (directory / name).unlink(missing_ok=True)
+    goes_on = resume and not (directory / MANIFEST).exists()
+    for path in (*(directory / name for name in OURS), *directory.glob("checkpoint-*.pt")):
+        if not goes_on or (path.name not in RESUMED and path.suffix != ".pt"):
+            path.unlink(missing_ok=True)
+    for path in directory.glob(".*.tmp"):  # of a process that was killed while it wrote
+        path.unlink(missing_ok=True)
+
+
+def trim_losses(directory: Path, epoch: int) -> None:
+    """Leave only whole lines of the epochs before `epoch`, which is about to be trained, perhaps for the second time."""
+    path = directory / LOSSES
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] < epoch]
+    write_whole(path, lambda file: file.write("".join(kept).encode()))
+
+
+def add_losses(directory: Path, epoch: int, losses: Sequence[float]) -> None:
+    """One line for each epoch, with the loss of each of its steps."""
+    with (directory / LOSSES).open("a") as file:
+        file.write(json.dumps({"epoch": epoch, "losses": list(losses)}, separators=(",", ":")) + "\n")
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Under a temporary name, on the disk, then renamed: nobody ever sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp")  # one writer at a time: the next one takes its place
     try:
         with temporary.open("wb") as file:
             write(file)

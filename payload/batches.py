@@ -6,9 +6,14 @@ differently; that is why their loss curves agree.
 
 from __future__ import annotations
 
-import torch
-from torch.utils.data import DistributedSampler
+import os
+from typing import Any
 
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from payload.backends import Backend
+from payload.job import Job
 from payload.placement import share
 
 
@@ -38,3 +43,30 @@ def eval_batches(examples: int, *, rank: int, world: int, most: int = 500) -> li
     weights = torch.zeros(steps * local)
     numbers[: len(mine)], weights[: len(mine)] = mine, 1.0
     return list(zip(numbers.split(local), weights.split(local), strict=True))
+
+
+def data_loader(
+    backend: Backend, job: Job, dataset: Any, batch_size: int, *, epoch: int, shuffle: bool
+) -> DataLoader[Any]:
+    """For data that a job brings itself: PyTorch's DataLoader, in as many processes as the host has cores to spare."""
+    local = share(batch_size, backend.world, len(dataset))
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, backend.world, backend.rank, shuffle=shuffle, seed=job.config.seed, drop_last=True
+    )
+    sampler.set_epoch(epoch)
+    return DataLoader(
+        dataset,
+        batch_size=local,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=workers_for(job, cores=len(os.sched_getaffinity(0))),
+        pin_memory=backend.device.type == "cuda",
+        generator=torch.Generator().manual_seed(job.config.seed + epoch),
+    )
+
+
+def workers_for(job: Job, *, cores: int) -> int:
+    """One core of this process's share is for the training itself; more than eight rarely help."""
+    if job.config.num_workers is not None:
+        return job.config.num_workers
+    return max(0, min(8, cores // job.placement.processes - 1))

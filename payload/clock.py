@@ -8,16 +8,19 @@ compile counter, drained, and kept apart. `timing: drained` waits after each ste
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 SCHEMA = 1
 FLUSH_S = 1.0  # a reader of the growing file is never further behind than this
+
+Item = TypeVar("Item")
 
 FIELDS = {
     "t_s": "seconds from the start of the command to the end of what the line describes",
@@ -25,6 +28,8 @@ FIELDS = {
     "s": "seconds, without compiling",
     "compile_s": "seconds of the steps that compiled, left out of s",
     "compile": "this step compiled a program: warm-up",
+    "wait_s": "seconds of s in which the program waited for its next batch",
+    "step_std_s": "standard deviation of dt_s, steps that compiled left out",
     "images_per_s": "images of the steps that did not compile, over s",
 }
 
@@ -34,6 +39,18 @@ class EpochTime:
     seconds: float  # drained to drained, without the steps that compiled
     warm_steps: int
     compile_s: float
+    wait_s: float = 0.0  # for data
+    step_std_s: float | None = None  # of the times between stamps: what that means depends on the timing mode
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "warm_steps": self.warm_steps,
+            "compile_s": self.compile_s,
+            "wait_s": self.wait_s,
+            "step_mean_s": self.seconds / self.warm_steps if self.warm_steps else None,
+            "step_std_s": self.step_std_s,
+        }
 
 
 class Clock:
@@ -44,6 +61,7 @@ class Clock:
         started: float,
         *,
         path: Path | None = None,
+        append: bool = False,  # to the lines of a training that is being resumed
         header: dict[str, Any] | None = None,
         compiles: Callable[[], int] = lambda: 0,
         drain: Callable[[], None] = lambda: None,
@@ -52,13 +70,15 @@ class Clock:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spans: defaultdict[str, float] = defaultdict(float)
+        self.data_wait_s = 0.0
         self._started, self._monotonic, self._say = started, monotonic, say
         self._compiles, self._drain, self._drained = compiles, drain, drained
-        self._file = path.open("w", encoding="utf-8") if path else None
+        self._file = _open(path, append) if path else None
         self._compiled = compiles()
         self._last = self._flushed = self._said = monotonic()
         self._compiling_s = 0.0  # of the present series of compiling steps
         self._epoch_began, self._compile_before, self._warm_steps = self._last, 0.0, 0
+        self._apart_s = self._wait_s = self._sum = self._squares = 0.0
         self._write({"schema": SCHEMA, **(header or {}), "fields": FIELDS})
 
     def total_s(self) -> float:
@@ -80,13 +100,30 @@ class Clock:
         yield
         self._drain()
         self._end_compiling()
-        self.add(name, began, self._monotonic(), but_s=self.spans["compile"] - compiled_before)
+        self._last = self._monotonic()
+        compiled_s = self.spans["compile"] - compiled_before
+        self._apart_s += self._last - began - compiled_s  # within an epoch, it is not part of that
+        self.add(name, began, self._last, but_s=compiled_s)
 
     def begin_epoch(self) -> None:
         self._drain()
         self._epoch_began = self._last = self._monotonic()
         self._compiled = self._compiles()  # what compiled between two epochs is no step's
         self._compile_before, self._warm_steps = self.spans["compile"], 0
+        self._apart_s = self._wait_s = self._sum = self._squares = 0.0
+
+    def waits(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """The same batches; how long each was waited for is counted."""
+        iterator = iter(batches)
+        while True:
+            began = self._monotonic()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self._wait_s += self._monotonic() - began
+            yield batch
 
     def step(self, epoch: int, step: int) -> None:
         """Call it after each sync."""
@@ -114,6 +151,8 @@ class Clock:
             self._compiling_s += seconds
         else:
             self._warm_steps += 1
+            self._sum += seconds
+            self._squares += seconds * seconds
             self._end_compiling()
         return seconds, warm_up
 
@@ -121,12 +160,22 @@ class Clock:
         self._drain()
         self._last = self._monotonic()
         compile_s = self.spans["compile"] - self._compile_before
-        seconds = self._last - self._epoch_began - compile_s
+        seconds = self._last - self._epoch_began - compile_s - self._apart_s
         self.spans["train"] += seconds
-        return EpochTime(seconds, self._warm_steps, compile_s)
+        self.data_wait_s += self._wait_s
+        return EpochTime(seconds, self._warm_steps, compile_s, self._wait_s, self._spread())
+
+    def _spread(self) -> float | None:
+        count = self._warm_steps
+        return max(0.0, (self._squares - self._sum**2 / count) / (count - 1)) ** 0.5 if count > 1 else None
 
     def epoch_line(self, epoch: int, took: EpochTime, **facts: Any) -> None:
-        times = {"s": round(took.seconds, 4), "compile_s": round(took.compile_s, 4), "warm_steps": took.warm_steps}
+        times: dict[str, Any] = {
+            "s": round(took.seconds, 4),
+            "compile_s": round(took.compile_s, 4),
+            "warm_steps": took.warm_steps,
+        }
+        times |= {"wait_s": round(took.wait_s, 4), "step_std_s": took.step_std_s and round(took.step_std_s, 6)}
         self._write({"epoch": epoch, "t_s": self._t(self._last), **times, **facts})
 
     def every(self, period_s: float) -> bool:
@@ -156,3 +205,12 @@ class Clock:
         if self._file is not None:
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
             self._file.flush()
+
+
+def _open(path: Path, append: bool) -> Any:
+    """For appending, without the half line that a killed process may have left."""
+    if append and path.exists():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+            os.fsync(file.fileno())
+    return path.open("a" if append else "w", encoding="utf-8")

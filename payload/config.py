@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 
 from payload.failures import ConfigError
 
-MODELS = ("mnist_cnn",)
-DATASETS = ("mnist", "fashion-mnist", "synthetic")
+MODELS = ("mnist_cnn", "alexnet", "mlp")
+DATASETS = ("mnist", "fashion-mnist", "synthetic", "idx")
+BACKENDS = ("xla", "cuda", "cpu", "tpu", "auto")
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,15 @@ class Emulated:
 
     cores: int | None = None
     examples: int | None = None
+    test_examples: int | None = None
     epochs: int | None = None
 
 
 @dataclass(frozen=True)
 class Config:
+    entry: str | None = None  # "module:function", a training of the job's own; null: payload.train:train
+    options: dict[str, Any] | None = None  # for the entry, as it likes
+    backend: str = "xla"  # "auto": a TPU if there is one, else a GPU, else the CPU
     model: str = "mnist_cnn"
     dataset: str = "mnist"
     data_dir: str | None = None  # a directory with the four IDX files, plain or .gz
@@ -43,11 +49,40 @@ class Config:
     optimizer: str = "sgd"
     seed: int = 1
     precision: str = "fp32"
+    image_size: int | None = None  # pixels of a side; the device resizes. null: as the model wants it
     examples: int | None = None  # only the first so many training examples
+    test_examples: int | None = None  # the same for the evaluation
     eval: bool = True
     checkpoint: bool = True
+    checkpoint_every: str = "1 epoch"  # or "200 steps", "30 s"
+    keep_checkpoints: int = 1  # the newest so many
+    resume: bool = True  # go on where an unfinished training in the same directory stopped
+    num_workers: int | None = None  # processes of each DataLoader; null: from the host's cores
     timing: str = "stamped"  # "drained": wait for the device after each step
     emulated: Emulated = field(default_factory=Emulated)
+
+    @property
+    def entry_point(self) -> str:
+        return self.entry or "payload.train:train"
+
+    @property
+    def checkpoint_interval(self) -> tuple[int, str]:
+        """(200, "steps")"""
+        return interval(self.checkpoint_every)
+
+
+_INTERVAL = re.compile(r"\s*(\d{1,9})\s*(step|epoch|s|m|h)s?\s*")
+_ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def interval(text: str) -> tuple[int, str]:
+    match = _INTERVAL.fullmatch(text)
+    if match is None or int(match[1]) < 1:
+        raise ValueError
+    number, unit = int(match[1]), match[2]
+    if unit in ("step", "epoch"):
+        return number, f"{unit}s"
+    return number * {"s": 1, "m": 60, "h": 3600}[unit], "seconds"
 
 
 Rule = tuple[Callable[[Any], bool], str]
@@ -61,6 +96,13 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
+def _is_interval(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(interval(value))
+    except ValueError:
+        return False
+
+
 def _or_null(rule: Rule) -> Rule:
     return lambda value: value is None or rule[0](value), f"{rule[1]} or null"
 
@@ -70,10 +112,14 @@ def _one_of(*names: str) -> Rule:
 
 
 _COUNT: Rule = (_is_count, "a whole number of at least 1")
+_WORKERS = "a whole number of at least 0"
 _BOOL: Rule = (lambda value: isinstance(value, bool), "true or false")
 
-_EMULATED_RULES: dict[str, Rule] = {name: _or_null(_COUNT) for name in ("cores", "examples", "epochs")}
+_EMULATED_RULES: dict[str, Rule] = {name: _or_null(_COUNT) for name in ("cores", "examples", "test_examples", "epochs")}
 _RULES: dict[str, Rule] = {
+    "entry": _or_null((lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)), '"module:function"')),
+    "options": _or_null((lambda value: isinstance(value, dict), "an object")),
+    "backend": _one_of(*BACKENDS),
     "model": _one_of(*MODELS),
     "dataset": _one_of(*DATASETS),
     "data_dir": _or_null((lambda value: isinstance(value, str) and value != "", "a directory")),
@@ -85,12 +131,21 @@ _RULES: dict[str, Rule] = {
     "momentum": (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 to less than 1"),
     "optimizer": _one_of("sgd", "adam"),
     "seed": (lambda value: _is_number(value) and isinstance(value, int) and 0 <= value < 2**32, "0 to 4294967295"),
-    "precision": _one_of("fp32", "bf16"),
+    "precision": _one_of("fp32", "bf16", "fp16"),
+    "image_size": _or_null((lambda value: _is_count(value) and value <= 4096, "a whole number from 1 to 4096")),
     "examples": _or_null(_COUNT),
+    "test_examples": _or_null(_COUNT),
     "eval": _BOOL,
     "checkpoint": _BOOL,
+    "checkpoint_every": (
+        _is_interval,
+        'a number of epochs, steps or seconds, such as "1 epoch", "200 steps" or "30 s"',
+    ),
+    "keep_checkpoints": _COUNT,
+    "resume": _BOOL,
+    "num_workers": _or_null((lambda value: (value == 0 and value is not False) or _is_count(value), _WORKERS)),
     "timing": _one_of("stamped", "drained"),
-    "emulated": (lambda value: isinstance(value, dict), "an object with cores, examples, epochs"),
+    "emulated": (lambda value: isinstance(value, dict), "an object with cores, examples, test_examples, epochs"),
 }
 
 
@@ -113,7 +168,10 @@ def parse(data: Any) -> Config:
     _check(data, _RULES, "")
     nested = data.get("emulated", {})
     _check(nested, _EMULATED_RULES, "emulated.")
-    return Config(**{**data, "emulated": Emulated(**nested)})
+    config = Config(**{**data, "emulated": Emulated(**nested)})
+    if config.dataset == "idx" and config.data_dir is None and config.entry is None:
+        raise ConfigError('dataset: "idx" is any set of IDX files; data_dir must say where they are')
+    return config
 
 
 def _check(data: dict[str, Any], rules: dict[str, Rule], prefix: str) -> None:

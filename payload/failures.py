@@ -11,6 +11,10 @@ INSTALL = (
     "pip install 'torch==2.9.0' 'torch_xla==2.9.0' (on a TPU VM: 'torch_xla[tpu]==2.9.0'); "
     "torch and torch_xla must have the same version"
 )
+INSTALL_TORCH_TPU = (
+    "pip install torch_tpu, in an environment without torch_xla (it needs torch 2.11 or newer); "
+    "backend xla trains on the same TPU without it"
+)
 
 
 class PayloadError(Exception):
@@ -45,3 +49,15 @@ class WorldError(PayloadError):
     """The processes do not form the world they should: a reduction would hang, abort or silently do nothing."""
 
     exit_code = 6
+
+
+class CannotSave(PayloadError):
+    """A checkpoint cannot be written, for want of space perhaps; the one before it is whole."""
+
+    exit_code = 7
+
+
+class Interrupted(PayloadError):
+    """We were asked to stop, and a checkpoint was written at that very step."""
+
+    exit_code = 143

@@ -24,7 +24,7 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-CLASSES = 10
+CLASSES = 10  # of the MNIST family
 _BYTES = 0x08  # the IDX code of unsigned bytes, the only one this family uses
 
 
@@ -34,26 +34,41 @@ class Dataset:
     train_labels: NDArray[np.uint8]
     test_images: NDArray[np.uint8]
     test_labels: NDArray[np.uint8]
+    classes: int = CLASSES
 
 
 def locate(directory: Path) -> dict[str, Path] | None:
-    """The four files, each plain or .gz; None when the directory does not hold all of them."""
+    """The four files, each plain or .gz; None when the directory does not hold all of them.
+
+    EMNIST and others write something before the usual names (`emnist-letters-test-images-idx3-ubyte`): that will do too,
+    where there is only one such file.
+    """
     found = {}
     for part, name in FILES.items():
         paths = [path for path in (directory / name, directory / f"{name}.gz") if path.is_file()]
         if not paths:
-            return None
+            endings = [f"{ending}{gz}" for ending in (name, name.replace("t10k", "test")) for gz in ("", ".gz")]
+            paths = [path for ending in endings for path in directory.glob(f"*{ending}") if path.is_file()]
+            if len(paths) != 1:
+                return None
         found[part] = paths[0]
     return found
 
 
-def read_dataset(paths: dict[str, Path], examples: int | None = None) -> Dataset:
-    """All test images and the first `examples` training images (all when None)."""
+def read_dataset(
+    paths: dict[str, Path], examples: int | None = None, test_examples: int | None = None, classes: int | None = CLASSES
+) -> Dataset:
+    """The first so many images of each split (all when None). `classes` None: as many as the labels say."""
     train = _read_pair(paths["train_images"], paths["train_labels"])
     test = _read_pair(paths["test_images"], paths["test_labels"])
+    if classes is None:
+        classes = int(max(train[1].max(), test[1].max())) + 1
+    for labels, part in ((train[1], "train_labels"), (test[1], "test_labels")):
+        if labels.max() >= classes:
+            raise DataError(f"{paths[part]}: label {labels.max()} is not below {classes}")
     if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(f"{paths['test_images']}: its images have another size than the training images")
-    return Dataset(train[0][:examples], train[1][:examples], *test)
+    return Dataset(train[0][:examples], train[1][:examples], test[0][:test_examples], test[1][:test_examples], classes)
 
 
 def count(paths: dict[str, Path]) -> int:
@@ -67,8 +82,6 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8],
         raise DataError(f"{labels_path}: has {len(labels):,} labels for {len(images):,} images")
     if len(labels) == 0:
         raise DataError(f"{images_path}: holds no images")
-    if labels.max() >= CLASSES:
-        raise DataError(f"{labels_path}: label {labels.max()} is not below {CLASSES}")
     return images, labels
 
 

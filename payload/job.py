@@ -9,13 +9,15 @@ from payload.config import Config
 from payload.placement import Placement
 from payload.sources import Source
 
+STOP = "stop"  # a file in `Job.scratch`: the supervisor makes it when it is asked to end
+
 
 @dataclass(frozen=True)
 class Job:
     config: Config
     placement: Placement
-    source: Source
-    backend: str  # "xla" or "cpu"
+    source: Source | None  # None: an entry of the job's own, which brings its data
+    backend: str  # "xla", "cuda", "cpu" or "tpu"
     meet_at: str  # where several processes on CPU find each other, a URL of torch.distributed
     started: float  # time.monotonic() at the start of the command: zero of all times written down
     data_began: float  # the supervisor gets the files before any process starts; on the same clock

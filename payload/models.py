@@ -1,9 +1,14 @@
-"""The networks. Each takes normalised images [n, 1, 28, 28] and answers a score for each class, [n, 10]."""
+"""The networks. Each takes normalised images [n, channels, side, side] and answers a score for each class, [n, classes]."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import nn
+
+from payload.failures import ConfigError
 
 
 class MnistCnn(nn.Module):
@@ -14,30 +19,83 @@ class MnistCnn(nn.Module):
     how many processes there are, and over the few epochs of a tutorial it only costs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3)
+        self.conv1 = nn.Conv2d(channels, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
-        self.fc1 = nn.Linear(64 * 12 * 12, 128)
-        self.fc2 = nn.Linear(128, 10)
+        self.fc1 = nn.Linear(64 * ((side - 4) // 2) ** 2, 128)
+        self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.conv1(images))
-        x = torch.relu(
-            halve(self.conv2(x))
-        )  # the maximum of relus is the relu of the maximum, with a quarter of the work
+        # The maximum of relus is the relu of the maximum, with a quarter of the work.
+        x = torch.relu(halve(self.conv2(x)))
         x = torch.relu(self.fc1(x.flatten(1)))
         scores: torch.Tensor = self.fc2(x)
         return scores
 
 
 def halve(x: torch.Tensor) -> torch.Tensor:
-    """MaxPool2d(2) for even sizes."""
+    """MaxPool2d(2): a last row or column that has no partner is left out."""
     n, channels, height, width = x.shape
+    x = x[:, :, : height // 2 * 2, : width // 2 * 2]
     return x.reshape(n, channels, height // 2, 2, width // 2, 2).amax((3, 5))
 
 
-def build(name: str, seed: int) -> nn.Module:
+class AlexNet(nn.Module):
+    """torchvision's AlexNet, layer by layer, dropout included; its weights have the same names."""
+
+    def __init__(self, channels: int = 3, side: int = 224, classes: int = 10) -> None:
+        super().__init__()
+        relu, pool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)
+        self.features = nn.Sequential(
+            *(nn.Conv2d(channels, 64, 11, 4, 2), relu, pool),
+            *(nn.Conv2d(64, 192, 5, 1, 2), relu, pool),
+            *(nn.Conv2d(192, 384, 3, 1, 1), relu),
+            *(nn.Conv2d(384, 256, 3, 1, 1), relu),
+            *(nn.Conv2d(256, 256, 3, 1, 1), relu, pool),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        self.classifier = nn.Sequential(
+            *(nn.Dropout(0.5), nn.Linear(256 * 6 * 6, 4096), relu),
+            *(nn.Dropout(0.5), nn.Linear(4096, 4096), relu),
+            nn.Linear(4096, classes),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.classifier(self.avgpool(self.features(images)).flatten(1))
+        return scores
+
+
+class Mlp(nn.Sequential):
+    """So little work that the program, not the device, is what takes the time: for measuring loops."""
+
+    def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
+        super().__init__(
+            *(nn.Flatten(), nn.Linear(channels * side * side, 128), nn.ReLU()),
+            *(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, classes)),
+        )
+
+
+@dataclass(frozen=True)
+class Design:
+    network: Callable[[int, int, int], nn.Module]  # of channels, side, classes
+    channels: int
+    side: int | None  # None: that of the images
+    least_side: int
+
+
+DESIGNS = {
+    "mnist_cnn": Design(MnistCnn, channels=1, side=None, least_side=6),
+    "alexnet": Design(AlexNet, channels=3, side=224, least_side=63),
+    "mlp": Design(Mlp, channels=1, side=None, least_side=1),
+}
+
+
+def build(name: str, seed: int, *, side: int = 28, classes: int = 10) -> nn.Module:
     """On the CPU, from the seed alone: every process builds the same weights, whatever its accelerator."""
+    design = DESIGNS[name]
+    if side < design.least_side:
+        raise ConfigError(f"image_size: {name} needs images of at least {design.least_side} pixels a side, not {side}")
     torch.manual_seed(seed)
-    return {"mnist_cnn": MnistCnn}[name]()
+    return design.network(design.channels, side, classes)

@@ -6,6 +6,9 @@ printed first in the log and kept in the artifacts, so that nobody mistakes an e
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,8 +23,16 @@ _TPU_DEVICES = {"0x0027", "0x005e", "0x0063", "0x006f", "0x0056", "0x0062", "0x0
 
 
 @dataclass(frozen=True)
+class Host:
+    """What is plugged in here."""
+
+    tpu_chips: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
 class Placement:
-    device: str  # "tpu" or "cpu"
+    device: str  # "tpu", "cuda" or "cpu"
     worker: int  # this host among the hosts of the slice
     workers: int
     processes: int  # that we start on this host; on a TPU one, and torch_xla starts one for each core
@@ -38,20 +49,29 @@ class Placement:
         return asdict(self)
 
 
-def place(
-    config: Config, environ: Mapping[str, str], *, has_tpu: bool, stand_in: str = "XLA:CPU"
-) -> tuple[Config, Placement]:
+def choose_backend(asked: str, environ: Mapping[str, str], host: Host) -> str:
+    """ "auto" is what the host is best at; anything else is taken at its word."""
+    if asked != "auto":
+        return asked
+    if "TPUJOB_EMULATED_CORES" in environ or environ.get("PJRT_DEVICE") or host.tpu_chips:
+        return "xla"
+    return "cuda" if host.gpus else "cpu"
+
+
+def place(config: Config, environ: Mapping[str, str], *, host: Host, backend: str = "xla") -> tuple[Config, Placement]:
     """The configuration as it will be trained, and the processes that will do it."""
+    if config.precision == "fp16" and backend != "cuda":
+        raise ConfigError(f"precision: fp16 needs a GPU, and this is backend {backend}; bf16 works everywhere")
     workers = _number(environ, "TPUJOB_WORKERS", 1, least=1)
     worker = _number(environ, "TPUJOB_WORKER", 0, least=0)
     if worker >= workers:
         raise ConfigError(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS says there are {workers}")
     if config.cores == 1 and workers > 1:
         raise ConfigError(f"cores: 1 is one core of one host, but this slice has {workers} hosts; use a smaller slice")
-    device = _device(environ, has_tpu)
+    device = _device(environ, host, backend)
     emulated = _number(environ, "TPUJOB_EMULATED_CORES", 0, least=1) or None
     coordinator = _coordinator(environ)
-    if device == "cpu" and workers > 1 and coordinator is None:
+    if (device != "tpu" or backend == "tpu") and workers > 1 and coordinator is None:
         raise ConfigError("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR does not say where they meet")
     placement = Placement(
         device=device,
@@ -62,10 +82,22 @@ def place(
         coordinator=coordinator if workers > 1 else None,
     )
     if emulated is not None:
-        return _emulate(config, placement, emulated, stand_in)
-    if device == "cpu" and isinstance(config.cores, int):
-        placement = replace(placement, processes=config.cores)
-    return config, placement
+        return _emulate(config, placement, emulated, "XLA:CPU" if backend == "xla" else "the CPU")
+    return config, replace(placement, processes=_processes(config.cores, device, backend, host))
+
+
+def _processes(cores: str | int, device: str, backend: str, host: Host) -> int:
+    """How many of our own. torch_xla on a TPU is started once, and starts a process for each core by itself."""
+    if device == "tpu" and backend == "xla":
+        return 1
+    have, what = {"cuda": (host.gpus, "GPUs"), "tpu": (host.tpu_chips, "TPU chips")}.get(device, (0, ""))
+    if not what:
+        return cores if isinstance(cores, int) else 1
+    if not have:
+        raise ConfigError(f"backend: {backend}, but this host has no {what}; auto takes what there is")
+    if isinstance(cores, int) and cores > have:
+        raise ConfigError(f"cores: {cores} asked for, but this host has {have} {what}")
+    return cores if isinstance(cores, int) else have
 
 
 def _emulate(config: Config, placement: Placement, given: int, stand_in: str) -> tuple[Config, Placement]:
@@ -76,9 +108,16 @@ def _emulate(config: Config, placement: Placement, given: int, stand_in: str) ->
     notes = [f"emulated: {cores} as {_plural(processes, 'process', 'processes')} on {stand_in}"]
     if wanted.examples is not None:
         notes.append(f"emulated: {wanted.examples:,} training examples instead of {_or_all(config.examples)}")
+    if wanted.test_examples is not None:
+        notes.append(f"emulated: {wanted.test_examples:,} test examples instead of {_or_all(config.test_examples)}")
     if wanted.epochs is not None:
         notes.append(f"emulated: {_plural(wanted.epochs, 'epoch', 'epochs')} instead of {config.epochs:,}")
-    smaller = replace(config, examples=wanted.examples or config.examples, epochs=wanted.epochs or config.epochs)
+    smaller = replace(
+        config,
+        examples=wanted.examples or config.examples,
+        test_examples=wanted.test_examples or config.test_examples,
+        epochs=wanted.epochs or config.epochs,
+    )
     return smaller, replace(placement, processes=processes, cores_emulated=given, notes=tuple(notes))
 
 
@@ -99,24 +138,52 @@ def share(batch_size: int, world: int, examples: int) -> int:
     return batch_size // world
 
 
-def _device(environ: Mapping[str, str], has_tpu: bool) -> str:
+def _device(environ: Mapping[str, str], host: Host, backend: str) -> str:
+    emulated = "TPUJOB_EMULATED_CORES" in environ
+    if backend != "xla":
+        if emulated and backend != "cpu":
+            raise ConfigError(
+                f"backend: {backend}, but TPUJOB_EMULATED_CORES says that the TPU is emulated; xla and cpu work"
+            )
+        return backend
     asked = environ.get("PJRT_DEVICE", "").upper()
     if asked not in ("", "TPU", "CPU"):
         raise ConfigError(f"PJRT_DEVICE is {asked}; this program trains on TPU and CPU")
-    if "TPUJOB_EMULATED_CORES" in environ:
+    if emulated:
         if asked == "TPU":
             raise ConfigError("PJRT_DEVICE is TPU, but TPUJOB_EMULATED_CORES says that the TPU is emulated")
         return "cpu"
-    return asked.lower() or ("tpu" if has_tpu else "cpu")
+    return asked.lower() or ("tpu" if host.tpu_chips else "cpu")
 
 
-def host_has_tpu(pci: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether a TPU is plugged in; importing torch_xla to ask would take seconds and start its runtime."""
+def look(pci: Path = Path("/sys/bus/pci/devices"), environ: Mapping[str, str] = os.environ) -> Host:
+    """What is plugged in; importing torch_xla or torch to ask would take seconds and start their runtimes."""
+    return Host(tpu_chips=_tpu_chips(pci), gpus=_gpus(environ))
+
+
+def _tpu_chips(pci: Path) -> int:
+    found = 0
     for vendor in pci.glob("*/vendor"):
         device = vendor.with_name("device")
-        if vendor.read_text().strip() == _GOOGLE_VENDOR and device.read_text().strip() in _TPU_DEVICES:
-            return True
-    return False
+        found += vendor.read_text().strip() == _GOOGLE_VENDOR and device.read_text().strip() in _TPU_DEVICES
+    return found
+
+
+def _gpus(environ: Mapping[str, str]) -> int:
+    """As many as this process may use."""
+    if not shutil.which("nvidia-smi", path=environ.get("PATH")):
+        return 0
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0  # a driver without a card
+    count = sum(line.startswith("GPU ") for line in listed.splitlines())
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    return (
+        count
+        if visible is None
+        else min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
+    )
 
 
 def _coordinator(environ: Mapping[str, str]) -> tuple[str, int] | None:

@@ -7,29 +7,46 @@ that lingers would keep all others waiting in a reduction.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import pickle
+import resource
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import asdict
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from payload.failures import INSTALL, ConfigError, PayloadError
 from payload.job import Job
 
+if TYPE_CHECKING:
+    from payload.backends import Backend
+    from payload.clock import Clock
+    from payload.run import Run
+
+MAX_PROCESS_LINES = 8
+# What may change while a training goes on: it is the same training all the same.
+NOT_IDENTITY = (
+    *("backend", "cores", "data_dir", "fallback", "timing", "eval", "test_examples", "emulated"),
+    *("checkpoint", "checkpoint_every", "keep_checkpoints", "resume", "num_workers"),
+)
+
 
 def main() -> NoReturn:
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # a signal for all is for our parent: it lets us save, and then kills
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 (our own parent wrote it)
     _die_with_parent()
     try:
-        if job.backend == "cpu":
-            train_one(0, job)
-        else:
+        if job.backend == "xla":
             _spawn(job)
+        else:
+            train_one(0, job)
     except BrokenProcessPool:  # a process that torch_xla started has ended, and has left its code here
         with suppress(OSError, ValueError):
             os._exit(int((job.scratch / "exit-code").read_text()))
@@ -47,7 +64,7 @@ def _spawn(job: Job) -> None:
         raise ConfigError(f"torch_xla cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
     # On a TPU, torch_xla starts one process for each core of this host (nprocs=None), or uses one core (nprocs=1). On a
     # CPU it only knows threads, one for each XLA:CPU device, and collectives between those abort: so each of our own
-    # processes calls it with nprocs=1 and has one device, and payload/backends/gloo.py averages between them.
+    # processes calls it with nprocs=1 and has one device, and payload/backends/group.py averages between them.
     nprocs = None if job.placement.device == "tpu" and job.config.cores != 1 else 1
     xmp.spawn(train_one, args=(job,), nprocs=nprocs)
 
@@ -66,62 +83,137 @@ def _train(job: Job) -> None:
     try:
         import torch
 
-        from payload.train import train
+        from payload.backends import check_world, open_backend
     except ImportError as error:
         raise ConfigError(f"torch cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
     from payload import artifacts
-    from payload.backends import open_backend
-    from payload.clock import Clock
 
-    torch.set_num_threads(_threads(job))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.placement.processes))
     backend = open_backend(job)
+    check_world(backend)
+    run = _open_run(job, backend)
+    train = _entry(job.config.entry_point)
+    if backend.is_first_here:
+        artifacts.write_json(job.artifacts / "provenance.json", _provenance(job, backend))
+    found = train(backend, run)
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(
+            f"entry: {job.config.entry} answered {type(found).__name__}; it must answer a dictionary or None"
+        )
+    _finish(backend, run, found or {})
+
+
+def _open_run(job: Job, backend: Backend) -> Run:
+    from payload.checkpoints import Checkpoints
+    from payload.clock import Clock
+    from payload.run import Run
 
     def say(line: str) -> None:
         if backend.is_first_here:
             print(line, flush=True)
 
+    config = job.config
+    checkpoints = Checkpoints(job.artifacts, _identity(job), say, keep=config.keep_checkpoints)
+    saved = checkpoints.load(backend) if config.checkpoint and config.resume else None
     clock = Clock(
         job.started,
         path=job.artifacts / "timing.jsonl" if backend.rank == 0 else None,
+        append=saved is not None,
         header={
-            "timing": job.config.timing,
+            "timing": config.timing,
             "device": backend.name,
             "processes": backend.world,
-            "batch_size": job.config.batch_size,
+            "batch_size": config.batch_size,
+            **({} if saved is None else {"resumed_after_step": saved["step"]}),
         },
         compiles=backend.compiles,
         drain=backend.drain,
-        drained=job.config.timing == "drained",
+        drained=config.timing == "drained",
         say=say,
     )
     clock.add("data", job.data_began, job.data_ended)
     clock.add("import", job.started, time.monotonic(), but_s=job.data_ended - job.data_began)
-    if backend.is_first_here:
-        described = artifacts.provenance(
-            config=asdict(job.config),
-            placement=job.placement.described(),
-            emulated=job.placement.emulated,
-            device=backend.name,
-            processes=backend.world,
-            seed=job.config.seed,
-            dataset=job.source.described(),
-        )
-        artifacts.write_json(job.artifacts / "provenance.json", described)
-    results = train(backend, job, clock, say)
-    clock.close()
+    return Run(job, clock, say, checkpoints, backend, saved)
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    """What decides what is computed: a checkpoint is of use only to the same."""
+    config = {key: value for key, value in asdict(job.config).items() if key not in NOT_IDENTITY}
+    return {**config, "data": job.source.sha256 if job.source else None}
+
+
+def _entry(entry_point: str) -> Callable[[Backend, Run], Any]:
+    module_name, _, name = entry_point.partition(":")
+    module = importlib.import_module(module_name)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigError(f"entry: {entry_point}: {module_name} has no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+def _finish(backend: Backend, run: Run, found: dict[str, Any]) -> None:
+    from payload import artifacts
+
+    each = _each_process(backend, run.clock)
+    run.clock.close()
     if backend.rank == 0:
-        artifacts.write_json(job.artifacts / "metrics.json", results)
+        for line in each[:MAX_PROCESS_LINES] if backend.world <= MAX_PROCESS_LINES else []:
+            run.say(f"process {line['process']}: training {line['train_s']:.1f} s, evaluation {line['eval_s']:.1f} s")
+        artifacts.write_json(run.artifacts / "metrics.json", _metrics(backend, run, found, each))
     backend.close()
 
 
-def _threads(job: Job) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // job.placement.processes)
+def _each_process(backend: Backend, clock: Clock) -> list[dict[str, Any]]:
+    """Everybody writes its times into its own row of zeros; the sum is the table."""
+    import torch
+
+    table = torch.zeros(backend.world, 2)
+    table[backend.rank] = torch.tensor([clock.spans["train"], clock.spans["eval"]])
+    rows = backend.sum(table).tolist()
+    return [{"process": rank, "train_s": train_s, "eval_s": eval_s} for rank, (train_s, eval_s) in enumerate(rows)]
+
+
+def _metrics(backend: Backend, run: Run, found: dict[str, Any], each: list[dict[str, Any]]) -> dict[str, Any]:
+    clock, job = run.clock, run.job
+    names = ("import", "data", "compile", "train", "eval", "checkpoint")
+    return {
+        "schema": 1,
+        **found,
+        "seconds": {**{f"{name}_s": clock.spans[name] for name in names}, "total_s": clock.total_s()},
+        "data_wait_s": clock.data_wait_s,
+        "each_process": each,
+        "world": {
+            "device": backend.name,
+            "processes": backend.world,
+            "workers": job.placement.workers,
+            "emulated": job.placement.emulated,
+            "notes": list(job.placement.notes),
+        },
+        "precision": backend.precision,
+        "timing": job.config.timing,
+        "resumed_after_step": run.saved["step"] if run.saved else None,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _provenance(job: Job, backend: Backend) -> dict[str, Any]:
+    from payload import artifacts
+
+    return artifacts.provenance(
+        config=asdict(job.config),
+        placement=job.placement.described(),
+        emulated=job.placement.emulated,
+        device=backend.name,
+        processes=backend.world,
+        seed=job.config.seed,
+        dataset=job.source.described() if job.source else None,
+    )
 
 
 def _end(job: Job, error: BaseException) -> NoReturn:
     if isinstance(error, PayloadError):
         code = error.exit_code
-        print(f"error: {error}", flush=True)
+        print(f"error: {error}" if code < 128 else str(error), flush=True)
     else:
         code = 1
         traceback.print_exception(error)

@@ -58,7 +58,7 @@ def resolve(config: Config, say: Say, *, cache: Path | None = None, published: P
         return _from_directory(config, Path(config.data_dir).expanduser())
     if config.dataset == "synthetic":
         return _generated(config, cache, say)
-    published = published or PUBLISHED[config.dataset]
+    published = published or PUBLISHED[config.dataset]  # "idx" always has a data_dir: config.py sees to it
     directory = cache / config.dataset
     try:
         origin = download(config.dataset, published, directory, say)
@@ -79,7 +79,7 @@ def _from_directory(config: Config, directory: Path) -> Source:
     paths = idx.locate(directory)
     if paths is None:
         names = ", ".join(idx.FILES.values())
-        raise DataError(f"data_dir {directory}: must hold {names}, each plain or .gz")
+        raise DataError(f"data_dir {directory}: must hold {names}, each plain or .gz, with any beginning")
     return _source(config, config.dataset, f"directory {directory.name}", paths)
 
 

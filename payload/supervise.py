@@ -6,6 +6,7 @@ shown. A signal to us ends every process before we exit.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import queue
@@ -21,14 +22,15 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
 
-from payload.failures import PeerLost
-from payload.job import Job
+from payload.failures import ConfigError, PeerLost
+from payload.job import STOP, Job
 
 SETTLE_S = 1.0  # after a failure, how long the others may still fail by themselves: it may be they who were first
 PEER_SETTLE_S = 5.0  # the same, when the first only says that it lost another
 FINISH_S = 120.0  # after the first process finished well, how long the others may take
 TERM_S = 1.0
 TAIL_LINES = 25
+SAVE_S = 8.0  # after a signal, how long a checkpoint may take; `tpujob` kills after 10 s
 
 
 class Stopped(BaseException):
@@ -41,7 +43,7 @@ class Stopped(BaseException):
 class Rank:
     """One process, and the thread that reads its output until it is gone."""
 
-    def __init__(self, job: Job, ended: queue.Queue[Rank]) -> None:
+    def __init__(self, job: Job, ended: queue.Queue[Rank], environment: dict[str, str]) -> None:
         self.number = job.local_rank
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._ended = ended
@@ -50,7 +52,7 @@ class Rank:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(job),
+            env=environment | _place(job),
         )
         with suppress(BrokenPipeError):  # it is gone already; its output will say why
             assert self.process.stdin is not None
@@ -69,6 +71,9 @@ class Rank:
         self.process.wait()
         self._ended.put(self)
 
+    def finish_reading(self) -> None:
+        self._thread.join(TERM_S)
+
     @property
     def code(self) -> int | None:
         return self.process.poll()
@@ -81,14 +86,32 @@ def run(job: Job) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, _raise_stopped)
     try:
+        environment = _environment(job)
         for local_rank in range(job.placement.processes):
-            ranks.append(Rank(replace(job, local_rank=local_rank), ended))
+            ranks.append(Rank(replace(job, local_rank=local_rank), ended, environment))
         return _wait(ranks, ended, job)
     except Stopped as stopped:
         print(f"stopped by {signal.Signals(stopped.signum).name}", file=sys.stderr, flush=True)
+        _let_it_save(ranks, job)
         return 128 + stopped.signum
     finally:
         _end_all(ranks)
+
+
+def _let_it_save(ranks: list[Rank], job: Job) -> None:
+    """Process 0 of all writes a checkpoint at the end of its step and ends. On the other hosts, going on is what lets it
+    come to that end; they notice when it has gone. A second signal ends the waiting."""
+    if not job.config.checkpoint or not ranks:
+        return
+    (job.scratch / STOP).touch()
+    deadline = time.monotonic() + SAVE_S
+    with suppress(Stopped):
+        while time.monotonic() < deadline and all(rank.code is None for rank in ranks):
+            time.sleep(0.02)
+        if ranks[0].code is not None:
+            ranks[0].finish_reading()  # its last lines say what it saved
+        if all(rank.code is None for rank in ranks) and job.placement.worker == 0:
+            print(f"no step ended within {SAVE_S:.0f} s, so no checkpoint was written", file=sys.stderr, flush=True)
 
 
 def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: Job) -> int:
@@ -141,18 +164,13 @@ def _blame(culprit: Rank, job: Job) -> int:
 
 
 def _end_all(ranks: list[Rank]) -> None:
+    """At once: what is worth keeping has been saved, and a process waiting for another would not listen."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    alive = [rank.process for rank in ranks if rank.code is None]
-    for process in alive:
-        process.terminate()
-    deadline = time.monotonic() + TERM_S
-    for process in alive:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    for rank in ranks:
+        rank.process.kill()
+    for rank in ranks:
+        rank.process.wait()
 
 
 def _raise_stopped(signum: int, _frame: FrameType | None) -> None:
@@ -161,7 +179,9 @@ def _raise_stopped(signum: int, _frame: FrameType | None) -> None:
 
 def _environment(job: Job) -> dict[str, str]:
     threads = str(max(1, len(os.sched_getaffinity(0)) // job.placement.processes))
-    environment = {**os.environ, "PJRT_DEVICE": job.placement.device.upper(), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if job.backend == "xla":
+        environment["PJRT_DEVICE"] = job.placement.device.upper()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.setdefault(name, threads)
     if job.placement.device == "cpu":
@@ -174,7 +194,37 @@ def _environment(job: Job) -> dict[str, str]:
     if meets_on_this_machine(job.meet_at):
         # Everybody is on this machine, whose own name may stand for an address that nobody can reach.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if job.backend == "tpu":
+        environment |= _torch_tpu_environment(job)
     return environment
+
+
+def _place(job: Job) -> dict[str, str]:
+    """The names that torchrun gives a process's place, for those who read them."""
+    if job.backend == "xla":
+        return {}  # torch_xla would take RANK and WORLD_SIZE for its own
+    here = job.placement.processes
+    numbers = {"RANK": job.rank, "LOCAL_RANK": job.local_rank, "WORLD_SIZE": job.world, "LOCAL_WORLD_SIZE": here}
+    return {name: str(number) for name, number in numbers.items()}
+
+
+def _torch_tpu_environment(job: Job) -> dict[str, str]:
+    """torch_tpu wants to be asked once in a host, before any process starts; here no torch is imported, so another asks."""
+    environment = dict(os.environ)
+    if job.placement.workers > 1:
+        environment.setdefault("JOB_COMPLETION_INDEX", str(job.placement.worker))
+    asked = subprocess.run(
+        [sys.executable, "-m", "payload.backends.tpu", str(job.placement.processes)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode:
+        last_line = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"torch_tpu gives no environment for its processes: {last_line.removeprefix('error: ')}")
+    added: dict[str, str] = json.loads(asked.stdout.splitlines()[-1])
+    return added
 
 
 def meeting_place(job_coordinator: tuple[str, int] | None, scratch: Path) -> str:

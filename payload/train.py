@@ -1,123 +1,186 @@
-"""Training, from the first image to the last artifact, in the order in which it happens.
+"""Training, from the first image to the last figure, in the order in which it happens.
 
-Every process runs `train` with its own `backend` (payload/backends): the same lines on one core of a TPU, on all of them, and
-on the CPU. They only differ in which examples they see.
+Every process runs `train` with its own `backend` (payload/backends): the same lines on one core of a TPU, on all of them, on
+GPUs and on the CPU. They only differ in which examples they see. A job's own `entry:` function takes the place of `train`.
 """
 
 from __future__ import annotations
 
 import math
-import resource
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from payload import artifacts, batches, idx, models
-from payload.backends import Backend, check_world
-from payload.clock import Clock
+from payload.backends import Backend
 from payload.config import Config
 from payload.failures import Diverged
-from payload.job import Job
+from payload.images import Images, Shape
 from payload.placement import share
+from payload.run import Run, seed_of
 
-MEAN, SPREAD = 0.1307, 0.3081  # of MNIST's pixels, as fractions of white; near enough for its relatives
 RISE = 0.2  # of the run, during which the learning rate grows
 SIGN_OF_LIFE_S = 20.0
 
-Say = Callable[[str], None]
 
-
-def train(backend: Backend, job: Job, clock: Clock, say: Say) -> dict[str, Any]:
-    """Train, evaluate, and answer the results. Only process 0 of all writes files."""
-    config = job.config
-    check_world(backend)
+def train(backend: Backend, run: Run) -> dict[str, Any]:
+    """Train, evaluate, and answer the results."""
+    config, clock, say = run.config, run.clock, run.say
 
     # The images go to the device once, as the bytes they are. An epoch then moves only the numbers of the examples.
     with clock.span("data"):
-        data = idx.read_dataset(job.source.paths, config.examples)
-        images, labels = to_device(data.train_images, backend), to_device(data.train_labels, backend)
-    examples, steps = len(images), len(data.train_labels) // config.batch_size
+        data = read_data(run)
+        shape = Shape(config, data)
+        images = Images(data.train_images, data.train_labels, shape, backend)
+    examples, steps = len(images), len(images) // config.batch_size
     local = share(config.batch_size, backend.world, examples)
-    of = f" of {job.source.of:,}" if examples != job.source.of else ""
-    say(
-        f"{backend.name} ×{backend.world} · {job.source.name} {examples:,}{of} images · "
-        f"batch {config.batch_size} · {config.precision}"
-    )
+    say(headline(backend, run, examples))
 
-    model = models.build(config.model, config.seed).to(backend.device)
+    model = models.build(config.model, config.seed, side=shape.side, classes=shape.classes)
+    network = backend.wrap(model)
     optimizer = make_optimizer(config, model)
-    history: list[dict[str, Any]] = []
-
-    # Losses and hits add up on the device: reading a number at each step would make the device wait for us.
-    totals = torch.zeros(2, device=backend.device)
+    training = Training(backend, model, optimizer)
+    curve, history = training.curve, training.history
+    at = 0  # steps done, of the whole training
+    if run.saved is not None:
+        at = training.restore(run.saved)
+        say(f"going on after step {at:,} of {config.epochs * steps:,}, where a training here stopped")
+    if backend.rank == 0:
+        artifacts.trim_losses(run.artifacts, epoch=at // steps + 1)
     backend.sync()
 
-    for epoch in range(1, config.epochs + 1):
+    while at < config.epochs * steps:
+        epoch, done = at // steps + 1, at % steps
         mine = batches.train_batches(
             examples, config.batch_size, rank=backend.rank, world=backend.world, seed=config.seed, epoch=epoch
         )
         clock.begin_epoch()
-        for step, numbers in enumerate(backend.loader(mine), start=1):
-            x, y = pixels(images, numbers), labels.index_select(0, numbers).long()
+        for step, numbers in enumerate(clock.waits(backend.loader(mine[done:])), start=done + 1):
+            backend.seed(seed_of(config.seed, epoch, step, backend.rank))
+            x, y = images.pick(numbers)
             with backend.autocast():
-                scores = model(x)
+                scores = network(x)
             loss = functional.cross_entropy(scores.float(), y)
             optimizer.zero_grad()
-            loss.backward()
-            totals += torch.stack([loss.detach() * local, (scores.argmax(1) == y).sum().float()])
-            set_rate(optimizer, config.lr * share_of_rate((epoch - 1) * steps + step - 1, config.epochs * steps))
-            backend.step(optimizer)
+            backend.backward(loss)
+            set_rate(optimizer, config.lr * share_of_rate(at, config.epochs * steps))
+            # The loss is not read here: that would make the device wait for us. It is kept there, and read now and then.
+            hits = (scores.argmax(1) == y).sum() / local
+            curve.add(backend.step(optimizer, also=torch.stack([loss.detach(), hits])))
             backend.sync()
             clock.step(epoch, step)
-            if backend.rank == 0 and clock.every(SIGN_OF_LIFE_S):
-                so_far = check_loss(totals.cpu()[0].item() / (step * local), epoch)
-                say(f"epoch {epoch}/{config.epochs}  step {step:,}/{steps:,}  loss {so_far:.3f}")
+            at += 1
+            if clock.every(SIGN_OF_LIFE_S):
+                say(f"epoch {epoch}/{config.epochs}  step {step:,}/{steps:,}  loss {curve.read(epoch)[-1][0]:.3f}")
+            if step < steps:
+                run.checkpoint(partial(training.state, epoch), step=at, epoch=epoch)
         took = clock.end_epoch()
 
-        loss_sum, hits = backend.sum(totals).tolist()
-        totals.zero_()
-        backend.sync()
-        seen = steps * config.batch_size
-        rate = took.warm_steps * config.batch_size / took.seconds if took.warm_steps else None
+        losses, accuracies = zip(*curve.read(epoch), strict=True)
         facts = {
-            "loss": check_loss(loss_sum / seen, epoch),
-            "accuracy": hits / seen,
-            "images": seen,
+            "loss": sum(losses) / steps,
+            "accuracy": sum(accuracies) / steps,
+            "images": steps * config.batch_size,
             "steps": steps,
-            "images_per_s": rate,
+            "images_per_s": took.warm_steps * config.batch_size / took.seconds if took.warm_steps else None,
         }
         clock.epoch_line(epoch, took, **facts)
-        history.append({"epoch": epoch, **facts, "seconds": took.seconds, "warm_steps": took.warm_steps})
+        history.append({"epoch": epoch, **facts, **took.described()})
         say(
             f"epoch {epoch}/{config.epochs}  loss {facts['loss']:.3f}  acc {100 * facts['accuracy']:.1f} %  "
-            f"{took.seconds:.1f} s  {rate or 0:,.0f} images/s"
+            f"{took.seconds:.1f} s  {facts['images_per_s'] or 0:,.0f} images/s"
         )
-        clock.said()
-        if config.checkpoint and backend.rank == 0:
-            with clock.span("checkpoint"):
-                save_checkpoint(job, model, optimizer, epoch)
+        if backend.rank == 0:
+            artifacts.add_losses(run.artifacts, epoch, losses)
+        curve.clear()
+        state = partial(training.state, epoch)
+        run.checkpoint(state, step=at, epoch=epoch, ends_epoch=True, last=epoch == config.epochs)
 
     tested: dict[str, Any] = {}
     if config.eval:
         with clock.span("eval"):
-            tested = evaluate(backend, model, data.test_images, data.test_labels, clock)
+            tested = evaluate(backend, model, Images(data.test_images, data.test_labels, shape, backend), run)
         say(
             f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images  "
             f"{clock.spans['eval']:.1f} s"
         )
-    return results(backend, job, clock, history, tested, examples)
+    return results(backend, run, history, tested, examples)
 
 
-def to_device(array: Any, backend: Backend) -> torch.Tensor:
-    return torch.from_numpy(array.copy()).to(backend.device)  # a copy: what was read from the file is read-only
+class Curve:
+    """Loss and accuracy of each step of the present epoch, over all processes, kept on the device until somebody asks."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._on_device: list[torch.Tensor] = []
+        self.rows: list[list[float]] = []
+
+    def add(self, row: torch.Tensor) -> None:
+        self._on_device.append(row)
+
+    def read(self, epoch: int) -> list[list[float]]:
+        """All steps so far. Waits for the device, and stops a training whose loss is not a number any more."""
+        self.rows += [row.tolist() for row in self._backend.read(self._on_device)]
+        self._on_device.clear()
+        for loss, _ in self.rows:
+            check_loss(loss, epoch)
+        return self.rows
+
+    def clear(self) -> None:
+        self.rows = []
 
 
-def pixels(images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Bytes to normalised numbers, on the device: [n, rows, columns] to [n, 1, rows, columns]."""
-    return (images.index_select(0, numbers).unsqueeze(1).float() / 255 - MEAN) / SPREAD
+@dataclass
+class Training:
+    """All that a training needs to go on as if nothing had happened. The rest follows from the configuration."""
+
+    backend: Backend
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    curve: Curve = field(init=False)
+    history: list[dict[str, Any]] = field(default_factory=list)  # what is known of the epochs that are done
+
+    def __post_init__(self) -> None:
+        self.curve = Curve(self.backend)
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        return {
+            "epoch": epoch,
+            "curve": [list(row) for row in self.curve.read(epoch)],  # first: it stops a training that has diverged
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "backend": self.backend.state(),
+            "history": [dict(line) for line in self.history],
+        }
+
+    def restore(self, saved: dict[str, Any]) -> int:
+        """Answers how many steps are done."""
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.backend.load_state(saved["backend"])
+        self.curve.rows = saved["curve"]
+        self.history += saved["history"]
+        return int(saved["step"])
+
+
+def read_data(run: Run) -> idx.Dataset:
+    config, source = run.config, run.job.source
+    assert source is not None, "the built-in training has a source"
+    classes = None if config.dataset == "idx" else idx.CLASSES
+    return idx.read_dataset(source.paths, config.examples, config.test_examples, classes)
+
+
+def headline(backend: Backend, run: Run, examples: int) -> str:
+    source = run.job.source
+    assert source is not None
+    of = f" of {source.of:,}" if examples != source.of else ""
+    return (
+        f"{backend.name} ×{backend.world} · {source.name} {examples:,}{of} images · "
+        f"batch {run.config.batch_size} · {backend.precision} · {run.config.model}"
+    )
 
 
 def make_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -147,22 +210,23 @@ def check_loss(loss: float, epoch: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(backend: Backend, model: torch.nn.Module, images: Any, labels: Any, clock: Clock) -> dict[str, Any]:
+def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: Run) -> dict[str, Any]:
     """Over all test examples exactly once: the padding of the last batches weighs nothing, and the count is checked."""
-    images, labels = to_device(images, backend), to_device(labels, backend)
+    model.eval()
     mine = batches.eval_batches(len(images), rank=backend.rank, world=backend.world)
     totals = torch.zeros(3, device=backend.device)
     backend.sync()
-    clock.stamp()
+    run.clock.stamp()
     for numbers, weights in backend.loader(mine):
-        y = labels.index_select(0, numbers).long()
+        x, y = images.pick(numbers)
         with backend.autocast():
-            scores = model(pixels(images, numbers))
+            scores = model(x)
         losses = functional.cross_entropy(scores.float(), y, reduction="none")
         hits = (scores.argmax(1) == y).float()
         totals += torch.stack([(losses * weights).sum(), (hits * weights).sum(), weights.sum()])
         backend.sync()
-        clock.stamp()
+        run.clock.stamp()
+    model.train()
     loss_sum, hits_sum, counted = backend.sum(totals).tolist()
     assert counted == len(images), f"evaluated {counted} examples of {len(images)}"
     return {
@@ -173,57 +237,26 @@ def evaluate(backend: Backend, model: torch.nn.Module, images: Any, labels: Any,
     }
 
 
-def save_checkpoint(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
-    state = {
-        "schema": 1,
-        "epoch": epoch,
-        "config": asdict(job.config),
-        "model": on_host(model.state_dict()),
-        "optimizer": on_host(optimizer.state_dict()),
-    }
-    artifacts.write_whole(job.artifacts / "checkpoint.pt", lambda file: torch.save(state, file))
-
-
-def on_host(value: Any) -> Any:
-    """The same nest of dictionaries and lists with every tensor on the CPU, so that any machine can load it."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
-    if isinstance(value, dict):
-        return {key: on_host(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [on_host(item) for item in value]
-    return value
-
-
 def results(
-    backend: Backend, job: Job, clock: Clock, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
+    backend: Backend, run: Run, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
 ) -> dict[str, Any]:
-    """metrics.json."""
-    warm_images = sum(line["warm_steps"] for line in history) * job.config.batch_size
-    seconds = {f"{name}_s": clock.spans[name] for name in ("import", "data", "compile", "train", "eval", "checkpoint")}
+    """What metrics.json says of a classifier."""
+    warm_images = sum(line["warm_steps"] for line in history) * run.config.batch_size
+    warm_s = sum(line["seconds"] for line in history)
+    source = run.job.source
+    assert source is not None
     return {
-        "schema": 1,
         **tested,
         "train_loss": [line["loss"] for line in history],
-        "images_per_s": warm_images / clock.spans["train"] if warm_images else None,
-        "seconds": {**seconds, "total_s": clock.total_s()},
+        "images_per_s": warm_images / warm_s if warm_images else None,
         "epochs": history,
-        "world": {
-            "device": backend.name,
-            "processes": backend.world,
-            "workers": job.placement.workers,
-            "emulated": job.placement.emulated,
-            "notes": list(job.placement.notes),
-        },
         "dataset": {
-            "name": job.source.name,
-            "requested": job.source.requested,
-            "synthetic": job.source.is_synthetic,
+            "name": source.name,
+            "requested": source.requested,
+            "synthetic": source.is_synthetic,
             "train_examples": examples,
-            "of": job.source.of,
+            "of": source.of,
         },
-        "batch_size": job.config.batch_size,
-        "precision": job.config.precision,
-        "timing": job.config.timing,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "model": run.config.model,
+        "batch_size": run.config.batch_size,
     }

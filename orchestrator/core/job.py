@@ -74,16 +74,29 @@ class Emulated(_Section):
         default=None, description="Processes that stand for all cores of the TPU."
     )
     examples: Count | None = Field(default=None, description="Use only so many training examples.")
+    test_examples: Count | None = Field(default=None, description="Evaluate on only so many test examples.")
     epochs: Count | None = Field(default=None, description="Train for so many epochs.")
 
 
 class Train(_Section):
-    """The built-in training: an image classifier on every core of the slice."""
+    """The built-in training, an image classifier on every core of the slice, or (`entry:`) one of the job's own."""
 
-    model: Literal["mnist_cnn"] = Field(
-        default="mnist_cnn", description="The network: the CNN of the PyTorch MNIST example."
+    entry: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None = Field(
+        default=None,
+        description="`module:function` in `code:`, called as `function(backend, run)` in place of the built-in training.",
     )
-    dataset: Literal["mnist", "fashion-mnist", "synthetic"] = Field(default="mnist", description="What to learn.")
+    options: dict[str, Any] | None = Field(default=None, description="For the `entry`, as it likes: `run.options`.")
+    backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] = Field(
+        default="xla",
+        description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU. `auto`: a TPU if there is one, "
+        "else a GPU, else the CPU.",
+    )
+    model: Literal["mnist_cnn", "alexnet", "mlp"] = Field(
+        default="mnist_cnn", description="The network: `mnist_cnn` is the CNN of the PyTorch MNIST example."
+    )
+    dataset: Literal["mnist", "fashion-mnist", "synthetic", "idx"] = Field(
+        default="mnist", description="What to learn. `idx`: any set of IDX files, in `data_dir`."
+    )
     data_dir: Directory | None = Field(
         default=None,
         description="Directory with the IDX files, relative to this file; shipped with the job. Left out: download.",
@@ -104,10 +117,26 @@ class Train(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Momentum of `sgd`.")
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="Optimizer.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(default=1, description="Same seed, same losses.")
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="`bf16` uses autocast.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="`bf16` and `fp16` use autocast; `fp16` only on a GPU, where it scales the loss."
+    )
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        default=None, description="Pixels of a side; resized on the device. Left out: as the network wants it."
+    )
     examples: Count | None = Field(default=None, description="Use only so many training examples. Left out: all.")
+    test_examples: Count | None = Field(default=None, description="Evaluate on only so many. Left out: all.")
     eval: bool = Field(default=True, description="Measure accuracy on all test examples.")
-    checkpoint: bool = Field(default=True, description="Write the trained weights.")
+    checkpoint: bool = Field(
+        default=True, description="Write the trained weights, and what is needed to go on from them."
+    )
+    checkpoint_every: Annotated[str, Field(pattern=r"^\s*0*[1-9]\d{0,8}\s*(step|epoch|s|m|h)s?\s*$")] = Field(
+        default="1 epoch", description="A number of epochs, steps or seconds: `1 epoch`, `200 steps`, `30 s`."
+    )
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = Field(default=1, description="The newest so many.")
+    resume: bool = Field(default=True, description="Go on where an unfinished training in the same place stopped.")
+    num_workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
+        default=None, description="Processes of each DataLoader of an `entry`. Left out: from the host's cores."
+    )
     timing: Literal["stamped", "drained"] = Field(
         default="stamped", description="`drained` waits for the device after each step, for tables with a spread."
     )

@@ -1,10 +1,13 @@
-"""What the loop in train.py needs of an accelerator, and nothing more. One file for each kind, each readable in a minute."""
+"""What a training needs of an accelerator, and nothing more. One file for each kind, each readable in a minute.
+
+The built-in training (train.py) and a job's own `entry:` function get the same object, so both run on every kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -15,23 +18,31 @@ Batch = TypeVar("Batch")  # a tensor, or a tuple of them
 
 
 class Backend(Protocol):
-    name: str  # "xla:tpu", "xla:cpu", "cpu"
+    name: str  # "xla:tpu", "xla:cpu", "cuda", "cpu", "tpu"
     device: torch.device
     rank: int  # this process among all processes of all hosts
     world: int
     is_first_here: bool  # the one process of this host that talks and writes
+    precision: str  # in words, for the log
 
-    def loader(self, batches: list[Batch]) -> Iterable[Batch]:
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model on the device. Call what comes back; keep the original for its weights."""
+
+    def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """The batches, on the device, prepared while the device works."""
 
     def autocast(self) -> AbstractContextManager[object]:
-        """bf16 where the job asks for it."""
+        """Lower precision where the job asks for it."""
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average the gradients over the world, then update the weights."""
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of `loss`."""
+
+    def step(self, optimizer: torch.optim.Optimizer, also: torch.Tensor) -> torch.Tensor:
+        """Average the gradients over the world, update the weights, and answer the average of `also` (a few numbers,
+        such as the loss), on the device: it travels with the gradients, and nobody waits for it."""
 
     def sync(self) -> None:
-        """Send off what was recorded so far; do not wait for it."""
+        """Send off what was recorded so far; do not wait for it. Call it once at the end of each step."""
 
     def drain(self) -> None:
         """Wait until the device has done everything."""
@@ -39,20 +50,39 @@ class Backend(Protocol):
     def compiles(self) -> int:
         """How many programs were compiled so far: while this moves, a step is warm-up."""
 
+    def seed(self, number: int) -> None:
+        """Everything random from here on follows from `number`. A training that calls it before each step, with a number
+        made of seed, epoch, step and rank, has no random state to save."""
+
+    def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies on the host, in one transfer. Waits for the device."""
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over the world, on the host in double precision. Every process must ask."""
+
+    def broadcast(self, content: bytes) -> bytes:
+        """Process 0's `content`, in every process. Every process must ask."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold of the backend itself: a loss scale, or nothing."""
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
 
     def close(self) -> None: ...
 
 
 def open_backend(job: Job) -> Backend:
-    if job.backend == "cpu":
-        from payload.backends.cpu import Cpu
+    if job.backend == "xla":
+        from payload.backends.xla import Xla
 
-        return Cpu(job)
-    from payload.backends.xla import Xla
+        return Xla(job)
+    if job.backend == "tpu":
+        from payload.backends.tpu import Tpu
 
-    return Xla(job)
+        return Tpu(job)
+    from payload.backends.native import Cpu, Cuda
+
+    return Cuda(job) if job.backend == "cuda" else Cpu(job)
 
 
 def check_world(backend: Backend) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -13,16 +15,19 @@ from torch_xla.debug import metrics
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from payload.backends import Batch
-from payload.backends.gloo import Gloo
+from payload.backends.group import Group
 from payload.failures import ConfigError, WorldError
 from payload.job import Job
+
+NEVER = 1 << 62
 
 
 class Xla:
     def __init__(self, job: Job) -> None:
         self.device = torch_xla.device()
         self._bf16 = job.config.precision == "bf16"
-        self._gloo: Gloo | None = None
+        self.precision = "bf16 autocast" if self._bf16 else "fp32"
+        self._group: Group | None = None
         kind = xr.device_type()
         self.name = f"xla:{str(kind).lower()}"
         if str(kind).lower() != job.placement.device:
@@ -36,19 +41,39 @@ class Xla:
             self.rank, self.world = job.rank, job.world
             self.is_first_here = job.local_rank == 0
             if job.world > 1:
-                self._gloo = Gloo(job)
+                self._group = Group(job)
 
-    def loader(self, batches: list[Batch]) -> Iterable[Batch]:
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        return model.to(self.device)
+
+    def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         # The loop ends each step itself, so that the clock can stamp it; the loader must not do so a second time.
-        return MpDeviceLoader(batches, self.device, batches_per_execution=len(batches) + 1)
+        return MpDeviceLoader(batches, self.device, batches_per_execution=NEVER)
 
     def autocast(self) -> AbstractContextManager[object]:
         return torch.autocast("xla", dtype=torch.bfloat16) if self._bf16 else nullcontext()
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._gloo is not None:
-            self._gloo.average_gradients(optimizer, self.sync)
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, also: torch.Tensor) -> torch.Tensor:
+        if self._group is not None:
+            also = self._average(optimizer, also, self._group)
+        elif self.world > 1:
+            also = xm.all_reduce(xm.REDUCE_SUM, also, scale=1 / self.world)
         xm.optimizer_step(optimizer)  # on a TPU it averages between the cores; with one device it only steps
+        return also
+
+    def _average(self, optimizer: torch.optim.Optimizer, also: torch.Tensor, group: Group) -> torch.Tensor:
+        """One flat buffer, so that one transfer and one reduction do for everything."""
+        params = [p for part in optimizer.param_groups for p in part["params"] if p.grad is not None]
+        flat = torch.cat([*(p.grad.reshape(-1) for p in params), also.reshape(-1)])
+        self.sync()
+        averaged = (group.sum_(flat.cpu()) / self.world).to(self.device)
+        *gradients, also_averaged = averaged.split([*(p.numel() for p in params), also.numel()])
+        for p, gradient in zip(params, gradients, strict=True):
+            p.grad = gradient.view_as(p)
+        return also_averaged.view_as(also)
 
     def sync(self) -> None:
         torch_xla.sync()
@@ -59,17 +84,47 @@ class Xla:
     def compiles(self) -> int:
         return int(metrics.counter_value("UncachedCompile") or 0)
 
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
+        xm.set_rng_state(number)  # an input of the program: a new number compiles nothing. Each sync moves it on.
+
+    def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        copies: list[torch.Tensor] = torch_xla._XLAC._xla_get_cpu_tensors(tensors)
+        return copies
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        if self._gloo is not None:
-            return self._gloo.sum_(values.cpu().double())
+        if self._group is not None:
+            return self._group.sum_(values.cpu().double())
         if self.world == 1:
             return values.cpu().double()
         reduced: torch.Tensor = xm.all_reduce(xm.REDUCE_SUM, values.float().to(self.device))
         return reduced.cpu().double()
 
+    def broadcast(self, content: bytes) -> bytes:
+        if self._group is not None:
+            return self._group.broadcast(content)
+        if self.world == 1:
+            return content
+        # On a TPU there are only sums: everybody but process 0 adds zeros, as whole numbers, so that no bit changes.
+        content = content if self.rank == 0 else b""
+        size = int(self._sum_whole(np.array([len(content)], np.int32))[0])
+        padded = content.ljust(-(-size // 4) * 4, b"\0")  # to whole numbers; from the others, nothing but zeros
+        return self._sum_whole(np.frombuffer(padded, np.int32)).tobytes()[:size]
+
+    def _sum_whole(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        summed = xm.all_reduce(xm.REDUCE_SUM, torch.from_numpy(values.copy()).to(self.device))
+        result: np.ndarray[Any, Any] = summed.cpu().numpy()
+        return result
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        pass
+
     def close(self) -> None:
-        if self._gloo is not None:
-            self._gloo.close()
+        if self._group is not None:
+            self._group.close()
 
 
 def _check_one_device() -> None:

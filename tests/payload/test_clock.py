@@ -147,3 +147,56 @@ def test_no_sign_of_life_comes_before_compiling_has_been_told_of() -> None:
     device.send(dispatch_s=1.0, busy_s=0.0)
     clock.step(1, 2)
     assert clock.every(10.0) and said == ["compile 61.0 s (apart from the timings below)"]
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_is_not_part_of_its_time() -> None:
+    device = Device()
+    clock = clock_for(device)
+    clock.begin_epoch()
+    for step in range(1, 5):
+        device.send(dispatch_s=0.1, busy_s=1.0)
+        clock.step(1, step)
+        if step == 2:
+            with clock.span("checkpoint"):
+                device.now += 30.0
+    took = clock.end_epoch()
+    assert took.seconds == pytest.approx(4 * 1.1) and clock.spans["checkpoint"] == pytest.approx(30.0)
+
+
+def test_waiting_for_data_is_counted_and_stays_part_of_the_epoch() -> None:
+    device = Device()
+    clock = clock_for(device)
+
+    def slow() -> Any:
+        for number in range(3):
+            device.now += 0.5
+            yield number
+
+    clock.begin_epoch()
+    for number in clock.waits(slow()):
+        device.send(dispatch_s=0.1, busy_s=0.0)
+        clock.step(1, number)
+    took = clock.end_epoch()
+    assert took.wait_s == pytest.approx(1.5) and took.seconds == pytest.approx(1.8)
+    assert clock.data_wait_s == pytest.approx(1.5)
+
+
+def test_the_spread_is_that_of_the_warm_steps() -> None:
+    device = Device()
+    clock = clock_for(device, drained=True)
+    clock.begin_epoch()
+    for step, (busy_s, compile_s) in enumerate([(1.0, 9.0), (1.0, 0.0), (2.0, 0.0), (3.0, 0.0)]):
+        device.send(dispatch_s=0.0, busy_s=busy_s, compile_s=compile_s)
+        clock.step(1, step)
+    took = clock.end_epoch()
+    assert took.step_std_s == pytest.approx(1.0) and took.described()["step_mean_s"] == pytest.approx(2.0)
+
+
+def test_a_resumed_training_adds_to_the_file_and_mends_a_half_written_line(tmp_path: Path) -> None:
+    path = tmp_path / "timing.jsonl"
+    clock_for(Device(), path).close()
+    with path.open("a") as file:
+        file.write('{"epoch":1,"step":1,"t_s":1.0,"dt_s":0.1}\n{"epoch":1,"st')
+    clock_for(Device(), path, append=True, header={"resumed_after_step": 1}).close()
+    header, step, again = lines(path)
+    assert (header["schema"], step["step"], again["resumed_after_step"]) == (1, 1, 1)

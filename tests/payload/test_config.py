@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ def test_an_empty_configuration_is_the_defaults() -> None:
 
 def test_every_key_can_be_given() -> None:
     given = {
-        "model": "mnist_cnn",
+        "entry": "my_module:main",
+        "options": {"width": 3},
+        "backend": "auto",
+        "model": "alexnet",
         "dataset": "fashion-mnist",
         "data_dir": "data",
         "fallback": "synthetic",
@@ -29,13 +33,20 @@ def test_every_key_can_be_given() -> None:
         "optimizer": "adam",
         "seed": 0,
         "precision": "bf16",
+        "image_size": 64,
         "examples": 100,
+        "test_examples": 10,
         "eval": False,
         "checkpoint": False,
+        "checkpoint_every": "200 steps",
+        "keep_checkpoints": 3,
+        "resume": False,
+        "num_workers": 0,
         "timing": "drained",
         "emulated": {"cores": 2, "examples": None, "epochs": 1},
     }
     config = parse(given)
+    assert set(given) == {field.name for field in fields(Config)}
     assert config.emulated == Emulated(cores=2, epochs=1)
     assert (config.dataset, config.cores, config.lr, config.timing) == ("fashion-mnist", 1, 1, "drained")
 
@@ -44,7 +55,7 @@ def test_every_key_can_be_given() -> None:
     ("given", "words"),
     [
         ({"epoch": 3}, "epoch: unknown key; did you mean `epochs`?"),
-        ({"zzz": 3}, "zzz: unknown key; known: model, dataset"),
+        ({"zzz": 3}, "zzz: unknown key; known: entry, options"),
         ({"emulated": {"core": 2}}, "emulated.core: unknown key; did you mean `cores`?"),
         ({"emulated": {"cores": 0}}, "emulated.cores: 0 will not do; it must be a whole number of at least 1 or null"),
         ({"emulated": None}, "emulated: null will not do"),
@@ -53,7 +64,17 @@ def test_every_key_can_be_given() -> None:
         ({"epochs": True}, "epochs: true will not do"),
         ({"epochs": "3"}, 'epochs: "3" will not do'),
         ({"batch_size": -1}, "batch_size: -1 will not do"),
-        ({"model": "resnet"}, 'model: "resnet" will not do; it must be "mnist_cnn"'),
+        ({"model": "resnet"}, 'model: "resnet" will not do; it must be "mnist_cnn" or "alexnet" or "mlp"'),
+        ({"backend": "gpu"}, 'backend: "gpu" will not do; it must be "xla" or "cuda"'),
+        ({"entry": "main"}, 'entry: "main" will not do; it must be "module:function" or null'),
+        ({"options": [1]}, "options: [1] will not do; it must be an object or null"),
+        ({"image_size": 5000}, "image_size: 5000 will not do"),
+        ({"checkpoint_every": "often"}, 'checkpoint_every: "often" will not do; it must be a number of epochs, steps'),
+        ({"checkpoint_every": 5}, "checkpoint_every: 5 will not do"),
+        ({"checkpoint_every": "0 steps"}, 'checkpoint_every: "0 steps" will not do'),
+        ({"keep_checkpoints": 0}, "keep_checkpoints: 0 will not do"),
+        ({"num_workers": False}, "num_workers: false will not do"),
+        ({"dataset": "idx"}, 'dataset: "idx" is any set of IDX files; data_dir must say where they are'),
         ({"dataset": ["mnist"]}, 'dataset: ["mnist"] will not do; it must be "mnist" or "fashion-mnist"'),
         ({"cores": "some"}, 'cores: "some" will not do; it must be "all" or a whole number of at least 1'),
         ({"cores": True}, "cores: true will not do"),
@@ -63,7 +84,7 @@ def test_every_key_can_be_given() -> None:
         ({"optimizer": "lion"}, 'optimizer: "lion" will not do; it must be "sgd" or "adam"'),
         ({"seed": -1}, "seed: -1 will not do"),
         ({"seed": 1.0}, "seed: 1.0 will not do"),
-        ({"precision": "fp16"}, 'precision: "fp16" will not do; it must be "fp32" or "bf16"'),
+        ({"precision": "fp8"}, 'precision: "fp8" will not do; it must be "fp32" or "bf16" or "fp16"'),
         ({"examples": 0}, "examples: 0 will not do; it must be a whole number of at least 1 or null"),
         ({"fallback": "mnist"}, 'fallback: "mnist" will not do; it must be "synthetic" or null'),
         ({"data_dir": ""}, 'data_dir: "" will not do; it must be a directory or null'),
@@ -92,3 +113,11 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"epochs": 0}))
     with pytest.raises(ConfigError, match=r"train\.json: epochs: 0"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [("1 epoch", (1, "epochs")), ("200 steps", (200, "steps")), ("30 s", (30, "seconds")), ("5m", (300, "seconds"))],
+)
+def test_an_interval_is_steps_epochs_or_seconds(text: str, interval: tuple[int, str]) -> None:
+    assert parse({"checkpoint_every": text}).checkpoint_interval == interval

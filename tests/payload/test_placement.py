@@ -8,30 +8,32 @@ import pytest
 
 from payload.config import Config, Emulated
 from payload.failures import ConfigError
-from payload.placement import host_has_tpu, place, share
+from payload.placement import Host, choose_backend, look, place, share
+
+NOTHING, TPU, GPUS = Host(), Host(tpu_chips=8), Host(gpus=4)
 
 
 def test_without_any_variable_one_process_trains_on_the_cpu() -> None:
-    config, placement = place(Config(), {}, has_tpu=False)
+    config, placement = place(Config(), {}, host=NOTHING)
     assert config == Config()
     assert (placement.device, placement.processes, placement.workers, placement.artifacts) == ("cpu", 1, 1, "artifacts")
     assert not placement.emulated and placement.notes == ()
 
 
 def test_a_host_with_a_tpu_trains_on_it_and_torch_xla_starts_its_processes() -> None:
-    _, placement = place(Config(), {}, has_tpu=True)
+    _, placement = place(Config(), {}, host=TPU)
     assert (placement.device, placement.processes) == ("tpu", 1)
-    _, placement = place(Config(), {"PJRT_DEVICE": "CPU"}, has_tpu=True)
+    _, placement = place(Config(), {"PJRT_DEVICE": "CPU"}, host=TPU)
     assert placement.device == "cpu"
 
 
 def test_on_a_cpu_that_emulates_nothing_a_number_of_cores_is_a_number_of_processes() -> None:
-    assert place(Config(cores=3), {}, has_tpu=False)[1].processes == 3
+    assert place(Config(cores=3), {}, host=NOTHING)[1].processes == 3
 
 
 def test_emulation_applies_and_announces_the_smaller_slice() -> None:
     asked = Config(epochs=10, emulated=Emulated(cores=2, examples=10_000, epochs=3))
-    config, placement = place(asked, {"TPUJOB_EMULATED_CORES": "8"}, has_tpu=False)
+    config, placement = place(asked, {"TPUJOB_EMULATED_CORES": "8"}, host=NOTHING)
     assert (config.epochs, config.examples, placement.processes, placement.emulated) == (3, 10_000, 2, True)
     assert placement.notes == (
         "emulated: 8 cores stand as 2 processes on XLA:CPU",
@@ -42,7 +44,7 @@ def test_emulation_applies_and_announces_the_smaller_slice() -> None:
 
 def test_the_smaller_slice_is_ignored_where_nothing_is_emulated() -> None:
     asked = Config(epochs=10, emulated=Emulated(cores=2, examples=10_000, epochs=3))
-    config, placement = place(asked, {}, has_tpu=True)
+    config, placement = place(asked, {}, host=TPU)
     assert (config, placement.notes) == (asked, ())
 
 
@@ -59,14 +61,14 @@ def test_emulated_processes_never_exceed_what_the_host_was_given(
     cores: str | int, declared: int | None, given: str, processes: int, words: str
 ) -> None:
     asked = Config(cores=cores, emulated=Emulated(cores=declared))
-    _, placement = place(asked, {"TPUJOB_EMULATED_CORES": given}, has_tpu=False)
+    _, placement = place(asked, {"TPUJOB_EMULATED_CORES": given}, host=NOTHING)
     assert placement.processes == processes
     assert placement.notes == (f"emulated: {words} on XLA:CPU",)
 
 
 def test_several_hosts_meet_at_the_coordinator() -> None:
     environ = {"TPUJOB_WORKER": "1", "TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "10.0.0.2:8476", "PJRT_DEVICE": "CPU"}
-    placement = place(Config(), environ, has_tpu=False)[1]
+    placement = place(Config(), environ, host=NOTHING)[1]
     assert (placement.worker, placement.workers, placement.coordinator) == (1, 4, ("10.0.0.2", 8476))
 
 
@@ -85,13 +87,13 @@ def test_several_hosts_meet_at_the_coordinator() -> None:
 )
 def test_a_contradictory_environment_is_refused(environ: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        place(Config(), environ, has_tpu=False)
+        place(Config(), environ, host=NOTHING)
     assert words in str(caught.value)
 
 
 def test_one_core_of_several_hosts_is_refused() -> None:
     with pytest.raises(ConfigError, match="this slice has 4 hosts"):
-        place(Config(cores=1), {"TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "h:1"}, has_tpu=True)
+        place(Config(cores=1), {"TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "h:1"}, host=TPU)
 
 
 def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
@@ -109,6 +111,55 @@ def test_a_tpu_is_recognised_by_its_pci_ids_and_google_network_cards_are_not(tmp
         (tmp_path / name).mkdir()
         (tmp_path / name / "vendor").write_text(f"{vendor}\n")
         (tmp_path / name / "device").write_text(f"{device}\n")
-    assert not host_has_tpu(tmp_path)
+    assert look(tmp_path, {"PATH": ""}).tpu_chips == 0
     (tmp_path / "0" / "device").write_text("0x0063\n")
-    assert host_has_tpu(tmp_path)
+    assert look(tmp_path, {"PATH": ""}).tpu_chips == 1
+
+
+@pytest.mark.parametrize(("visible", "count"), [(None, 2), ("1", 1), ("", 0), ("0,1,2", 2), ("-1", 0)])
+def test_gpus_are_counted_as_far_as_they_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-2)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    environ = {"PATH": str(tmp_path)} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert look(tmp_path / "nothing", environ).gpus == count
+
+
+@pytest.mark.parametrize(
+    ("host", "environ", "chosen"),
+    [
+        (TPU, {}, "xla"),
+        (GPUS, {}, "cuda"),
+        (NOTHING, {}, "cpu"),
+        (GPUS, {"TPUJOB_EMULATED_CORES": "2"}, "xla"),
+        (NOTHING, {"PJRT_DEVICE": "CPU"}, "xla"),
+    ],
+)
+def test_auto_takes_what_there_is(host: Host, environ: dict[str, str], chosen: str) -> None:
+    assert choose_backend("auto", environ, host) == chosen
+    assert choose_backend("cpu", environ, host) == "cpu"
+
+
+def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process_of_ours() -> None:
+    assert place(Config(), {}, host=GPUS, backend="cuda")[1].processes == 4
+    assert place(Config(cores=2), {}, host=GPUS, backend="cuda")[1].processes == 2
+    placement = place(Config(), {}, host=TPU, backend="tpu")[1]
+    assert (placement.device, placement.processes) == ("tpu", 8)
+    with pytest.raises(ConfigError, match="cores: 5 asked for, but this host has 4 GPUs"):
+        place(Config(cores=5), {}, host=GPUS, backend="cuda")
+    with pytest.raises(ConfigError, match="backend: cuda, but this host has no GPUs; auto takes what there is"):
+        place(Config(), {}, host=NOTHING, backend="cuda")
+
+
+def test_half_precision_that_needs_a_gpu_is_refused_elsewhere() -> None:
+    place(Config(precision="fp16"), {}, host=GPUS, backend="cuda")
+    with pytest.raises(ConfigError, match="fp16 needs a GPU, and this is backend xla; bf16 works everywhere"):
+        place(Config(precision="fp16"), {}, host=TPU)
+
+
+def test_an_emulated_tpu_has_no_gpu() -> None:
+    with pytest.raises(ConfigError, match="the TPU is emulated; xla and cpu work"):
+        place(Config(), {"TPUJOB_EMULATED_CORES": "2"}, host=GPUS, backend="cuda")

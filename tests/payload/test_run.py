@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,11 +92,11 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
 def test_a_run_writes_its_artifacts_and_lists_them_last(emulated: Run) -> None:
     assert emulated.code == 0, emulated.stdout + emulated.stderr
     files = {entry["path"]: entry for entry in emulated.read("manifest.json")["files"]}
-    assert sorted(files) == ["checkpoint.pt", "metrics.json", "provenance.json", "timing.jsonl"]
+    assert sorted(files) == ["checkpoint.pt", "losses.jsonl", "metrics.json", "provenance.json", "timing.jsonl"]
     for name, entry in files.items():
         content = (emulated.artifacts / name).read_bytes()
         assert (entry["size_bytes"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-    assert len(list(emulated.artifacts.iterdir())) == 5, "and no temporary file is left"
+    assert len(list(emulated.artifacts.iterdir())) == 6, "and no temporary file is left"
 
 
 @needs_xla
@@ -104,13 +105,15 @@ def test_the_log_says_what_was_emulated_and_how_it_went(emulated: Run) -> None:
     assert lines[:3] == [
         "emulated: all cores of this host stand as 2 processes on XLA:CPU",
         "emulated: 2 epochs instead of 9",
-        "xla:cpu ×2 · mnist 256 images · batch 32 · fp32",
+        "xla:cpu ×2 · mnist 256 images · batch 32 · fp32 · mnist_cnn",
     ]
     # On a busy machine a sign of life may come between; compiling is told before the epoch it was part of all the same.
     starts = [line.split()[0] for line in lines[3:] if "step" not in line]
-    assert starts == ["compile", "epoch", "epoch", "compile", "test"], emulated.stdout
+    assert starts == ["compile", "epoch", "epoch", "compile", "test", "process", "process"], emulated.stdout
     assert sum(line.startswith("epoch ") and "images/s" in line for line in lines) == 2
-    assert lines[-1].startswith("test accuracy ") and " of 101 images  " in lines[-1]
+    assert lines[-3].startswith("test accuracy ") and " of 101 images  " in lines[-3]
+    assert [line.partition(":")[0] for line in lines[-2:]] == ["process 0", "process 1"]
+    assert all(" s, evaluation " in line for line in lines[-2:])
 
 
 @needs_xla
@@ -161,13 +164,17 @@ def test_the_checkpoint_loads_on_any_machine(emulated: Run) -> None:
 
 
 def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Path, request: Any) -> None:
-    curves = {}
+    curves, steps = {}, {}
     for processes in (1, 2):
         directory = tmp_path / str(processes)
         directory.mkdir()
         run = finish(*start(directory, {**SMALL, "cores": processes}, "--backend", "cpu", data=data))
         assert run.code == 0, run.stdout + run.stderr
         curves[processes] = run.read("metrics.json")["train_loss"]
+        losses = [json.loads(line)["losses"] for line in (run.artifacts / "losses.jsonl").read_text().splitlines()]
+        assert [len(epoch) for epoch in losses] == [8, 8]
+        steps[processes] = [loss for epoch in losses for loss in epoch]
+    assert steps[1] == pytest.approx(steps[2], rel=1e-4), "step by step"
     assert curves[1] == pytest.approx(curves[2], rel=1e-4)
     if HAS_XLA:  # and so has the emulated TPU
         assert request.getfixturevalue("emulated").read("metrics.json")["train_loss"] == pytest.approx(
@@ -255,7 +262,11 @@ def test_a_loss_that_diverges_has_its_own_exit_code_and_one_line(tmp_path: Path,
     config = {**SMALL, "lr": 1000, "cores": 2}
     run = finish(*start(tmp_path, config, "--backend", "cpu", data=data))
     assert run.code == 3
-    assert "error: the loss is nan in epoch" in run.stdout and "Traceback" not in run.stdout + run.stderr
+    assert not (run.artifacts / "checkpoint.pt").exists(), "nothing good was there to keep"
+    assert (
+        re.search(r"error: the loss is (nan|inf) in epoch 1: training diverged", run.stdout)
+        and "Traceback" not in run.stdout + run.stderr
+    )
 
 
 def test_bad_configuration_and_bad_data_are_one_line_each(tmp_path: Path, data: Path) -> None:
@@ -283,7 +294,10 @@ def test_a_torch_xla_that_does_not_fit_torch_is_one_line_that_says_what_to_insta
 def test_a_missing_torch_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
     hide = "import importlib.util as u, runpy, sys; real = u.find_spec\n"
     hide += "u.find_spec = lambda name, *a: None if name == 'torch' else real(name, *a)\n"
-    hide += "sys.argv = ['payload', '--config', 'none.json']; runpy.run_module('payload', run_name='__main__')"
+    (tmp_path / "train.json").write_text("{}")
+    hide += (
+        f"sys.argv = ['payload', '--config', '{tmp_path}/train.json']; runpy.run_module('payload', run_name='__main__')"
+    )
     run = subprocess.run(
         [sys.executable, "-c", hide], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )

@@ -13,20 +13,33 @@ pytestmark = pytest.mark.torch
 
 from payload import train  # noqa: E402
 from payload.backends import check_world  # noqa: E402
-from payload.backends.cpu import Cpu  # noqa: E402
+from payload.backends.native import Cpu  # noqa: E402
+from payload.checkpoints import Checkpoints  # noqa: E402
 from payload.clock import Clock  # noqa: E402
 from payload.config import Config  # noqa: E402
-from payload.failures import Diverged, WorldError  # noqa: E402
+from payload.failures import ConfigError, Diverged, WorldError  # noqa: E402
+from payload.idx import Dataset  # noqa: E402
+from payload.images import Images, Shape  # noqa: E402
 from payload.job import Job  # noqa: E402
-from payload.models import MnistCnn, halve  # noqa: E402
+from payload.models import AlexNet, MnistCnn, build, halve  # noqa: E402
 from payload.placement import Placement  # noqa: E402
+from payload.run import Run, seed_of  # noqa: E402
 from payload.sources import Source  # noqa: E402
 
 
-def alone(tmp_path: Path) -> Cpu:
-    placement = Placement("cpu", worker=0, workers=1, processes=1, artifacts=str(tmp_path))
+def job_in(directory: Path, config: Config = Config()) -> Job:  # noqa: B008
+    placement = Placement("cpu", worker=0, workers=1, processes=1, artifacts=str(directory))
     source = Source("synthetic", "synthetic", "", {}, 0, 0, {})
-    return Cpu(Job(Config(), placement, source, "cpu", "", 0.0, 0.0, 0.0, tmp_path))
+    return Job(config, placement, source, "cpu", "", 0.0, 0.0, 0.0, directory)
+
+
+def alone(tmp_path: Path) -> Cpu:
+    return Cpu(job_in(tmp_path))
+
+
+def run_in(directory: Path, backend: Cpu, config: Config = Config()) -> Run:  # noqa: B008
+    checkpoints = Checkpoints(directory, {}, print)
+    return Run(job_in(directory, config), Clock(0.0), print, checkpoints, backend)
 
 
 class AlwaysThree(torch.nn.Module):
@@ -40,7 +53,9 @@ class AlwaysThree(torch.nn.Module):
 def test_accuracy_is_over_all_test_examples_however_they_fall_into_batches(tmp_path: Path, examples: int) -> None:
     labels = (np.arange(examples) % 4).astype(np.uint8)
     images = np.zeros((examples, 28, 28), np.uint8)
-    tested = train.evaluate(alone(tmp_path), AlwaysThree(), images, labels, Clock(0.0))
+    backend, data = alone(tmp_path), Dataset(images, labels, images, labels)
+    split = Images(images, labels, Shape(Config(), data), backend)
+    tested = train.evaluate(backend, AlwaysThree(), split, run_in(tmp_path, backend))
     expected = int((labels == 3).sum())
     assert (tested["test_correct"], tested["test_examples"]) == (expected, examples)
     assert tested["test_accuracy"] == pytest.approx(expected / examples)
@@ -49,10 +64,53 @@ def test_accuracy_is_over_all_test_examples_however_they_fall_into_batches(tmp_p
 def test_pooling_by_reshape_is_max_pooling() -> None:
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(halve(images), torch.nn.functional.max_pool2d(images, 2))
+    odd = torch.randn(2, 3, 7, 9)
+    assert torch.equal(halve(odd), torch.nn.functional.max_pool2d(odd, 2))
 
 
 def test_the_network_is_that_of_the_pytorch_example_in_size() -> None:
     assert sum(p.numel() for p in MnistCnn().parameters()) == 1_199_882
+
+
+def test_alexnet_has_as_many_weights_as_torchvisions_and_they_have_the_same_names() -> None:
+    model = AlexNet(classes=1000)
+    assert sum(p.numel() for p in model.parameters()) == 61_100_840
+    names = [name for name in model.state_dict() if name.endswith("weight")]
+    assert names == [f"features.{n}.weight" for n in (0, 3, 6, 8, 10)] + [f"classifier.{n}.weight" for n in (1, 4, 6)]
+
+
+def test_a_network_that_needs_larger_images_says_so() -> None:
+    with pytest.raises(ConfigError, match="alexnet needs images of at least 63 pixels a side, not 28"):
+        build("alexnet", 1, side=28)
+
+
+@pytest.mark.parametrize("side", [28, 64, 224])
+def test_images_are_normalised_and_resized_as_pytorch_would_do_it(tmp_path: Path, side: int) -> None:
+    backend = alone(tmp_path)
+    array = np.random.default_rng(1).integers(0, 256, (5, 28, 28), dtype=np.uint8)
+    labels = np.arange(5, dtype=np.uint8)
+    config = Config(model="alexnet", dataset="fashion-mnist", image_size=side)
+    split = Images(array, labels, Shape(config, Dataset(array, labels, array, labels)), backend)
+    x, y = split.pick(torch.tensor([4, 0]))
+    assert (tuple(x.shape), y.tolist()) == ((2, 3, side, side), [4, 0])
+    normalised = (torch.from_numpy(array[[4, 0]]).unsqueeze(1) / 255 - 0.2860) / 0.3530
+    expected = torch.nn.functional.interpolate(normalised, size=(side, side), mode="bilinear")
+    assert torch.allclose(x, expected.expand(-1, 3, -1, -1), atol=1e-5)
+
+
+def test_images_of_an_unknown_set_are_normalised_by_their_own_mean_and_spread(tmp_path: Path) -> None:
+    array = np.random.default_rng(1).integers(0, 256, (50, 9, 9), dtype=np.uint8)
+    labels = np.zeros(50, np.uint8)
+    shape = Shape(Config(model="mlp", dataset="idx", data_dir="x"), Dataset(array, labels, array, labels, classes=3))
+    x, _ = Images(array, labels, shape, alone(tmp_path)).pick(torch.arange(50))
+    assert (shape.side, shape.classes) == (9, 3)
+    assert float(x.mean()) == pytest.approx(0, abs=1e-5) and float(x.std()) == pytest.approx(1, abs=1e-3)
+
+
+def test_each_step_of_each_process_has_random_numbers_of_its_own() -> None:
+    seeds = {seed_of(1, epoch, step, rank) for epoch in (1, 2) for step in range(50) for rank in range(4)}
+    assert len(seeds) == 400
+    assert seed_of(1, 2, 3, 0) == seed_of(1, 2, 3, 0) != seed_of(2, 2, 3, 0)
 
 
 def test_the_rate_rises_for_a_fifth_of_the_run_then_falls_and_is_never_zero() -> None:

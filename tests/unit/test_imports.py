@@ -108,7 +108,7 @@ def test_orchestrator_knows_nothing_of_the_payload() -> None:
 
 
 def test_the_payload_knows_neither_orchestrator_nor_any_cloud() -> None:
-    allowed = {"payload", "numpy", "torch", "torch_xla"}
+    allowed = {"payload", "numpy", "torch", "torch_xla", "torch_tpu"}
     wrong = [
         f"{path}: {name}"
         for path in sources("payload")

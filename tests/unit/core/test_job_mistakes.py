@@ -322,7 +322,7 @@ def test_an_artifact_pattern_stays_below_the_job(pattern: str) -> None:
         ("cores: true", "train.cores: expected `all` or a number of cores from 1 on, not `true`"),
         (
             "dataset: mnits",
-            "train.dataset: must be `mnist` or `fashion-mnist` or `synthetic`, not the text `mnits`; "
+            "train.dataset: must be `mnist` or `fashion-mnist` or `synthetic` or `idx`, not the text `mnits`; "
             "did you mean `mnist`?",
         ),
     ],

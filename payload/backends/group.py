@@ -1,0 +1,78 @@
+"""Several processes that find each other and talk over torch.distributed: gloo on hosts, nccl on GPUs, tpu_dist on TPUs.
+
+Used by the native backends, and, with gloo, by the xla backend where a TPU is emulated: there, collectives between XLA:CPU
+devices of one process abort, and between processes they silently do nothing, so the numbers travel through the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from payload.failures import PeerLost
+from payload.job import Job
+
+# Several hosts import torch at different speeds, and on an emulated slice they all share one machine.
+TIMEOUT = timedelta(minutes=10)
+_PEER_WORDS = re.compile(r"gloo|nccl|tpu_dist|connection|socket|timed out|peer", re.IGNORECASE)
+
+
+class Group:
+    """All processes of the training. Collectives move tensors of `device`, the host's for gloo."""
+
+    def __init__(self, job: Job, kind: str = "gloo", device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        with naming_peer_loss(), _without_stdout():
+            dist.init_process_group(kind, init_method=job.meet_at, rank=job.rank, world_size=job.world, timeout=TIMEOUT)
+
+    def sum_(self, values: torch.Tensor) -> torch.Tensor:
+        with naming_peer_loss():
+            dist.all_reduce(values)
+        return values
+
+    def broadcast(self, content: bytes) -> bytes:
+        with naming_peer_loss():
+            size = torch.tensor([len(content)], device=self.device)
+            dist.broadcast(size, 0)
+            buffer = torch.zeros(int(size.item()), dtype=torch.uint8, device=self.device)
+            if dist.get_rank() == 0 and content:
+                buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(self.device)
+            dist.broadcast(buffer, 0)
+        return buffer.cpu().numpy().tobytes()
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def naming_peer_loss(*, sure: bool = True) -> Iterator[None]:
+    """gloo and its rendezvous raise RuntimeError and ValueError, with a C++ trace in the text. Where the block may fail for
+    other reasons too (not `sure`), the words decide."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if not sure and not _PEER_WORDS.search(str(error)):
+            raise
+        first_line = (str(error).splitlines() or ["no reason given"])[0]
+        raise PeerLost(f"lost another process of this training: {first_line[:200]}") from None
+
+
+@contextmanager
+def _without_stdout() -> Iterator[None]:
+    """gloo announces each connection on standard output, in pieces that mix with the log."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,128 @@
+"""PyTorch's own devices: the CPU, and NVIDIA GPUs. One process for each device; DistributedDataParallel between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from payload.backends import Batch
+from payload.backends.group import Group, naming_peer_loss
+from payload.failures import ConfigError
+from payload.job import Job
+
+_LOWER = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Native:
+    """What the CPU, GPUs and TorchTPU have in common. Subclasses name the device and its collectives."""
+
+    kind = "cpu"  # of device
+    collectives = "gloo"
+
+    def __init__(self, job: Job) -> None:
+        self.name = self.kind
+        self.rank, self.world = job.rank, job.world
+        self.is_first_here = job.local_rank == 0
+        self.device = self._take_device(job.local_rank)
+        self._lower = _LOWER.get(job.config.precision)
+        self.precision = f"{job.config.precision} autocast" if self._lower else "fp32"
+        # Gradients of fp16 vanish unless the loss is scaled up; those of bf16 do not.
+        self._scaler = torch.amp.GradScaler(self.kind, enabled=self._lower is torch.float16)
+        self._group = Group(job, self.collectives, self.device) if job.world > 1 else None
+
+    def _take_device(self, local_rank: int) -> torch.device:
+        return torch.device("cpu")
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        model = model.to(self.device)
+        # What does not fit into one bucket is reduced while the rest of the gradients is still being computed.
+        return DistributedDataParallel(model, gradient_as_bucket_view=True) if self._group else model
+
+    def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        return batches
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.kind, dtype=self._lower) if self._lower else nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        with naming_peer_loss(sure=False):  # this is where DistributedDataParallel averages
+            self._scaler.scale(loss).backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, also: torch.Tensor) -> torch.Tensor:
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        if self._group is None:
+            return also
+        with naming_peer_loss():
+            dist.all_reduce(also)
+        return also / self.world
+
+    def sync(self) -> None:
+        pass  # every operation is on its way already
+
+    def drain(self) -> None:
+        pass  # on the CPU, every operation has already happened
+
+    def compiles(self) -> int:
+        return 0
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)  # of all devices
+
+    def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return list(torch.stack(tensors).cpu()) if tensors else []
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        values = values.double()
+        return self._group.sum_(values.to(self._group.device)).cpu() if self._group else values.cpu()
+
+    def broadcast(self, content: bytes) -> bytes:
+        return self._group.broadcast(content) if self._group else content
+
+    def state(self) -> dict[str, Any]:
+        return {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        if self._scaler.is_enabled() and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])
+
+    def close(self) -> None:
+        if self._group:
+            self._group.close()
+
+
+class Cpu(Native):
+    """No compiler, no accelerator, the same loop."""
+
+
+class Cuda(Native):
+    kind, collectives = "cuda", "nccl"
+
+    def _take_device(self, local_rank: int) -> torch.device:
+        if torch.cuda.device_count() <= local_rank:
+            raise ConfigError(
+                f"backend cuda: process {local_rank} finds {torch.cuda.device_count()} GPUs; this torch is "
+                f"{torch.__version__}, built for CUDA {torch.version.cuda or 'nowhere'}"
+            )
+        torch.cuda.set_device(local_rank)
+        torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest kernels are worth looking for
+        return torch.device("cuda", local_rank)
+
+    def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """From pinned memory, so that the copy of a batch and the work on the one before happen at the same time."""
+        for batch in batches:
+            yield self._send(batch)
+
+    def _send(self, batch: Any) -> Any:
+        if isinstance(batch, torch.Tensor):
+            pinned = batch if batch.is_pinned() else batch.pin_memory()
+            return pinned.to(self.device, non_blocking=True)
+        return type(batch)(self._send(part) for part in batch)
+
+    def drain(self) -> None:
+        torch.cuda.synchronize()

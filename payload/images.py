@@ -1,0 +1,75 @@
+"""From the bytes of the files to what a network takes, on the device: resized, normalised, in as many channels as it wants.
+
+The data set goes to the device once, as bytes; an epoch then moves only the numbers of the examples. Resizing is two small
+matrix products, the same bilinear interpolation as PyTorch's, which any accelerator does well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from payload import idx, models
+from payload.backends import Backend
+from payload.config import Config
+
+# Mean and spread of the pixels of the complete training sets, as fractions of white. Generated digits are near enough MNIST.
+NORMAL = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530), "synthetic": (0.1307, 0.3081)}
+
+
+class Images:
+    """All images of one split on the device, and their labels."""
+
+    def __init__(self, images: Any, labels: Any, shape: Shape, backend: Backend) -> None:
+        self.shape = shape
+        self.bytes = torch.from_numpy(images.copy()).to(backend.device)  # a copy: what was read is read-only
+        self.labels = torch.from_numpy(labels.copy()).to(backend.device)
+        self._rows, self._columns = (
+            None if size == shape.side else _interpolation(size, shape.side).to(backend.device)
+            for size in images.shape[1:]
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def pick(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalised images [n, channels, side, side] and labels of the examples with these numbers."""
+        pixels = self.bytes.index_select(0, numbers).float() / 255
+        pixels = (pixels - self.shape.mean) / self.shape.spread
+        if self._rows is not None:
+            pixels = self._rows @ pixels
+        if self._columns is not None:
+            pixels = pixels @ self._columns.T
+        x = pixels.unsqueeze(1)
+        if self.shape.channels > 1:
+            x = x.expand(-1, self.shape.channels, -1, -1)
+        return x, self.labels.index_select(0, numbers).long()
+
+
+class Shape:
+    """What the network takes, and how its pixels are made."""
+
+    def __init__(self, config: Config, data: idx.Dataset) -> None:
+        design = models.DESIGNS[config.model]
+        self.channels = design.channels
+        self.side = config.image_size or design.side or max(data.train_images.shape[1:])
+        self.classes = data.classes
+        mean, spread = NORMAL.get(config.dataset) or _measured(data.train_images)
+        self.mean, self.spread = mean, spread
+
+
+def _measured(images: Any) -> tuple[float, float]:
+    """From a histogram, so that no copy of the images in floating point is made."""
+    counts = np.bincount(images.reshape(-1), minlength=256) / images.size
+    levels = np.arange(256) / 255
+    mean = float(counts @ levels)
+    return mean, max(float(counts @ (levels - mean) ** 2) ** 0.5, 1e-3)
+
+
+def _interpolation(size: int, side: int) -> torch.Tensor:
+    """The matrix [side, size] that turns a column of `size` pixels into one of `side`."""
+    one_hot = torch.eye(size).reshape(1, size, size)  # [batch, channels: one for each pixel, its column]
+    return functional.interpolate(one_hot, size=side, mode="linear").squeeze(0).T.contiguous()
