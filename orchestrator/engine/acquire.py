@@ -86,7 +86,7 @@ async def wait_until_ready(lease: Lease, *, give_up_at: float, operation: str | 
             raise Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
         now = await Now()
         words = view.native_state if view else "requested"
-        if now >= give_up_at:
+        if now >= min(give_up_at, lease.deadline):
             raise CloudUnavailable(f"{lease.name.node} was still {words} after {now - begun:.0f} s")
         await Tell("create", f"{lease.name.node} is {words}, {now - begun:.0f} s", passing=True)
         await Sleep(pause_s)

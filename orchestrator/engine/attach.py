@@ -90,7 +90,7 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
     await outcome.enter("collect")
     await Record(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
     try:
-        outcome.collected = await work.collect(fleet, Path(to.run.directory), to.artifacts)
+        outcome.collected = await work.collect(to.lease, fleet, Path(to.run.directory), to.artifacts)
     except Interrupted:
         raise  # the artifacts wait on the VM for a while; another `attach` can still bring them
     except TpujobError as error:

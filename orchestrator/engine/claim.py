@@ -6,6 +6,8 @@ slice is deleted too early by its local owner, never forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.core import absence, armed, claims
 from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
@@ -46,34 +48,49 @@ async def clock_skew(listing: Listing[SliceView], *, said: bool = False) -> floa
 
 
 async def _write(before: Lease, wanted: Lease, can: Capabilities) -> None:
-    """The labels of `wanted` in place of those of `before`, asked for until they are accepted."""
+    """The labels of `wanted` in place of those of `before`, until they are seen: an accepted update may fail yet."""
     give_up_at = await Now() + PATIENCE_S
+    said: dict[str, str] = {}
     for pause_s in pauses(first_s=0.2, longest_s=5.0):
+        failure: CloudError = CloudUnavailable(f"the labels of {wanted.name.node} do not take on the new claim")
         try:
-            await _write_once(before, wanted, can)
+            found, skew_s = await _listed(wanted)
+            # Decided once: after a lost reply the deadline may have moved already, and must not move again.
+            said = said or await _said(before, wanted, found, skew_s, can)
+            if not _shows(found, said):
+                await Relabel(wanted.name, {**found.labels, **said})
+                found, _ = await _listed(wanted)
+            if _shows(found, said):
+                return
         except (CloudUnavailable, WrongState) as error:  # WrongState: another change of this slice is under way
-            wait_s = (error.retry_after_s if isinstance(error, CloudUnavailable) else None) or pause_s
-            if await Now() + wait_s > give_up_at:
-                raise
-            await Sleep(wait_s)
-        else:
-            return
+            failure = error
+        wait_s = (failure.retry_after_s if isinstance(failure, CloudUnavailable) else None) or pause_s
+        if await Now() + wait_s > give_up_at:
+            raise failure
+        await Sleep(wait_s)
 
 
-async def _write_once(before: Lease, wanted: Lease, can: Capabilities) -> None:
-    name = wanted.name
+async def _listed(lease: Lease) -> tuple[SliceView, float]:
+    """The slice as a list shows it, and how far the clock of whoever made the list is ahead of ours."""
+    name = lease.name
     listing = await ListSlices(name.project, name.zone)
-    found = next((row for row in listing.rows if absence.ours(row, wanted)), None)
-    if found is None:
-        if listing.complete:
-            raise Vanished(f"{name.node} does not exist (any more)")
-        raise CloudUnavailable(f"{name.node} is not listed, and {', '.join(listing.unreachable)} is unreachable")
+    found = next((row for row in listing.rows if absence.ours(row, lease)), None)
+    if found is not None:
+        return found, await clock_skew(listing)
+    if listing.complete:
+        raise Vanished(f"{name.node} does not exist (any more)")
+    raise CloudUnavailable(f"{name.node} is not listed, and {', '.join(listing.unreachable)} is unreachable")
+
+
+async def _said(before: Lease, wanted: Lease, found: SliceView, skew_s: float, can: Capabilities) -> dict[str, str]:
     deadline = claims.deadline_label(found.labels)
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
-    skew_s = await clock_skew(listing)
-    said = claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
-    await Relabel(name, {**found.labels, **said})
+    return claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
+
+
+def _shows(view: SliceView, said: Mapping[str, str]) -> bool:
+    return said.items() <= view.labels.items()
 
 
 class Upkeep:
@@ -109,7 +126,9 @@ class Upkeep:
             ahead = claims.lease_until(lease, now, pace)
             if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
                 return  # somebody said `down`, which the program will see; or the deadline is all there is left
-            await _write_once(lease, lease, self._can)
+            found, skew_s = await _listed(lease)
+            said = await _said(lease, lease, found, skew_s, self._can)
+            await Relabel(lease.name, {**found.labels, **said})  # one may get lost: there is time for another
             self._claimed_until = ahead
         except CloudError:
             self._not_before = now + min(30.0, pace.grace_s / 3)  # there is time: the label still holds
@@ -134,7 +153,7 @@ class Upkeep:
 
 async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
     """Until every worker's switch proved that it could delete the slice. Raises NotArmed when they do not in time."""
-    give_up_at = (lease.ready_at or await Now()) + can.pace.boot_s
+    give_up_at = min((lease.ready_at or await Now()) + can.pace.boot_s, lease.deadline)
     await Tell("switch", "waiting until the switch on every worker is armed", passing=True)
     for pause_s in pauses(first_s=0.2, longest_s=can.pace.beat_s / 4):
         try:

@@ -116,8 +116,9 @@ async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
     await outcome.enter("connect")
     end = work.end_of(lease, began, job.max_duration_s)
     await Tell("connect", f"waiting for SSH on {lease.name.node}", passing=True)
-    workers = await retry.until(ready_at + CONNECT_S, Workers(lease.name))
-    outcome.fleet = await Connect(lease, workers, CONNECT_S)
+    patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # nobody waits past the slice's own end
+    workers = await retry.until(ready_at + patience_s, Workers(lease.name))
+    outcome.fleet = await Connect(lease, workers, patience_s)
     if lease.mode is Mode.RUN:
         await Beat(outcome.fleet, can.pace.beat_s)
     await _work(job, can, outcome, lease, workers, end)
@@ -175,7 +176,7 @@ async def _work(
     await upkeep.turn()
     await outcome.enter("collect")
     await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
-    outcome.collected = await work.collect(fleet, job.directory, job.artifacts)
+    outcome.collected = await work.collect(lease, fleet, job.directory, job.artifacts)
     if failure is not None:
         raise failure
     work.check_collected(outcome.collected)

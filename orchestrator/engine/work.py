@@ -14,6 +14,7 @@ from orchestrator.core.slices import SliceState
 from orchestrator.engine.claim import Upkeep
 from orchestrator.engine.cloud_effects import Get
 from orchestrator.engine.effects import Now, ReadLease, Tell
+from orchestrator.engine.release import as_written
 from orchestrator.engine.worker_effects import Collect, StopPhase, Watch
 from orchestrator.errors import (
     ArtifactError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet import Fleet, FleetStatus
 
 COLLECT_S = 30 * 60.0
+LAST_COLLECT_S = 5.0  # what is left for it in any case
 STOP_GRACE_S = 10.0
 WATCH_S = 2.0
 LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
@@ -89,9 +91,11 @@ async def stop(fleet: Fleet, lease: Lease) -> None:
         await Tell("warning", f"the job may still be running on {lease.name.node}: {error.message}")
 
 
-async def collect(fleet: Fleet, directory: Path, patterns: tuple[str, ...]) -> CollectResult:
+async def collect(lease: Lease, fleet: Fleet, directory: Path, patterns: tuple[str, ...]) -> CollectResult:
+    """As long as the deadline allows: a worker that does not answer any more must not keep the slice past its end."""
     await Tell("collect", "bringing the artifacts home", passing=True)
-    return await Collect(fleet, directory, patterns, COLLECT_S)
+    left_s = (await as_written(lease)).deadline - await Now()
+    return await Collect(fleet, directory, patterns, max(min(COLLECT_S, left_s), LAST_COLLECT_S))
 
 
 def check_collected(collected: CollectResult | None) -> None:

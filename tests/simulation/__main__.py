@@ -21,12 +21,15 @@ from tests.simulation.swarm import world_of
 CHUNK = 250
 
 
+without: frozenset[str] = frozenset()  # inherited by the worker processes
+
+
 def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
     """The worlds `first` to `first + CHUNK - 1`: how many, what was broken, how many events."""
     broken, events = [], 0
     for seed in range(first, first + CHUNK):
         try:
-            result = world_of(seed).run()
+            result = world_of(seed, without=without).run()
         except Exception as error:  # a bug of the simulator, or one that a program let out
             broken.append((seed, "crash", f"{type(error).__name__}: {error}"))
             continue
@@ -70,7 +73,7 @@ def run_many(first: int, worlds: int, processes: int, progress: Path | None, *, 
 
 
 def show(seed: int, *, trace: bool) -> int:
-    world = world_of(seed, trace=True)
+    world = world_of(seed, without=without, trace=True)
     print(f"TPUJOB_SIM_SEED={seed}  {world.shape}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
     result = world.run()
     for line in result.trace if trace else result.trace[-25:]:
@@ -91,7 +94,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--progress", type=Path, help="a file to go on from, and to keep the state of affairs in")
     parser.add_argument("--keep-going", action="store_true")
+    parser.add_argument("--without", default="", help="families of faults to leave out, separated by commas")
     options = parser.parse_args()
+    global without
+    without = frozenset(filter(None, options.without.split(",")))
     if options.seed >= 0:
         return show(options.seed, trace=options.trace)
     return run_many(options.first, options.worlds, options.processes, options.progress, keep_going=options.keep_going)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FOREVER = 1e12
 TIMEOUT_S = 15.0  # after which a call gives up, as in cloud/tpu_api.py
+VM_TIMEOUT_S = 2.0  # and one of the switch at the emulated cloud's pace
 Window = tuple[float, float]  # seconds after the beginning of the world
 
 
@@ -139,7 +140,8 @@ class Faults:
         plan, rng = self.plan, self.rng
         now = self.world.timeline.now - self.begun_at
         if plan.cut and self.is_cut("api", edge):
-            return Fate(0.05, 0.1 if rng.random() < 0.5 else TIMEOUT_S, _unavailable("no answer"), reaches=False)
+            timeout_s = VM_TIMEOUT_S if caller == "vm" else TIMEOUT_S
+            return Fate(0.05, 0.1 if rng.random() < 0.5 else timeout_s, _unavailable("no answer"), reaches=False)
         if edge in plan.forbidden and covers(plan.forbidden[edge], now):
             return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
         if self._rates and now < plan.rates_until:
@@ -148,6 +150,7 @@ class Faults:
                 luck -= probability
                 if luck < 0:
                     fate = _FATES[kind](rng)
+                    fate.back_s = min(fate.back_s, VM_TIMEOUT_S) if caller == "vm" else fate.back_s
                     if fate.reaches:
                         fate.effect = self._effect(verb)
                     return fate

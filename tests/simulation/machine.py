@@ -25,7 +25,7 @@ RECOVERY_S = 20.0  # what a command that wants something else spends on old tear
 
 async def command(
     can: Capabilities,
-    then: Program[T] | None,
+    then: Callable[[], Program[T]] | None,
     *,
     budget_s: float = RECOVERY_S,
     spare: str | None = None,
@@ -37,14 +37,17 @@ async def command(
         if await overdue(CLOUD, spare=spare, look=look):
             await recover(CLOUD, can, budget_s=budget_s, spare=spare, look=look)
             await close_attempts()
-    return await then if then is not None else None
+    return await then() if then is not None else None
 
 
 class Machine:
-    def __init__(self, world: World, name: str, edge: str, *, timer_s: float | None = None) -> None:
+    def __init__(
+        self, world: World, name: str, edge: str, *, timer_s: float | None = None, right_clock: bool = False
+    ) -> None:
         self.world, self.name, self.edge, self.timer_s = world, name, edge, timer_s
         self.timeline = world.timeline
-        self.clock = Clock(world.timeline, world.plan.clock_offset_s, world.plan.clock_drift)
+        wrong = (0.0, 0.0) if right_clock else (world.plan.clock_offset_s, world.plan.clock_drift)
+        self.clock = Clock(world.timeline, *wrong)
         self.book = Book(world.truth.heard)
         self.locks: dict[str, Process] = {}
         self.processes: list[Process] = []
@@ -70,11 +73,11 @@ class Machine:
         self.timeline.after(0.0, process.start)
         return process
 
-    def type_command(self, then: Program[Any] | None = None, name: str = "", **options: Any) -> Process | None:
+    def type_command(
+        self, then: Callable[[], Program[Any]] | None = None, name: str = "", **options: Any
+    ) -> Process | None:
         """A person types a tpujob command."""
         if not self.on or self.asleep:
-            if then is not None:
-                then.close()
             return None
         self._count += 1
         self.commands_at.append(self.timeline.now)

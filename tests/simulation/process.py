@@ -137,6 +137,8 @@ class Process:
         self.alive = False
         self.ended_at = self.timeline.now
         self._token += 1
+        if self.steps == 0:
+            self.program.close()  # it never began
         self.program = None  # type: ignore[assignment]  # not closed: a killed process runs no `finally`
         for fleet in self.fleets:
             fleet.hung_up = True

@@ -23,6 +23,12 @@ NOTICE_S = 5.0  # C1: the guardian
 POLL_MOST_S = 30.0  # between two looks of a teardown that waits for a late create, or for the API to come back
 SWITCH_EXTRA_S = 20.0  # C3: beyond TTL and grace, at Google's pace
 DELETE_AGAIN_S = 60.0  # an accepted delete that shows no effect is repeated
+COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
+LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
+CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
+HAND_OVER_S = 130.0  # a claim on its way from the command to the job
+STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that does not answer takes so long
+SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
 EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "sweeper": ("api", "ci-api")}
 LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
 
@@ -51,19 +57,28 @@ def bound(world: World, case: Case, node: NodeTruth, begin: float) -> Bound:
 
 def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
-    machine, owner = world.laptop, case.owner
+    machine, owner, plan = world.laptop, case.owner, world.plan
     until = world.timeline.now if node.died_at is None else node.died_at
-    if not machine.on or machine.asleep or world.ledger_was_lost:
+    if not machine.on or machine.asleep:
         return NEVER
+    if world.ledger_was_lost and (owner is None or not owner.alive):
+        return NEVER  # only a process that has the old file open knows of it
     awake_since = max(begin, machine.on_since)
     guardian = machine.guardian_of(owner)
     timer_s = machine.timer_s
+    if case.mode == "detached" and node.lost_at is not None:
+        return _collector(world, node, begin, awake_since, until)
     if owner is not None and owner.alive:
         if owner.frozen:
             return NEVER
         start, need = max(awake_since, world.thawed_at), OWN_S
+        if node.lost_at is not None:
+            connected = case.connected_at is not None and not case.detach
+            need = LOOK_S + OWN_S if connected else CONNECT_S + LOOK_S
         if case.mode != "run" and timer_s is None:
             return NEVER
+        if plan.worker_dies or plan.cut.get("laptop-vm"):
+            need += STOP_S
     elif guardian is not None and guardian.killed_at is None and owner is not None:
         start, need = max(awake_since, owner.ended_at), NOTICE_S
         if case.mode != "run":
@@ -78,6 +93,13 @@ def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     return _finish(world, "local", node, begin, start, need, until)
 
 
+def _collector(world: World, node: NodeTruth, begin: float, awake_since: float, until: float) -> float:
+    """A detached job whose slice was taken away: only a process that follows it notices; the others see a claim."""
+    if not any(process.role == "collector" for process in world.laptop.processes):
+        return NEVER
+    return _finish(world, "local", node, begin, awake_since, CONNECT_S + LOOK_S + OWN_S, until)
+
+
 def _on_duty(world: World) -> bool:
     """Does a guardian, of whichever command, wait for what is held?"""
     return any(guardian.alive and guardian.process is not None for guardian in world.laptop.guardians)
@@ -85,14 +107,20 @@ def _on_duty(world: World) -> bool:
 
 def _commanded(world: World, node: NodeTruth, begin: float, awake_since: float) -> float:
     """Nobody waits, but somebody typed a tpujob command since."""
-    typed = [at for at in world.laptop.commands_at if at >= max(begin, world.commands_count_from)]
-    until = world.timeline.now if node.died_at is None else node.died_at
-    if not typed:
-        return NEVER
     owner = node.case.owner if node.case else None
     if owner is not None and owner.alive:
         return NEVER
-    return _finish(world, "local", node, begin, max(typed[0], awake_since), 20.0, until)
+    since = max(begin, owner.ended_at if owner is not None else begin)
+    typed = [at for at in world.laptop.commands_at if at >= since]
+    until = world.timeline.now if node.died_at is None else node.died_at
+    if not typed or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
+        return NEVER
+    return _finish(world, "local", node, begin, max(typed[0], awake_since), COMMAND_S, until)
+
+
+def _was_disturbed(world: World, begin: float, end: float) -> bool:
+    """A command has no time to wait for better weather: did any call of this machine fail in between?"""
+    return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.felt_calls)
 
 
 def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
@@ -101,7 +129,7 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     if not (world.layers.switch and plan.script_runs) or vm.ready_at is None or plan_forever(world, "vm-api"):
         return NEVER
     origin = world.faults.begun_at
-    if vm.node.state not in ("READY", "DELETING", "CREATING"):
+    if node.lost_at is not None:
         return NEVER
     broken = {
         worker: _broken_until(plan.switch_dies + plan.worker_dies, worker, until - origin)
@@ -117,9 +145,10 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         if worker == 0:
             need = {
                 "run": pace.ttl_s + pace.grace_s + extra,
-                "hold": 2 * pace.grace_s + 3 * pace.poll_s + extra,
+                "coming": _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s + extra,
+                "hold": _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s + extra,
                 "detached": pace.grace_s + 3 * pace.poll_s + extra + (0.0 if since <= start else pace.linger_s),
-            }[case.mode]
+            }["coming" if case.mode == "run" and case.for_hold else case.mode]
         else:
             need = _label_s(world, case, begin) + 2 * pace.grace_s + worker * pace.stagger_s + 20 * pace.poll_s + extra
         candidates.append(_finish(world, "vm", node, begin, since, need * 1.02, until))
@@ -138,7 +167,7 @@ def _label_s(world: World, case: Case, begin: float) -> float:
     """How much longer than the claim a label may promise at most."""
     pace = world.pace
     if case.mode == "hold":
-        return 0.0
+        return max((case.hold_until or begin) - begin, 0.0)
     if case.mode == "detached":
         return max(case.final_at - begin, 0.0)
     first = case.begun_at + pace.provision_s + pace.boot_s + world.create_patience_s
@@ -168,7 +197,7 @@ def _finish(world: World, layer: str, node: NodeTruth, begin: float, start: floa
     if node.slow_s:
         need += DELETE_AGAIN_S
     if plan.while_creating is not None and (node.vm.ready_at is None or node.vm.ready_at > begin):
-        need += world.settings.provision_s + POLL_MOST_S
+        need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
     if node.born_at >= begin:  # it came when everybody had gone to look rarely
         need += POLL_MOST_S
     if plan.stuck_creates_s:
@@ -205,19 +234,23 @@ def plan_forever(world: World, edge: str) -> bool:
 # -- for the other side: what makes a deletion friendly fire -----------------------------------------------------------
 
 
+def last_minute_s(life_s: float) -> float:
+    """Before its deadline a job is stopped, so that what it made can be saved."""
+    return min(60.0, life_s / 10) + 0.02 * life_s + 3.0
+
+
 def collected_by(world: World, job_ended_at: float) -> float:
     """When an attached command can have heard of the end of its job and have brought the artifacts home."""
     origin = world.faults.begun_at
     windows = sorted(world.plan.cut.get("laptop-vm", []) + world.plan.stopped + world.plan.asleep)
     at = job_ended_at - origin
-    for _ in range(2):
-        for begin, end in windows:
-            if begin - world.collect_s - 5.0 <= at < end:
-                at = end
+    for begin, end in windows:
+        if begin - world.collect_s - 5.0 <= at < end:
+            at = min(end, at + SILENT_S)
     failed_s = sum(
         lasted for when, role, lasted in world.faults.felt_calls if role == "cli" and when >= job_ended_at - 60
     )
-    busy_s = 50.0 if world.plan.worker_dies else 0.0
+    busy_s = SILENT_S + 50.0 if world.plan.worker_dies else 0.0
     return origin + at + world.collect_s + 5.0 + failed_s + busy_s
 
 

@@ -16,6 +16,7 @@ from orchestrator.engine.effects import Claim
 from orchestrator.engine.hold import Wanted, down, up
 from orchestrator.engine.job_run import JobRun, Outcome, Phase
 from orchestrator.engine.run import run_job
+from orchestrator.engine.sweep import sweep
 from orchestrator.engine.tenure import Draft
 from tests.simulation.sky import PROJECT
 from tests.simulation.truth import Case
@@ -76,9 +77,9 @@ def start_run(
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
     )  # fmt: skip
-    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now, keep_s=keep_s)
+    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now, keep_s=keep_s, detach=detach)
     world.truth.cases.append(case)
-    case.owner = world.laptop.type_command(run_job(job, world.can), name)
+    case.owner = world.laptop.type_command(lambda: run_job(job, world.can), name)
     world.main = world.main or case.owner
     if detach and case.owner is not None:
         case.owner.on_exit = lambda process: collect_later(world, process, job)
@@ -102,9 +103,9 @@ def bring_up(
 ) -> None:
     """A person types `tpujob up`."""
     made = drafts(world, zones=zones or world.zones[:1], life_s=life_s, purpose=Purpose.HOLD, handle="alice")
-    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now)
+    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now, for_hold=True)
     world.truth.cases.append(case)
-    case.owner = world.laptop.type_command(up(Wanted("alice", made, None, hold_s), world.can), name)
+    case.owner = world.laptop.type_command(lambda: up(Wanted("alice", made, None, hold_s), world.can), name)
     world.main = world.main or case.owner
 
 
@@ -113,12 +114,20 @@ def take_down(world: World) -> None:
     leases = tuple(world.laptop.book.open_leases())
     if not leases or not world.laptop.on or world.laptop.asleep:
         return
-    process = world.laptop.type_command(down(leases, world.can, reason="tpujob down"), "down")
+    process = world.laptop.type_command(lambda: down(leases, world.can, reason="tpujob down"), "down")
     assert process is not None
     world.entitled.add(process)
     for case in world.truth.cases:
         if any(lease.id in case.lease_ids for lease in leases):
             case.end(world.timeline.now, "somebody said down")
+
+
+def sweep_from_elsewhere(world: World, every_s: float) -> None:
+    """What a timer somewhere else does: a sweep that knows nothing but the project. Worth its time when there is something."""
+    if world.truth.alive() and not world.elsewhere.processes:
+        deadline_s = max(every_s * 0.9, 5.0)
+        world.elsewhere.run("sweep", sweep(PROJECT, None, world.can, deadline_s=deadline_s), role="sweeper")
+    world.timeline.after(every_s, sweep_from_elsewhere, world, every_s)
 
 
 def _no_sink(worker: int, piece: bytes) -> None:

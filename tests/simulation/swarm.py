@@ -150,7 +150,8 @@ def late_create(rng: Random, plan: Plan, doing: Doing) -> None:
 @family
 def odd_create(rng: Random, plan: Plan, doing: Doing) -> None:
     kind = rng.choice(("create_fails_leaving_node", "operation_fails", "stockout"))
-    plan.create_effects.append(cloud_fault(kind, "nodes.create"))
+    state = {"state": rng.choice(("CREATING", "TERMINATED"))} if kind == "create_fails_leaving_node" else {}
+    plan.create_effects.append(cloud_fault(kind, "nodes.create", **state))
 
 
 @family
@@ -291,4 +292,9 @@ def world_of(
     plan = Plan(families=tuple(name for name in chosen if name not in without))
     for name in plan.families:
         FAMILIES[name](rng, plan, doing)
+    if plan.while_creating is not None and any(f.kind == "operation_fails" for f in plan.create_effects):
+        # A create whose operation is over cannot bring to life what was absent then: the design note's assumption A6.
+        plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")
+    if any(f.kind == "create_fails_leaving_node" for f in plan.create_effects):
+        plan.while_creating = None  # a node that stays in CREATING and can never be deleted is nobody's to promise
     return World(seed, doing, plan, trace=trace, layers=layers)

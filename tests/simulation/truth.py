@@ -35,14 +35,15 @@ class Case:
     life_s: float
     begun_at: float
     owner: Process | None = None
+    for_hold: bool = False  # `up`: no sign of life goes to its VM, the labels speak for it
     keep_s: float | None = None
+    detach: bool = False  # is its command about to pass the claim to the job?
     hold_until: float | None = None
     hold_s: float | None = None
     detached_at: float | None = None
     job_ends_at: float | None = None
     connected_at: float | None = None
     ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
-    gone_lost_at: float | None = None  # preempted, or deleted by somebody else
 
     def end(self, at: float, why: str) -> None:
         self.ends.append((at, why))
@@ -66,6 +67,7 @@ class NodeTruth:
     born_at: float
     vm: Vm
     died_at: float | None = None
+    lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
     first_delete_at: float | None = None
     deleted_by: str = ""
     failed_deletes: int = 0
@@ -123,8 +125,6 @@ class Truth:
         self.billed_s += node.died_at - node.born_at
         self.world.say(f"{node.node_id} is absent")
         self.judge(node)
-        if node.case is not None and node.first_delete_at is None and node.case.gone_lost_at is None:
-            node.case.end(node.died_at, "it vanished")
         self.world.look_whether_over()
 
     def judge(self, node: NodeTruth) -> bool:
@@ -154,15 +154,15 @@ class Truth:
     def claim_end(self, case: Case, node: NodeTruth) -> tuple[float, str]:
         """When the last possible claim ended, and why; FOREVER while there is one."""
         ends = [(case.final_at, "its deadline")]
-        if case.gone_lost_at is not None:
-            ends.append((case.gone_lost_at, "it was taken away"))
+        if node.lost_at is not None and case.hold_until is None:
+            ends.append((node.lost_at, "it was taken away"))
         if case.detached_at is not None:
             if case.job_ends_at is not None:
                 ends.append((case.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
             ends += [end for end in case.ends if end[0] > case.detached_at and end[1] == "somebody said down"]
         elif case.hold_until is not None:
             ends.append((case.hold_until, "its hold ended"))
-            ends += [end for end in case.ends if end[1] in ("somebody said down", "it vanished")]
+            ends += [end for end in case.ends if end[1] == "somebody said down"]
         else:
             ends += case.ends
             if case.owner is not None and not case.owner.alive:
@@ -170,7 +170,8 @@ class Truth:
             if case.owner is not None and case.owner.frozen:
                 ends.append((self.world.frozen_since, f"{case.owner.name} stands still"))
             if case.job_ends_at is not None and case.keep_s is None:
-                ends.append((promise.collected_by(self.world, case.job_ends_at), "its job ended"))
+                handing_over_s = promise.HAND_OVER_S if case.detach else 0.0
+                ends.append((promise.collected_by(self.world, case.job_ends_at) + handing_over_s, "its job ended"))
             if (down := self.down_at.get(node.lease_id)) is not None:
                 ends.append((down, "it was given up"))
         return min(ends)
@@ -178,11 +179,13 @@ class Truth:
     def surely_claimed(self, case: Case, node: NodeTruth, caller: str) -> bool:
         """Is a deletion by this caller, now, friendly fire whatever the circumstances?"""
         now = self.timeline.now
-        if case.gone_lost_at is not None or now >= case.begun_at + case.life_s * 0.97 - 3.0:
+        if node.lost_at is not None or now >= case.final_at - promise.last_minute_s(case.life_s):
             return False
         if case.mode != "run":
             ended_at, _ = self.claim_end(case, node)
             slack = (case.hold_s or case.life_s) * 0.02 + 3.0
+            if case.mode == "detached" and caller == "collector" and case.job_ends_at is not None:
+                return now < min(case.job_ends_at, ended_at) and not promise.job_was_lost(self.world, node)
             if case.mode == "detached" and caller.startswith("switch"):
                 return now < ended_at - slack and not promise.job_was_lost(self.world, node)
             return now < ended_at - slack
@@ -205,6 +208,8 @@ class Truth:
             self.broken("I5", f"{caller} deletes {node.node_id}, which is not ours")
             return
         case = known.case
+        if case is not None and process is case.owner:
+            case.end(self.timeline.now, "its own delete")
         if case is not None and (process is None or process is not case.owner) and caller != "user":
             if process is not None and process in self.world.entitled:
                 return
@@ -219,9 +224,8 @@ class Truth:
             known.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
 
     def taken_away(self, node: Node) -> None:
-        case = self.nodes[node.uid].case
-        if case is not None and case.gone_lost_at is None:
-            case.gone_lost_at = self.timeline.now
+        known = self.nodes[node.uid]
+        known.lost_at = known.lost_at or self.timeline.now
 
     def signalled(self, process: Process) -> None:
         for case in self.cases:

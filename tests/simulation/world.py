@@ -60,8 +60,8 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-class Enough(Exception):
-    """The first violation ends the world."""
+class Enough(BaseException):
+    """The first violation ends the world. No program may catch it."""
 
 
 class World:
@@ -100,7 +100,6 @@ class World:
         self.crash_steps: dict[str, Any] = {}
         self.ticks: dict[str, int] = {}
         self.frozen_since = self.thawed_at = 0.0
-        self.commands_count_from = 0.0
         self.ledger_was_lost = False
         self.main: Process | None = None
         self.to_come = 0  # things that people will still do
@@ -112,6 +111,7 @@ class World:
         self.shape = shape
         self.timer_s = shape_timer
         self.laptop: Machine = None  # type: ignore[assignment]  # the shape decides about its timer first
+        self.elsewhere: Machine = None  # type: ignore[assignment]
         self.machines: list[Machine] = []
 
     # -- to its end --------------------------------------------------------------------------------------------------
@@ -135,6 +135,13 @@ class World:
         self.laptop = Machine(self, "laptop", "laptop-api", timer_s=self.timer_s)
         self.machines = [self.laptop]
         self.sweep_every_s = sweep_every_s if self.layers.sweeper else None
+        if self.sweep_every_s is not None:
+            from tests.simulation.shapes import sweep_from_elsewhere
+
+            self.elsewhere = Machine(self, "elsewhere", "ci-api", right_clock=True)
+            self.machines.append(self.elsewhere)
+            first_s = self.rng.uniform(0.0, self.sweep_every_s)
+            self.timeline.after(first_s, sweep_from_elsewhere, self, self.sweep_every_s)
         return self.laptop
 
     def _arrange(self) -> None:
@@ -253,10 +260,11 @@ class World:
         if isinstance(result, Brought) and result.error is None and result.lease is not None:
             stays = result.lease.id
         mine = [lease_id for lease_id in case.lease_ids if lease_id != stays]
-        if code == 75:
+        if code == 75 and process.error is None:
             book = process.ledger.leases
             if all(lease_id not in book or not book[lease_id].open for lease_id in case.lease_ids):
                 self.broken("I7", f"{process.name} exits with 75 though everything of its is proven gone")
+        if code == 75:
             return
         for lease_id in mine:
             for node in self.truth.alive():
@@ -348,14 +356,12 @@ class World:
         for node in self._victims():
             self.say(f"{node.node_id} is preempted")
             self.sky.state.put(node.vm.node.name, "PREEMPTED", self.timeline.now)
-            if node.case is not None:
-                node.case.gone_lost_at = self.timeline.now
+            node.lost_at = self.timeline.now
         self.sky.settle()
 
     def _user_deletes(self) -> None:
         for node in self._victims():
             self.say(f"somebody deletes {node.node_id} in the console")
-            if node.case is not None:
-                node.case.gone_lost_at = self.timeline.now
+            node.lost_at = self.timeline.now
             self.sky.state.vanish(node.vm.node.name, self.timeline.now)
         self.sky.settle()
