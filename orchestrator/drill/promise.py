@@ -1,8 +1,8 @@
 """The promise as numbers: how long a slice may be billed after its last claim ended, by what still works. Pure.
 
-One function for each class of docs/guarantee.md. They see the periods (a Pace) and what a disaster does to the world, and
-nothing that was measured. What belongs to the cloud, or to fate, stays a letter on Google Cloud: D is the time from an
-accepted delete to absence, O the length of an outage of the API.
+One function for each class of docs/guarantee.md, and a test that the page says the same. They see the periods (a Pace) and
+what a disaster does to the world, and nothing that was measured. What belongs to the cloud, or to fate, stays a letter: D is
+the time from an accepted delete to absence, O the length of an outage of the API, S the time between two sweeps.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from orchestrator.core.pace import GOOGLE, Pace
 
 OWNER_S = 10.0  # C0: the CLI itself, from the end of its claim to a delete on the wire
 GUARDIAN_S = 5.0  # C1
+TIMER_S = 300.0  # C2: the period of `tpujob install-sweeper`
 SWITCH_S = 20.0  # C3: beyond its periods, at Google's pace
-PROCESSES_S = 3.0  # of which the emulator cannot make more than this faster: processes start no quicker there
+PROCESSES_S = 3.0  # what the emulator cannot make faster of them: processes start no quicker there
 SWEEP_S = 5.0  # C7: one pass over all zones
-SWEEP_EVERY_S = 1800.0  # as the recipes of docs/sweeping.md say
-LOOK_S = 30.0  # the longest pause between two looks of a teardown that waits for a create to settle
+SWEEP_EVERY_S = 1800.0  # as docs/sweeping.md proposes
+LOOK_S = 30.0  # the longest pause between two looks of a teardown
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class World:
     """What a bound depends on: the periods, and what a disaster does."""
 
     pace: Pace = GOOGLE
-    deletion_s: float = 0.0  # D
+    deletion_s: float = GOOGLE.absent_s  # D
     outage_s: float = 0.0  # O
     failed_deletes: int = 0  # deletes that are accepted and come to nothing
     provision_s: float = GOOGLE.provision_s  # from the create call to READY
@@ -39,13 +40,13 @@ class World:
 
     @property
     def on_google(self) -> World:
-        """The same disaster there, with its periods. D and O are not ours to know."""
+        """The same disaster there."""
         return World(outage_s=self.outage_s, failed_deletes=self.failed_deletes)
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One part of a bound. With a `letter`, its length on Google Cloud is not ours to promise."""
+    """One part of a bound. What has a `letter` is not ours to promise: on Google Cloud its length is anybody's guess."""
 
     words: str
     seconds: float
@@ -86,23 +87,38 @@ def guardian(world: World) -> Bound:
 
 
 def guardian_of_a_create(world: World) -> Bound:
-    """C1 where the cloud forgets a delete because the create was still under way: until READY, and one look more."""
-    look_s = min(LOOK_S, world.provision_s / 4)  # a teardown pauses for a quarter of what it has waited
+    """C1 where the cloud drops or refuses deletes while the create is under way: until READY, and one look more."""
+    look = Term("the next look", _look_s(world.provision_s))
     own = Term("the guardian's own", GUARDIAN_S)
-    return Bound((own, Term("until READY", world.provision_s), Term("the next look", look_s), *_deletion(world)))
+    return Bound((own, Term("until READY", world.provision_s), look, *_deletion(world)))
+
+
+def timer(world: World) -> Bound:
+    """C2: the CLI and its guardian are gone, and the machine has the timer of `tpujob install-sweeper`."""
+    return Bound((Term("until the timer", TIMER_S), Term("its own", GUARDIAN_S), *_deletion(world)))
 
 
 def switch(world: World) -> Bound:
-    """C3: nobody is left but the VM itself, and the run was attached."""
+    """C3, attached: nobody is left but the VM itself."""
     pace = world.pace
     own = (Term("time to live", pace.ttl_s), Term("grace", pace.grace_s), _switch_own(world))
     return Bound((*own, *_outage(world), *_deletion(world)))
 
 
+def switch_of_a_create(world: World) -> Bound:
+    """C3': nobody is left, and the VM is still to come."""
+    coming = (Term("until READY", world.provision_s), Term("boot", world.pace.boot_s))
+    return Bound((*coming, *switch(world).terms))
+
+
 def switch_of_a_detached_run(world: World) -> Bound:
-    """C3: the job ended on its VM, and nobody came for its artifacts."""
-    pace = world.pace
-    return Bound((Term("linger", pace.linger_s), Term("grace", pace.grace_s), _switch_own(world), *_deletion(world)))
+    """C3, detached: the job ended on its VM, and nobody came for its artifacts."""
+    return Bound((Term("linger", world.pace.linger_s), *_after_a_look(world), *_deletion(world)))
+
+
+def switch_of_a_held_slice(world: World) -> Bound:
+    """C3, held: its time is over, and nobody is there to delete it."""
+    return Bound((Term("grace", world.pace.grace_s), *_after_a_look(world), *_deletion(world)))
 
 
 def sweeper(world: World) -> Bound:
@@ -115,11 +131,16 @@ def sweeper(world: World) -> Bound:
         (
             Term("what the label still promises", label_s),
             Term("margin", pace.margin_s),
-            Term("until the next sweep", world.sweep_every_s),
             Term("the sweep's own", SWEEP_S),
+            Term("until the next sweep", world.sweep_every_s, "S"),
             *_deletion(world),
         )
     )
+
+
+def _after_a_look(world: World) -> tuple[Term, ...]:
+    pace = world.pace
+    return Term("grace", pace.grace_s), Term("three polls", 3 * pace.poll_s), _switch_own(world)
 
 
 def _switch_own(world: World) -> Term:
@@ -129,11 +150,20 @@ def _switch_own(world: World) -> Term:
 def _outage(world: World) -> tuple[Term, ...]:
     if not world.outage_s:
         return ()
-    return (Term("outage", world.outage_s, "O"), Term("the next try", world.pace.beat_s / 2))
+    pace = world.pace
+    return Term("outage", world.outage_s, "O"), Term("grace after it", pace.grace_s), Term("polls", 3 * pace.poll_s)
 
 
 def _deletion(world: World) -> tuple[Term, ...]:
-    times = world.failed_deletes + 1
-    if times == 1:
+    failed = world.failed_deletes
+    if not failed:
         return (Term("deletion", world.deletion_s, "D"),)
-    return (Term(f"{times} deletions", times * world.deletion_s, f"{times} D"),)
+    looks_s = sum(_look_s(times * world.deletion_s) for times in range(1, failed + 1))
+    return Term(f"{failed} looks", looks_s), Term(
+        f"{failed + 1} deletions", (failed + 1) * world.deletion_s, f"{failed + 1} D"
+    )
+
+
+def _look_s(waited_s: float) -> float:
+    """A teardown pauses for a quarter of what it has waited so far, and never long."""
+    return min(LOOK_S, waited_s / 4)
