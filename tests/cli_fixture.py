@@ -108,9 +108,13 @@ class Cli:
 def kill_all(processes: list[psutil.Process]) -> None:
     """SIGKILL for all of them at one moment: none gets the time to notice that another one is gone."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+        signal_all(processes, number)
+
+
+def signal_all(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def _is_local(process: psutil.Process, state_dir: str) -> bool:

@@ -26,7 +26,7 @@ POINTS = [
     "Collect:1:before",
     "Delete:1:before",
     "Delete:1:after",
-    "ListSlices:1:after",  # the proof is there, not yet written down
+    "ListSlices:2:after",  # the proof is there, not yet written down
 ]
 
 

@@ -30,6 +30,10 @@ class Promise:
     speed: float
     absent_s: float
 
+    @property
+    def scaled_ttl_s(self) -> float:
+        return TTL / self.speed
+
     def own(self, *, failed: int = 0, outage_s: float = 0.0, ready_in_s: float = 0.0) -> float:
         """C0: a normal end, a signal or an exception. `ready_in_s`: the cloud takes no delete before."""
         return OWN_TEARDOWN + NOISE + self._deletes(failed, outage_s) + ready_in_s

@@ -70,7 +70,7 @@ def during_delete(w: World) -> None:
 
 @row("5", "kill -9 after the proof, before it is written down")
 def before_gone(w: World) -> None:
-    died_at = w.crash("ListSlices:1:after", "run", w.hello)
+    died_at = w.crash("ListSlices:2:after", "run", w.hello)
     w.until_alone()
     w.keeps("nothing left to bill", died_at, 0.0)
     assert w.states() == {"gone"}

@@ -46,7 +46,11 @@ def playing(
     if hasattr(request.config, "workerinput"):
         yield {}
         return
-    wanted = [item.callspec.params["row"] for item in request.session.items if item.path == request.path]
+    wanted = [
+        item.callspec.params["row"]
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {row.id: pool.submit(play, row, tmp_path_factory.mktemp("row") / "world") for row in wanted}
         pool.shutdown(cancel_futures=True)

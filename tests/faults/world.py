@@ -227,15 +227,17 @@ class World(Cli):
         assert not self.alive(), f"{what}: still billing after {seconds:.1f} s"
         assert seconds <= bound_s, f"{what}: {seconds:.1f} s unclaimed, promised were {bound_s:.1f} s"
 
-    def check_history(self, *, gone_is_true: bool = True, at_most: int = 1) -> None:
-        """What has to hold in every world, whatever went wrong in it."""
+    def check_history(self, *, gone_is_true: bool = True, at_most: int = 1, ahead_s: float = 0.0) -> None:
+        """What has to hold in every world, whatever went wrong in it. `ahead_s`: of the ledger's clock."""
         bills = self.bills()
         known = {row["node"]: row for row in self.leases()}
         for bill in bills if known else ():
             lease = known.get(bill["name"].rpartition("/")[2])
             assert lease is not None, f"{bill['name']} existed, and the ledger does not know it"
             if gone_is_true and lease["state"] == "gone":
-                assert bill["until"] is not None and bill["until"] <= lease["gone_at"], f"gone too early: {lease}"
+                assert bill["until"] is not None and bill["until"] <= lease["gone_at"] - ahead_s, (
+                    f"gone too early: {lease}"
+                )
         for bill in bills:
             beside = [other for other in bills if other["since"] <= bill["since"] < (other["until"] or 1e18)]
             assert len(beside) <= at_most, f"{len(beside)} slices billed at once: {beside}"

@@ -25,13 +25,13 @@ def bend(what: dict[str, Any]) -> None:
 
 
 def fill_disk(text: str) -> None:
-    """Writes to the ledger fail from the first one on that carries this text among its values or in its words."""
+    """Writes to the ledger fail from the first one on that begins with this text, or carries it as a value."""
 
     class Full(sqlite3.Connection):
         full = False
 
         def execute(self, sql: str, values: Any = ()) -> sqlite3.Cursor:
-            wanted = text in sql or text in [str(value) for value in values]
+            wanted = sql.startswith(text) or text in [str(value) for value in values]
             if sql.split(maxsplit=1)[0] in ("insert", "update") and (wanted or Full.full):
                 Full.full = True
                 raise sqlite3.OperationalError("database or disk is full")

@@ -1,0 +1,161 @@
+"""Rows 44-49: a ledger that is deleted, full, damaged, locked, too new, or used by two at once."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+
+from tests.faults.row import row
+from tests.faults.world import World, wait_until
+
+BY_HAND = (
+    "a damaged ledger is not moved aside by itself: the command says so and creates nothing, `tpujob sweep` needs none"
+)
+NEWER = "a ledger of a newer tpujob is not touched, not even for a teardown: switch and sweep need none"
+SWEEP_EVERY_S = 2.0
+
+
+@row("44a", "the ledger is deleted while the job runs")
+def deleted(w: World) -> None:
+    run = w.begin("run", w.lasting(2))
+    run.until("started")
+    _delete_ledger(w)
+    assert run.code() in (0, 75), run.err
+    assert "Traceback" not in run.err
+    w.keeps("C0", w.job_ended_at, w.promise.own())
+
+
+@row(
+    "44b",
+    "the ledger is lost with the machine, the switch is dead, and somebody sweeps",
+    speed=400,
+    startup_script=False,
+)
+def lost(w: World) -> None:
+    _started(w)
+    w.power_cut()
+    _delete_ledger(w)
+    _sweep_until_absent(w)
+    w.keeps("C10", 0.0, w.promise.swept(every_s=SWEEP_EVERY_S))
+
+
+@row("45a", "the disk is full when the intent is to be written")
+def full_at_intent(w: World) -> None:
+    refused = w.do("run", w.hello, bend={"disk full": "insert into lease"})
+    assert refused.code() == 70 and "disk" in refused.err, refused.err
+    assert w.lived() == 0 and not w.requests("nodes.create") and w.leases() == []
+
+
+@row("45b", "the disk is full from the teardown on")
+def full_at_down(w: World) -> None:
+    run = w.do("run", w.hello, bend={"disk full": "down"})
+    assert run.code() == 0, run.err
+    assert "the teardown goes on without it" in run.err
+    w.keeps("C0", w.job_ended_at, w.promise.own())
+    w.until_alone()  # the guardian's disk is not full: it looks, and writes down what it finds
+    assert w.states() == {"gone"}
+
+
+@row("46a", "the ledger is overwritten", limit=BY_HAND, speed=400)
+def damaged(w: World) -> None:
+    """Nothing is created on top of it; the switch ends what is alive, and a sweep could."""
+    _started(w)
+    w.power_cut()
+    _delete_ledger(w)
+    (w.directory / "state" / "ledger.sqlite3").write_bytes(b"not a database" * 1000)
+    refused = w.do("run", w.hello)
+    assert refused.code() == 70 and "move the damaged file aside" in refused.err, refused.err
+    assert "Traceback" not in refused.err and w.lived() == 1
+    _sweep_until_absent(w)
+    w.keeps("C10", 0.0, w.promise.swept(every_s=SWEEP_EVERY_S))
+    _delete_ledger(w)
+    assert w.do("status").code() == 0
+
+
+@row("46b", "the ledger's write-ahead log is cut off", speed=400, startup_script=False)
+def truncated(w: World) -> None:
+    """As if the newest entries had never been made: what they knew, the labels know."""
+    _started(w)
+    w.power_cut()
+    log = w.directory / "state" / "ledger.sqlite3-wal"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    after = w.do("status")
+    assert after.code() == 0 and "Traceback" not in after.err, after.err
+    _sweep_until_absent(w)
+    w.keeps("C10", 0.0, w.promise.swept(every_s=SWEEP_EVERY_S))
+    assert w.do("status").code() == 0
+
+
+@row("47", "the ledger is locked by somebody else during the teardown")
+def locked(w: World) -> None:
+    run = w.begin("run", w.lasting(1))
+    run.until("started")
+    with _ledger(w) as db:
+        db.execute("begin immediate")
+        pressed_at = time.time()
+        run.press()
+        w.until_absent()
+        w.keeps("C0, after waiting for the lock for 5 s", pressed_at, w.promise.own() + 5)
+        assert "the teardown goes on without it" in run.err
+        db.execute("rollback")
+    assert run.code() == 130, run.err
+    w.until_alone()
+    assert w.states() == {"gone"}
+
+
+@row("48", "the ledger was written by a newer tpujob", limit=NEWER)
+def newer(w: World) -> None:
+    run = _started(w)
+    with _ledger(w) as db:
+        db.execute("pragma user_version = 99")
+    died_at = w.power_cut()
+    for words in (("status",), ("run", w.hello)):
+        refused = w.do(*words)
+        assert refused.code() == 64 and "newer tpujob" in refused.err and "upgrade" in refused.err
+    w.until_absent()
+    w.keeps("C3 instead of C0", died_at, w.promise.switch())
+    assert w.lived() == 1 and run.ended
+
+
+@row("49", "the run is cancelled from another terminal")
+def cancelled(w: World) -> None:
+    run = _started(w)
+    asked_at = time.time()
+    cancel = w.do("cancel", "work")
+    assert cancel.code() == 0, cancel.err
+    assert run.code() == 71 and "another tpujob command" in run.err, run.err
+    w.keeps("C0", asked_at, w.promise.own())
+    assert w.states() == {"gone"}
+    assert w.do("cancel", "work").code() == 0
+
+
+def _started(w: World):  # type: ignore[no-untyped-def]
+    run = w.begin("run", w.lasting(300))
+    run.until("started")
+    return run
+
+
+def _delete_ledger(w: World) -> None:
+    for path in (w.directory / "state").glob("ledger.sqlite3*"):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _ledger(w: World):  # type: ignore[no-untyped-def]
+    with contextlib.closing(
+        sqlite3.connect(w.directory / "state" / "ledger.sqlite3", isolation_level=None, timeout=10)
+    ) as db:
+        yield db
+
+
+def _sweep_until_absent(w: World) -> None:
+    """From another machine that knows nothing, every so often, as a timer would."""
+    elsewhere = w.elsewhere()
+
+    def swept() -> bool:
+        done = w.do("sweep", "--zone", "us-central1-a", env=elsewhere)
+        assert done.code() == 0, done.err
+        return not w.alive()
+
+    wait_until(swept, 120, "the sweep finds nothing to keep")

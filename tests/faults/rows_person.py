@@ -1,0 +1,153 @@
+"""Rows 50-55: sweeps from elsewhere, odd labels, a guardian that cannot start, terminals that close, Ctrl-C three times."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import time
+from typing import Any
+
+from orchestrator.emulator import control
+from tests.faults.row import row
+from tests.faults.world import World, wait_until
+
+ZONE = "us-central1-a"
+
+
+@row("50", "somebody sweeps from another machine while the slice is made, used and extended", provision_s=2)
+def swept_in_use(w: World) -> None:
+    elsewhere = w.elsewhere()
+
+    def sweeps() -> None:
+        done = w.do("sweep", "--zone", ZONE, "--json", env=elsewhere)
+        assert done.code() == 0, done.err
+        assert len(w.alive()) == 1
+
+    run = w.begin("run", w.lasting(300))
+    w.until_alive("CREATING")
+    sweeps()
+    run.until("started")
+    sweeps()
+    assert w.do("extend", "work", "--by", "2h").code() == 0
+    sweeps()
+    pressed_at = run.press()
+    assert run.code() == 130
+    w.keeps("C0", pressed_at, w.promise.own())
+    assert {call["caller"] for call in w.requests("nodes.delete") if "-probe" not in call["path"]} == {"client"}
+    assert w.states() == {"gone"}
+
+
+@row("51", "a sweep meets slices of others, with our name only, and with our labels only", history={"at_most": 9})
+def foreign(w: World) -> None:
+    past = {"tpujob": "1", "tpujob-run": "abc", "tpujob-lease": "1500000000", "tpujob-deadline": "1500000000"}
+    _create(w, "trainer", {})
+    _create(w, "tpujob-aaaaaa-0000000001", {})
+    _create(w, "trainer-two", past)
+    _create(w, "tpujob-aaaaaa-0000000002", {**past, "tpujob-run": "0000000002"})
+    done = w.do("sweep", "--zone", ZONE, env=w.elsewhere())
+    assert done.code() == 0, done.err
+    left = {name.rpartition("/")[2] for name in w.alive()}
+    assert left == {"trainer", "tpujob-aaaaaa-0000000001", "trainer-two"}
+    assert "tpujob-aaaaaa-0000000001" in done.out + done.err and "trainer-two" in done.out + done.err
+
+
+@row("52", "a sweep meets lease labels that no one can read", history={"at_most": 9})
+def unreadable(w: World) -> None:
+    """Each is given the default life from its creation on, and is said to be odd."""
+    far = str(int(time.time()) + 3600)
+    for index, lease in enumerate((None, "", "soon", "0", "9e99", "99999999999999999999")):
+        labels = {"tpujob": "1", "tpujob-run": f"000000000{index}", "tpujob-deadline": far}
+        _create(w, f"tpujob-aaaaaa-000000000{index}", labels | ({} if lease is None else {"tpujob-lease": lease}))
+    done = w.do("sweep", "--zone", ZONE, env=w.elsewhere())
+    assert done.code() == 0 and "Traceback" not in done.err, done.err
+    assert len(w.alive()) == 6
+    assert (done.out + done.err).count("is not a time") == 6, done.out + done.err
+
+
+def _create(w: World, node: str, labels: dict[str, str]) -> None:
+    path = f"/v2/projects/emulated/locations/{ZONE}/nodes?nodeId={node}"
+    body: dict[str, Any] = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
+    control.request(control.ensure_running(w.emulator_directory), "POST", path, body)
+
+
+@row("53", "the guardian cannot be started")
+def no_guardian(w: World) -> None:
+    (w.directory / "state").mkdir(mode=0o700, exist_ok=True)
+    (w.directory / "state" / "guardian.log").mkdir()  # its log cannot be opened
+    refused = w.do("run", w.hello)
+    assert refused.code() == 70 and "guardian" in refused.err and "nothing was created" in refused.err
+    assert w.lived() == 0 and not w.requests("nodes.create")
+
+
+@row("54a", "nobody reads stdout any more")
+def stdout_closed(w: World) -> None:
+    reader, writer = os.pipe()
+    run = w.begin("run", w.lasting(1), stdout=writer)
+    os.close(writer)
+    assert os.read(reader, 1)
+    os.close(reader)
+    assert run.code() in (0, 141), run.err
+    w.keeps("C0", w.job_ended_at, w.promise.own())
+    assert w.states() == {"gone"}
+
+
+@row("54b", "the terminal is closed")
+def hangup(w: World) -> None:
+    """The kernel sends SIGHUP to the terminal's foreground, and no byte can be written to it any more."""
+    ours, terminal = pty.openpty()
+    run = w.begin(
+        "run",
+        w.lasting(300),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+    )
+    os.close(terminal)
+    said = b""
+    while b"started" not in said:
+        said += os.read(ours, 4096)
+    os.close(ours)
+    closed_at = time.time()
+    assert run.code() == 129
+    w.keeps("C0", closed_at, w.promise.own())
+    w.until_alone()
+    assert w.states() == {"gone"}
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@row("54c", "SIGHUP")
+def sighup(w: World) -> None:
+    run = w.begin("run", w.lasting(300))
+    run.until("started")
+    sent_at = run.press(signal.SIGHUP)
+    assert run.code() == 129, run.err
+    w.keeps("C0", sent_at, w.promise.own())
+    assert w.states() == {"gone"}
+
+
+@row("55", "Ctrl-C three times during the teardown", delete_s=3)
+def three_times(w: World) -> None:
+    """The third one leaves, and nothing is lost: the guardian finishes."""
+    run = w.begin("run", w.hello)
+    wait_until(lambda: bool(w.requests("nodes.delete", "client")), what="the delete is on the wire")
+    first_at = run.press()
+    for said in ("2 more to leave", "1 more to leave"):
+        wait_until(lambda said=said: said in run.err or run.ended, what=said)  # type: ignore[misc]
+        run.press()
+    assert run.code() == 75, run.err
+    (lease,) = w.leases()
+    assert lease["state"] == "down" and "NOT VERIFIED GONE" in run.err
+    w.until_alone()
+    w.keeps("C1", first_at, w.promise.guardian())
+    assert w.states() == {"gone"}
+    assert json.loads(w.do("status", "--json").out)["slices"] == []
