@@ -12,7 +12,6 @@ the timer of `tpujob install-sweeper` or the switch on the VM does the same.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -20,13 +19,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from orchestrator.core.lease import Lease
-    from orchestrator.engine.effects import Program, Tell
+from typing import Any
 
 READY_TIMEOUT_S = 5.0
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
@@ -139,18 +133,21 @@ def main() -> None:
     directory, watched, said = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    world = GuardianWorld(directory, crash_point=_CrashPoint.from_environment())
+    crash_point = CrashPoint(os.environ.get(CRASH_AT, ""))
     os.write(said, b"!")
     os.close(said)
-    world.crash_point("armed")
+    crash_point("armed")
     while os.read(watched, 1):
         pass  # nobody writes; the read ends when the CLI does
-    world.crash_point("woke")
+    crash_point("woke")
+    from orchestrator.engine.guardian_world import GuardianWorld, drive
     from orchestrator.engine.watch import POLL_S, watch_over
+
+    world = GuardianWorld(directory, crash_point)
 
     while True:
         try:
-            _drive(watch_over(), world)
+            drive(watch_over(), world)
         except Exception:
             import traceback
 
@@ -161,117 +158,19 @@ def main() -> None:
             return
 
 
-def _drive(program: Program[None], world: GuardianWorld) -> None:
-    """Perform a program's effects one after the other, in this thread: nobody interrupts a guardian."""
-    from orchestrator.engine.effects import Sleep
-
-    answer: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            effect = program.send(answer) if error is None else program.throw(error)
-        except StopIteration:
-            return
-        answer, error = None, None
-        try:
-            if isinstance(effect, Sleep):
-                time.sleep(effect.seconds)
-            else:
-                answer = effect.perform(world)  # type: ignore[arg-type]
-        except Exception as failed:  # the program decides what it means
-            error = failed
-
-
-@dataclass(slots=True)
-class GuardianWorld:
-    """The part of the world that `watch` asks for. The ledger is opened for each question: it may be moved aside meanwhile."""
-
-    directory: Path
-    crash_point: Callable[[str], None]
-    _owners: Any = None
-    _duty: int | None = None
-    _child_crashes_at: str | None = field(default_factory=lambda: os.environ.get(CHILD_CRASH_AT))
-
-    @property
-    def ledger(self) -> GuardianWorld:
-        return self
-
-    @property
-    def owners(self) -> Any:
-        if self._owners is None:
-            from orchestrator.engine.owners import FileOwners
-
-            self._owners = FileOwners(self.directory / "locks")
-        return self._owners
-
-    def open_leases(self) -> list[Lease]:
-        path = self.directory / "ledger.sqlite3"
-        if not path.exists():
-            return []
-        from orchestrator.ledger.ledger import Ledger
-
-        with contextlib.closing(Ledger(path)) as ledger:
-            return ledger.open_leases()
-
-    def now(self) -> float:
-        return time.time()
-
-    def tell(self, told: Tell) -> None:
-        print(f"{told.stage} {told.text}", file=sys.stderr, flush=True)
-
-    def recover(self) -> None:
-        self.crash_point("before_recovery")
-        environment = {name: value for name, value in os.environ.items() if name != CHILD_CRASH_AT}
-        if self._child_crashes_at is not None:  # only the first one: the next is to finish what that one left
-            environment["TPUJOB_CRASH_AT"], self._child_crashes_at = self._child_crashes_at, None
-        argv = [sys.executable, "-m", "orchestrator.cli.recovery", str(self.directory)]
-        try:
-            subprocess.run(argv, env=environment, check=False)
-        except OSError as error:
-            self._cannot("the recovery cannot be started", error)  # no memory, no process: that may pass
-        self.crash_point("after_recovery")
-
-    def take_duty(self) -> bool:
-        try:
-            fd = os.open(self.directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            self._cannot("the guardians' lock cannot be opened", error)
-            return True  # two that wait are better than none
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        self._duty = fd
-        self.crash_point("duty")
-        return True
-
-    @staticmethod
-    def _cannot(what: str, error: OSError) -> None:
-        print(f"{what}: {error.strerror}", file=sys.stderr, flush=True)
-
-
-@dataclass(slots=True)
-class _CrashPoint:
+class CrashPoint:
     """`TPUJOB_GUARDIAN_CRASH_AT=woke:1` kills this guardian with SIGKILL at that point, for tests."""
 
-    name: str = ""
-    nth: int = 0
-    _seen: int = 0
-
-    @classmethod
-    def from_environment(cls) -> _CrashPoint:
-        text = os.environ.get(CRASH_AT)
-        if not text:
-            return cls()
-        name, _, nth = text.partition(":")
-        return cls(name, int(nth or 1))
+    def __init__(self, text: str) -> None:
+        self._name, _, nth = text.partition(":")
+        self._nth = int(nth or 1)
+        self._seen = 0
 
     def __call__(self, name: str) -> None:
         assert name in CRASH_POINTS, f"{name} is not a registered crash point"
-        if name == self.name:
+        if name == self._name:
             self._seen += 1
-            if self._seen == self.nth:
+            if self._seen == self._nth:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -233,3 +233,21 @@ def test_an_interrupted_sweep_says_so(cli: Cli) -> None:
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(20) == 130
     process.communicate()
+
+
+def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(cli: Cli) -> None:
+    cli.settings(provision_s=1.5)
+    process = cli.start("up", "alice", "--zone", ZONE)
+    wait_for(lambda: names(cli))
+    while process.poll() is None:
+        assert cli("sweep", "--zone", ZONE).returncode == 0
+    assert process.returncode == 0
+    process.communicate()
+    job = cli.job("name: nap\ncommand: sleep 4\ntpu: {accelerator: v5litepod-4, zone: us-west4-a}\n")
+    process = cli.start("run", job)
+    while process.poll() is None:
+        done = cli("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+        assert done.returncode == 0 and "deleted" not in done.stdout
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    assert len(names(cli)) == 1
