@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -30,7 +31,7 @@ name: drill
 tpu: {{zone: us-central1-a}}
 command: |
   touch {begun}
-  until [ -e {end} ]; do sleep 0.1; done
+  timeout 300 sh -c 'until [ -e "$0" ]; do sleep 0.1; done' {end}
 """
 
 
@@ -47,7 +48,6 @@ class Stage:
         self.directory, self.speed, self.stop = directory, speed, stop
         self.deaths = Deaths()
         self.claim_ended_at: float | None = None
-        self.swept = False  # is a sweeper at work?
         self.ports: set[int] = set()  # at which workers listened
         self._settings = settings
         self._state, self._home = directory / "state", directory / "home"
@@ -62,7 +62,8 @@ class Stage:
             each.mkdir(mode=0o700)
         self._endpoint = control.ensure_running(self._emulator)
         self.ask("PATCH", "settings", self._settings)
-        (self.directory / "job.yaml").write_text(JOB.format(begun=self._begun, end=self._end))
+        paths = {"begun": shlex.quote(str(self._begun)), "end": shlex.quote(str(self._end))}
+        (self.directory / "job.yaml").write_text(JOB.format(**paths))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
