@@ -270,22 +270,35 @@ def state_dir(environ: Environ) -> Path:
     return _base(environ, "XDG_STATE_HOME", ".local/state") / "tpujob"
 
 
-def open_state_dir(path: Path) -> Path:
-    """The directory, made if need be, for its owner alone. Refused where somebody else could write or redirect it."""
+def open_state_dir(path: Path, *, warn: Callable[[str], None] | None = None) -> Path:
+    """The directory, made if need be, for its owner alone. Refused where somebody else could write or redirect it.
+
+    With `warn` that is only said: what already exists in a cloud must be ended whatever became of this directory.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as error:
         raise ConfigError(f"the state directory {path} cannot be used: {error.strerror}", hint=_ELSEWHERE) from error
-    if stat.S_ISLNK(found.st_mode):
-        raise ConfigError(f"the state directory {path} is a symbolic link", hint=f"replace it; {_ELSEWHERE}")
-    if found.st_uid != os.geteuid():
-        raise ConfigError(f"the state directory {path} belongs to another user", hint=_ELSEWHERE)
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(f"other users can write to the state directory {path}", hint=f"`chmod 700 {path}`")
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        path.chmod(0o700)
+    problem = _open_to_others(path, found)
+    if problem is None:
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            path.chmod(0o700)
+    elif warn is None:
+        raise problem
+    else:
+        warn(f"{problem.message}; nothing new is created until that is mended")
     return path
+
+
+def _open_to_others(path: Path, found: os.stat_result) -> ConfigError | None:
+    if stat.S_ISLNK(found.st_mode):
+        return ConfigError(f"the state directory {path} is a symbolic link", hint=f"replace it; {_ELSEWHERE}")
+    if found.st_uid != os.geteuid():
+        return ConfigError(f"the state directory {path} belongs to another user", hint=_ELSEWHERE)
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return ConfigError(f"other users can write to the state directory {path}", hint=f"`chmod 700 {path}`")
+    return None
 
 
 _ELSEWHERE = "TPUJOB_STATE_DIR can name another directory"

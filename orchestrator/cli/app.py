@@ -6,6 +6,7 @@ Nothing heavy is imported on the way to `--help`: commands import what they need
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -40,7 +41,7 @@ from orchestrator.cli import (
 )
 from orchestrator.cli.done import Done
 from orchestrator.cli.talk import talk
-from orchestrator.errors import TpujobError, UserError
+from orchestrator.errors import ConfigError, TpujobError, UserError
 
 app = typer.Typer(
     name="tpujob",
@@ -72,6 +73,8 @@ app.command("forget")(forget.forget)
 app.command("drill")(drill.drill)
 app.add_typer(emulator.app, name="emulator")
 
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -102,6 +105,8 @@ def main() -> None:
         code = 130
     except BrokenPipeError:
         code = 141
+    except OSError as error:
+        code = _disk(error) if error.errno in _DISK else _bug(error)
     except Exception as error:
         code = _bug(error)
     for end in (talk().quiet, sys.stdout.flush, sys.stderr.flush):
@@ -129,6 +134,13 @@ def _call() -> int:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 70
         return UserError.exit_code if code == 2 else code  # 2 is only ever Typer's own usage error
     return 0
+
+
+def _disk(error: OSError) -> int:
+    """Full, read-only or failing under any of the files that we write: no bug of ours."""
+    hint = "free some space, or name another place: TPUJOB_STATE_DIR, `runs_dir:`; what is alive: `tpujob status`"
+    talk().fail(ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}", hint=hint))
+    return ConfigError.exit_code
 
 
 def _bug(error: Exception) -> int:

@@ -22,7 +22,7 @@ def cancel(
     from orchestrator.errors import UserError
     from orchestrator.report.times import clock
 
-    session = Session.open(quiet=True)
+    session = Session.open(quiet=True, ends=True)
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
     if attempt.state.ended:

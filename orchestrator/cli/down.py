@@ -28,7 +28,7 @@ def down(
 
     if name and everything:
         raise UserError("give a NAME or --all, not both")
-    session = Session.open(cloud, project, quiet=True)
+    session = Session.open(cloud, project, quiet=True, ends=True)
     session.announce()
     if everything:
         leases = session.ledger.open_leases()  # of every cloud: the help says so

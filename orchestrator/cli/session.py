@@ -63,11 +63,21 @@ class Session:
 
     @classmethod
     def open(
-        cls, cloud: str | None = None, project: str | None = None, *, quiet: bool = False, light: bool = False
+        cls,
+        cloud: str | None = None,
+        project: str | None = None,
+        *,
+        quiet: bool = False,
+        light: bool = False,
+        ends: bool = False,
     ) -> Session:
-        """`light` is for commands that only ask and delete: they connect without google-cloud-tpu."""
+        """`light` is for commands that only ask and delete: they connect without google-cloud-tpu.
+
+        They, and those that say `ends`, make nothing new, so they work in a state directory that others could change.
+        """
         target = settings.resolve(cloud, project, os.environ)
-        directory = settings.open_state_dir(settings.state_dir(os.environ))
+        warn = (lambda text: talk().say("warning", text)) if light or ends else None
+        directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
             # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
             import hashlib

@@ -18,7 +18,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
 
-    session = Session.open(cloud, project)
+    session = Session.open(cloud, project, ends=True)
     session.recover(look=True)
     rows = [_row(session, lease) for lease in session.ledger.open_leases()]
     if as_json:

@@ -28,6 +28,7 @@ class JobOutput:
         self._files: dict[int, BinaryIO] = {}
         self._splitters: dict[int, LineSplitter] = {}
         self._streams: dict[int, RedactedStream] = {}
+        self._full = False
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:
@@ -43,14 +44,22 @@ class JobOutput:
                 file.close()
 
     def _keep(self, worker: int, data: bytes) -> None:
-        self._file(worker).write(data)
+        """A full disk costs the log, and is said; the job goes on."""
+        try:
+            if not self._full:
+                self._file(worker).write(data)
+        except OSError as error:
+            self._full = True
+            talk().say(
+                "warning", f"{self._directory} cannot be written: {error.strerror}; the log goes on on the screen only"
+            )
         splitter = self._splitters.setdefault(worker, self._new_splitter())
         self._show(worker, splitter.feed(data))
 
     def _show(self, worker: int, lines: Iterator[str]) -> None:
-        for line in lines:
+        if text := "\n".join(f"worker{worker} | {line}" for line in lines):
             self._quiet()
-            emit(f"worker{worker} | {line}")
+            emit(text)
 
     def _file(self, worker: int) -> BinaryIO:
         if worker not in self._files:

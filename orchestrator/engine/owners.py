@@ -18,14 +18,16 @@ class FileOwners:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._held: dict[str, int] = {}
+        self._held: dict[str, int | None] = {}
 
     def claim(self, lease_id: str) -> bool:
         """Hold the lock until `release` or death. True also when this process holds it already."""
         if lease_id in self._held:
             return True
-        self.directory.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(self._path(lease_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = self._open(lease_id)
+        if fd is None:
+            self._held[lease_id] = None
+            return True
         give_up_at = time.monotonic() + CLAIM_PATIENCE_S
         while True:
             try:
@@ -54,7 +56,7 @@ class FileOwners:
         if lease_id in self._held:
             return True
         try:
-            fd = os.open(self._path(lease_id), os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self._path(lease_id), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -65,6 +67,17 @@ class FileOwners:
             return False
         finally:
             os.close(fd)
+
+    def _open(self, lease_id: str) -> int | None:
+        """On a disk that cannot be written an old lock file will do. Where there is none (None) nobody holds the lock, and
+        no teardown must fail for want of it; nothing is created there, as the ledger beside it cannot be written either.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            return os.open(self._path(lease_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            old = self._path(lease_id)
+            return os.open(old, os.O_RDONLY | os.O_CLOEXEC) if old.exists() else None
 
     def _path(self, lease_id: str) -> Path:
         return self.directory / f"{lease_id.replace(' ', '-')}.lock"

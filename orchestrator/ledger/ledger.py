@@ -22,6 +22,7 @@ from orchestrator.core.attempt import Attempt, AttemptEvent, AttemptState, Began
 from orchestrator.core.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
 from orchestrator.core.slices import SliceName
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
+from orchestrator.ledger import disk
 
 # Each brings the ledger from the version of its place in this list to the next; what is released never changes.
 MIGRATIONS = ("schema.sql", "claims.sql")
@@ -59,15 +60,32 @@ class Ledger:
         self.path = path
         self._lock = threading.Lock()
         with _translated(path):
-            known = path.exists()
-            self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-            if not known:
-                os.chmod(path, 0o600)  # noqa: PTH101 - before any content is in it
-            self._db.execute("pragma journal_mode=wal")
-            self._db.execute("pragma synchronous=full")
-            self._db.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
-            self._db.execute("pragma foreign_keys=on")
+            complete = disk.is_complete(path)
+            try:
+                self._db = self._open()
+            except sqlite3.OperationalError as error:
+                if not complete or error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE:
+                    raise
+                # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
+                self._db = self._connect(f"{path.absolute().as_uri()}?immutable=1")
             self._migrate()
+
+    def _open(self) -> sqlite3.Connection:
+        known = self.path.exists()
+        database = self._connect(self.path.absolute().as_uri())
+        if not known:
+            os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
+        journal = (
+            "delete" if disk.on_network(self.path) else "wal"
+        )  # a write-ahead log needs memory that its readers share
+        for pragma in (f"journal_mode={journal}", "synchronous=full", "foreign_keys=on"):
+            database.execute(f"pragma {pragma}")
+        database.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
+        return database
+
+    @staticmethod
+    def _connect(uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True)
 
     def close(self) -> None:
         self._db.close()

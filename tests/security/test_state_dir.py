@@ -1,0 +1,243 @@
+"""A state directory that cannot be trusted or written: nothing new is made in it, and what exists is still torn down.
+
+Full and read-only disks are real ones where the test may mount them (in a container, as root), and are skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engine.owners import FileOwners
+from orchestrator.ledger import disk
+from orchestrator.ledger.ledger import Ledger, LedgerUnavailable, SweepRun
+from tests.security.conftest import Tpujob
+
+JOB = "tpu: {zone: us-central1-a}\ncommand: ls\n"
+
+
+@pytest.fixture
+def elsewhere(tpujob: Tpujob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory of the test's own; the emulator is somewhere else, so that it goes on whatever happens to this one."""
+    place = tmp_path / "place"
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv("TPUJOB_STATE_DIR", str(place))
+    monkeypatch.setenv("TPUJOB_ENDPOINT", tpujob.emulator.url)
+    monkeypatch.setenv("TPUJOB_TOKEN_FILE", str(tpujob.emulator.state_dir / "token"))
+    return place
+
+
+def _shared(place: Path) -> None:
+    place.chmod(0o770)
+
+
+def _for_all(place: Path) -> None:
+    place.chmod(0o777)
+
+
+def _link(place: Path) -> None:
+    place.rename(place.with_name("moved"))
+    place.symlink_to("moved")
+
+
+def _of_another(place: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(place, 12345, -1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(_shared, "other users can write to the state directory", id="28-group"),
+        pytest.param(_for_all, "other users can write to the state directory", id="28-world"),
+        pytest.param(_link, "is a symbolic link", id="28-symlink"),
+        pytest.param(_of_another, "belongs to another user", id="28-owner"),
+    ],
+)
+def test_28_in_a_state_directory_that_others_could_change_nothing_is_created_and_everything_ended(
+    tpujob: Tpujob, elsewhere: Path, spoil: object, words: str
+) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a").code == 0
+    assert callable(spoil)
+    spoil(elsewhere)
+    with tpujob.creating_nothing():
+        for command in (("up", "bob"), ("run", tpujob.job(JOB)), ("submit", tpujob.job(JOB)), ("ssh", "alice")):
+            said = tpujob(*command)
+            assert said.code == 64 and words in said.err, said.text
+    assert alive(tpujob) == 1
+    status = tpujob("status")
+    assert status.code == 0 and "alice" in status.out and words in status.err
+    down = tpujob("down", "alice")
+    assert down.code == 0 and "absent (checked" in down.out, down.text
+    assert words in down.err and "nothing new is created until that is mended" in down.err
+    assert alive(tpujob) == 0
+
+
+def alive(tpujob: Tpujob) -> int:
+    return sum(row["until"] is None for row in tpujob.emulator.billing()["nodes"])
+
+
+def test_28_a_state_directory_that_cannot_be_made_is_said(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tpujob.directory / "file").write_text("")
+    monkeypatch.setenv("TPUJOB_STATE_DIR", str(tpujob.directory / "file" / "state"))
+    with tpujob.creating_nothing():
+        said = tpujob("run", tpujob.job(JOB))
+    assert said.code == 64
+    assert "cannot be used: Not a directory" in said.err and "TPUJOB_STATE_DIR can name another directory" in said.err
+
+
+# -- disks -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def mounted(place: Path, size: str) -> Iterator[Path]:
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("mounting is not permitted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def small_disk(elsewhere: Path) -> Iterator[Path]:
+    with mounted(elsewhere, "4m") as place:
+        yield place
+
+
+def fill(place: Path) -> None:
+    with (place / "filling").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def read_only(place: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+
+@pytest.mark.parametrize("spoil", [fill, read_only])
+def test_28_on_a_disk_that_cannot_be_written_nothing_is_created_and_what_exists_is_torn_down(
+    tpujob: Tpujob, small_disk: Path, spoil: object
+) -> None:
+    """As processes: one that has the ledger open for writing keeps a disk from becoming read-only."""
+    state_env = {name: os.environ[name] for name in ("TPUJOB_STATE_DIR", "TPUJOB_ENDPOINT", "TPUJOB_TOKEN_FILE")}
+    env = {**os.environ, **state_env}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "orchestrator.cli", *words]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert run("up", "alice", "--zone", "us-central1-a").returncode == 0
+    assert callable(spoil)
+    spoil(small_disk)
+    with tpujob.creating_nothing():
+        for command in (("up", "bob"), ("run", tpujob.job(JOB))):
+            said = run(*command)
+            assert said.returncode == 64, said.stderr
+            assert "cannot be" in said.stderr and "bug" not in said.stderr
+    assert "alice" in run("status").stdout
+    down = run("down", "alice")
+    assert down.returncode == 0, down.stderr
+    assert "the teardown goes on without it" in down.stderr and "absent (checked" in down.stdout
+    assert alive(tpujob) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("yes a line of the log | head -c 3000000", 0, "the log goes on on the screen only"),
+        ("head -c 3000000 /dev/zero > $TPUJOB_ARTIFACTS/big", 65, "artifacts/big: No space left on device"),
+    ],
+    ids=["log", "artifact"],
+)
+def test_28_a_run_directory_on_a_full_disk_costs_what_it_should_hold_and_never_the_teardown(
+    tpujob: Tpujob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, code: int, words: str
+) -> None:
+    (tmp_path / "small").mkdir()
+    with mounted(tmp_path / "small", "1m") as place:
+        monkeypatch.chdir(place)
+        (place / "job.yaml").write_text(f"tpu: {{zone: us-central1-a}}\ncommand: {command}\n")
+        said = tpujob("run", "job.yaml")
+        monkeypatch.chdir(tmp_path)
+    assert said.code == code, said.err
+    assert words in said.err and "bug" not in said.err
+    assert "absent (checked" in said.out
+    assert alive(tpujob) == 0
+
+
+@pytest.mark.parametrize("spoil", [fill, read_only])
+def test_a_ledger_that_was_closed_well_is_read_where_nothing_can_be_written(small_disk: Path, spoil: object) -> None:
+    Ledger(small_disk / "ledger.sqlite3").close()
+    assert callable(spoil)
+    spoil(small_disk)
+    ledger = Ledger(small_disk / "ledger.sqlite3")
+    assert ledger.open_leases() == []
+    with pytest.raises(LedgerUnavailable):
+        ledger.record_sweep(SweepRun(0.0, "emulated", "emulated", "all", True, 0, 0))
+    ledger.close()
+
+
+def test_a_lock_is_still_seen_and_taken_where_none_can_be_made(small_disk: Path) -> None:
+    first = FileOwners(small_disk / "locks")
+    assert first.claim("a")
+    first.release("a")
+    read_only(small_disk)
+    held, second = FileOwners(small_disk / "locks"), FileOwners(small_disk / "locks")
+    assert held.claim("a")
+    assert second.alive("a") and not second.claim("a")
+    assert second.claim("never-made") and second.claim("nor-this") and second.holds("never-made"), "none waits for it"
+    second.release("never-made")
+    held.release("a")
+    assert not second.alive("a") and second.claim("a")
+
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+server:/home /home nfs4 rw 0 0
+tmpfs /home/me/local\\040disk tmpfs rw 0 0
+server:/data /data ext4 rw 0 0
+sshfs /data fuse.sshfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "network"),
+    [
+        ("/var/x", False),
+        ("/home/me/x", True),
+        ("/homeward/x", False),
+        ("/home/me/local disk/x", False),
+        ("/data/x", True),
+    ],
+)
+def test_28_a_disk_of_another_machine_is_noticed(tmp_path: Path, path: str, network: bool) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    assert disk.on_network(Path(path), mounts) is network
+
+
+def test_28_on_another_machines_disk_the_ledger_keeps_no_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "on_network", lambda _path: True)
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    assert ledger._db.execute("pragma journal_mode").fetchone() == ("delete",)
+    assert list(tmp_path.iterdir()) == [tmp_path / "ledger.sqlite3"]
+    ledger.close()
+
+
+def test_where_mounts_are_not_told_a_disk_counts_as_our_own(tmp_path: Path) -> None:
+    assert not disk.on_network(tmp_path, tmp_path / "nothing")
