@@ -7,6 +7,7 @@ by name afterwards, exactly as after a crash.
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import signal
@@ -56,7 +57,7 @@ class Interpreter:
 
     def run(self, program: Program[T]) -> T:
         """The program's result, or the exception that it ended with."""
-        self._crash = _CrashPoint.from_environment()
+        self._crash = _crash_point(os.environ.get(CRASH_AT, ""))
         self._shielded = False
         with self._signals():
             answer: Any = None
@@ -159,7 +160,7 @@ class Interpreter:
 class _CrashPoint:
     """`TPUJOB_CRASH_AT=Create:1:before` kills this process with SIGKILL at that effect: the tests' power cut.
 
-    The name is an effect's, the number counts its occurrences from 1, the side is `before` or `after` its performance.
+    The name is an effect's, the number counts its occurrences in this process, the side is `before` or `after` it.
     `any:7:before` counts all effects; `Create:1:before:STOP` sends SIGSTOP instead, for whoever wants to kill more than this
     process at that moment. `record:FILE` kills nothing and writes down every effect: those are the points there are.
     """
@@ -169,17 +170,6 @@ class _CrashPoint:
     side: str
     signal_name: str = "KILL"
     _seen: int = 0
-
-    @classmethod
-    def from_environment(cls) -> _CrashPoint | None:
-        text = os.environ.get(CRASH_AT)
-        if not text:
-            return None
-        name, _, rest = text.partition(":")
-        if name == "record":
-            return cls(name, 0, rest)
-        nth, side, *other = rest.split(":")
-        return cls(name, int(nth), side, other[0] if other else "KILL")
 
     def before(self, effect: Effect[Any]) -> None:
         if self.name == "record":
@@ -196,3 +186,15 @@ class _CrashPoint:
 
     def _strike(self) -> None:
         os.kill(os.getpid(), getattr(signal, f"SIG{self.signal_name}"))
+
+
+@functools.cache
+def _crash_point(text: str) -> _CrashPoint | None:
+    """One for the process: it may drive several programs, one after the other."""
+    if not text:
+        return None
+    name, _, rest = text.partition(":")
+    if name == "record":
+        return _CrashPoint(name, 0, rest)
+    nth, side, *other = rest.split(":")
+    return _CrashPoint(name, int(nth), side, other[0] if other else "KILL")
