@@ -119,18 +119,20 @@ class Session:
         try:
             result = interpreter.run(program)
         except Abandoned:
-            raise self._left_behind() from None
+            raise self._left_behind(interpreter.pending) from None
         self._interrupted = interpreter.pending
         return result
 
-    def _left_behind(self) -> TeardownUnproven:
+    def _left_behind(self, interrupted: Interrupted | None) -> TpujobError:
         """The person left before the proof: say what that means for each slice that this process answers for."""
         from orchestrator.report.words import banner
 
         reason = TeardownUnproven("you left before it was proven")
-        for lease in self.ledger.open_leases():
-            if self.owners.holds(lease.id):
-                self.talk.loud(banner(_unasked(lease, reason)))
+        owed = [lease for lease in self.ledger.open_leases() if self.owners.holds(lease.id)]
+        for lease in owed:
+            self.talk.loud(banner(_unasked(lease, reason)))
+        if not owed and interrupted is not None:
+            return interrupted  # somebody else was quicker with the proof
         return TeardownUnproven("left before the slice was proven gone", hint="any tpujob command goes on with it")
 
     def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
