@@ -114,6 +114,9 @@ def strike(w: World, point: Point) -> Verdict:
 def kill_cli(w: World, at: str) -> tuple[float, float]:
     died_at = _crash(w, at)
     w.until_alone()
+    last = w.leases()[-1:]
+    if last and last[0]["state"] == "intent" and last[0]["sent_at"] is None:
+        _next_command(w)  # killed before the guardian was armed, so before anything was sent: only the ledger is open
     return died_at, w.promise.guardian()
 
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cli_fixture import Cli, wait_for
 from tests.e2e.test_life import HELLO, SLEEP
+from tests.faults.world import World, wait_until
+
+MNIST = Path(__file__).parents[2] / "jobs" / "mnist.yaml"
 
 
 def guardians(cli: Cli) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if "orchestrator.engine.guardian" in words and str(cli.directory / "state") in words:
-            found.append(process)
-    return found
+    return [process for process in cli.local() if "orchestrator.engine.guardian" in process.cmdline()]
 
 
 @pytest.fixture
@@ -83,3 +79,42 @@ def test_without_a_guardian_nothing_is_created(guarded: Cli) -> None:
     done = guarded("up", "--zone", "us-central1-a")
     assert done.returncode == 70 and "guardian" in done.stderr and "nothing was created" in done.stderr
     assert guarded.lived() == 0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World.make(tmp_path / "world", speed=150)  # ttl 6 s
+    yield made
+    made.close()
+
+
+@pytest.mark.torch
+def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire_within_5_s(
+    world: World, record_property: Callable[[str, object], None]
+) -> None:
+    run = world.begin("run", str(MNIST))
+    run.until("worker0 | ", timeout_s=120)
+    run.process.kill()
+    died_at = time.time()
+    wait_until(lambda: bool(world.requests("nodes.delete", "client")), 30, "the delete is on the wire")
+    seconds = world.first_delete() - died_at
+    record_property("seconds from kill -9 to the delete", round(seconds, 2))
+    assert seconds <= 5.0
+    world.until_alone()
+    assert world.states() == {"gone"} and not world.alive()
+
+
+@pytest.mark.torch
+def test_kill_9_of_everything_local_during_a_training_is_followed_by_the_slices_deletion_of_itself(
+    world: World, record_property: Callable[[str, object], None]
+) -> None:
+    run = world.begin("run", str(MNIST))
+    run.until("worker0 | ", timeout_s=120)
+    world.until_armed()
+    died_at = world.power_cut()
+    world.until_absent()
+    seconds = world.unclaimed_s(died_at)
+    record_property("seconds from kill -9 of everything to absence", round(seconds, 2))
+    assert seconds <= world.promise.switch()
+    assert {call["caller"] for call in world.requests("nodes.delete")} == {"vm"}
+    assert world.do("status").code() == 0 and world.states() == {"gone"}

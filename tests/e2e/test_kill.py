@@ -1,44 +1,55 @@
-"""kill -9 of the CLI at a crash point, then any tpujob command: an empty emulator, a settled meter, a closed ledger."""
+"""kill -9 of the CLI, of CLI and guardian, of everything local: an empty emulator, a meter within bounds, a closed ledger.
+
+`python -m tests.e2e.crash_sweep` goes through every single effect; here is one point for each kind of moment in a run's life.
+"""
 
 from __future__ import annotations
 
-import json
+import os
 import signal
 import time
 
 import pytest
 
+from orchestrator.emulator import control
+from orchestrator.engine.guardian import CRASH_POINTS
 from tests.cli_fixture import Cli
-from tests.e2e.test_life import HELLO
+from tests.e2e import crash_sweep
+from tests.e2e.crash_sweep import BOTH, CLI, GUARDIAN, LOCAL, RECOVERY, Point, Verdict
 
-# One point for each kind of moment in a run's life. `make crash-sweep` goes through every single effect.
-POINTS = [
-    "Record:1:after",  # the run is written down
+MOMENTS = [
     "Record:2:after",  # the intent is written down
     "Create:1:before",
     "Create:1:after",  # the cloud creates, nobody wrote the operation down
-    "GetOperation:1:after",
     "Workers:1:before",
-    "Connect:1:after",
     "StartPhase:1:before",
-    "StartPhase:1:after",  # the job runs
-    "Watch:1:after",
+    "StartPhase:2:after",  # the job runs
     "Collect:1:before",
-    "Delete:1:before",
     "Delete:1:after",
     "ListSlices:2:after",  # the proof is there, not yet written down
 ]
+POINTS = [Point(killed, at) for at in MOMENTS for killed in (CLI, BOTH, LOCAL)]
+POINTS += [Point(GUARDIAN, f"{name}:1") for name in CRASH_POINTS]
+POINTS += [Point(RECOVERY, at) for at in ("Delete:1:before", "Delete:1:after", "Record:2:before")]
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_killed_at(point: str, cli: Cli) -> None:
-    killed = cli("run", cli.job(HELLO), env={"TPUJOB_CRASH_AT": point})
-    assert killed.returncode == -signal.SIGKILL, f"never reached: {killed.stderr}"
-    after = cli("status", "--json")
-    assert after.returncode == 0, after.stderr
-    assert json.loads(after.stdout)["slices"] == []
-    assert cli.alive() == [] and cli.admin("GET", "processes")["nodes"] == []
-    assert cli.only_run()["state"] in ("interrupted", "succeeded")
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[Point, Verdict]:
+    """Side by side: each of them mostly waits."""
+    found = crash_sweep.sweep(POINTS, tmp_path_factory.mktemp("sweep"), at_once=6)
+    return {verdict.point: verdict for verdict in found}
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.killed} at {point.at}")
+def test_whoever_is_left_finishes_within_the_promise(point: Point, verdicts: dict[Point, Verdict]) -> None:
+    verdict = verdicts[point]
+    assert verdict.reached, "no such point"
+    assert verdict.problem is None
+
+
+def test_a_point_that_is_not_there_does_not_pass_for_clean(tmp_path_factory: pytest.TempPathFactory) -> None:
+    (verdict,) = crash_sweep.sweep([Point(CLI, "StartSlice:1:before")], tmp_path_factory.mktemp("sweep"), at_once=1)
+    assert not verdict.reached
 
 
 def test_killed_up_is_adopted_by_the_next_up(cli: Cli) -> None:
@@ -60,10 +71,6 @@ def test_a_down_that_was_killed_is_finished_by_the_next_command(cli: Cli) -> Non
 
 
 def test_a_killed_emulator_comes_back_with_its_nodes_and_they_are_released(cli: Cli) -> None:
-    import os
-
-    from orchestrator.emulator import control
-
     assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
     endpoint = control.running(cli.emulator_directory)
     assert endpoint is not None
