@@ -34,6 +34,7 @@ class Verdict:
     missing: tuple[str, ...] = ()
     last_seen: str = ""
     quiet_until: float | None = None  # nothing visible, but a late create could still land until then
+    evidence: str = "get 404, complete list without it, create settled"  # of a `gone`, for the ledger
 
 
 def settled(

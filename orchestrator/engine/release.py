@@ -54,7 +54,7 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
         verdict = await teardown.one_pass(can)
         now = await Now()
         if verdict.gone:
-            await note(Gone(lease.id, now, evidence="get 404, complete list without it, create settled"))
+            await note(Gone(lease.id, now, evidence=verdict.evidence))
             return Released(lease, True, now, verdict, teardown.deletes_sent)
         if now - started >= budget_s:
             return Released(lease, False, now, verdict, teardown.deletes_sent)
@@ -83,7 +83,7 @@ class _Teardown:
         view = await self._ask(Get(self.lease.name))
         if isinstance(view, SliceView):
             if not absence.ours(view, self.lease):
-                return _foreign(self.lease)
+                return _foreign(self.lease)  # while it has the name, nothing of ours can
             self._seen = True
             if await self._should_delete(view, now):
                 await self._delete(now)
@@ -150,6 +150,9 @@ def _place(lease: Lease) -> tuple[str, str]:
 
 
 def _foreign(lease: Lease) -> Verdict:
+    if lease.operation is None and lease.sends <= 0:
+        why = "every create was refused: the slice of this name is not ours"
+        return Verdict(gone=True, last_seen="not ours", evidence=why)
     why = f"a slice named {lease.name.node} exists that does not carry our run label: neither adopted nor deleted"
     return Verdict(gone=False, missing=(why,), last_seen="not ours")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Sent
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent
 from orchestrator.engine.release import Released, release
 from orchestrator.errors import AuthError, CloudUnavailable
 from orchestrator.ledger.ledger import LedgerUnavailable
@@ -124,6 +124,18 @@ def test_a_foreign_slice_of_our_name_is_never_deleted(world: VirtualWorld) -> No
     released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
     assert not released.gone and "neither adopted nor deleted" in released.verdict.missing[0]
     assert ("delete", request.name.node) not in world.cloud.calls
+
+
+def test_a_foreign_slice_of_our_name_stays_and_owes_nothing_when_our_only_create_was_refused(
+    world: VirtualWorld,
+) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time), Refused(lease.id, world.time, "it exists"))
+    world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
+    assert released.gone and world.ledger.lease(lease.id).state is LeaseState.GONE
+    assert ("delete", request.name.node) not in world.cloud.calls
+    assert world.time == 1_800_000_000.0, "nothing was waited for"
 
 
 def test_a_ledger_that_fails_does_not_stop_the_deletion(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
