@@ -158,6 +158,7 @@ class Clock:
 
     def end_epoch(self) -> EpochTime:
         self._drain()
+        self._end_compiling()
         self._last = self._monotonic()
         compile_s = self.spans["compile"] - self._compile_before
         seconds = self._last - self._epoch_began - compile_s - self._apart_s

@@ -47,7 +47,7 @@ def locate(directory: Path) -> dict[str, Path] | None:
     for part, name in FILES.items():
         paths = [path for path in (directory / name, directory / f"{name}.gz") if path.is_file()]
         if not paths:
-            endings = [f"{ending}{gz}" for ending in (name, name.replace("t10k", "test")) for gz in ("", ".gz")]
+            endings = {f"{ending}{gz}" for ending in (name, name.replace("t10k", "test")) for gz in ("", ".gz")}
             paths = [path for ending in endings for path in directory.glob(f"*{ending}") if path.is_file()]
             if len(paths) != 1:
                 return None

@@ -95,6 +95,8 @@ def _train(job: Job) -> None:
     train = _entry(job.config.entry_point)
     if backend.is_first_here:
         artifacts.write_json(job.artifacts / "provenance.json", _provenance(job, backend))
+    if job.config.entry is not None:
+        run.say(f"{backend.name} ×{backend.world} · {job.config.entry} · {backend.precision}")
     found = train(backend, run)
     if found is not None and not isinstance(found, dict):
         raise ConfigError(
@@ -157,7 +159,7 @@ def _finish(backend: Backend, run: Run, found: dict[str, Any]) -> None:
     each = _each_process(backend, run.clock)
     run.clock.close()
     if backend.rank == 0:
-        for line in each[:MAX_PROCESS_LINES] if backend.world <= MAX_PROCESS_LINES else []:
+        for line in each if backend.world <= MAX_PROCESS_LINES and each[0]["train_s"] else []:
             run.say(f"process {line['process']}: training {line['train_s']:.1f} s, evaluation {line['eval_s']:.1f} s")
         artifacts.write_json(run.artifacts / "metrics.json", _metrics(backend, run, found, each))
     backend.close()

@@ -89,9 +89,10 @@ def train(backend: Backend, run: Run) -> dict[str, Any]:
         }
         clock.epoch_line(epoch, took, **facts)
         history.append({"epoch": epoch, **facts, **took.described()})
+        rate = f"{facts['images_per_s']:,.0f} images/s" if took.warm_steps else "all of its steps compiled"
         say(
             f"epoch {epoch}/{config.epochs}  loss {facts['loss']:.3f}  acc {100 * facts['accuracy']:.1f} %  "
-            f"{took.seconds:.1f} s  {facts['images_per_s'] or 0:,.0f} images/s"
+            f"{took.seconds:.1f} s  {rate}"
         )
         if backend.rank == 0:
             artifacts.add_losses(run.artifacts, epoch, losses)

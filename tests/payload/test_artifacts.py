@@ -54,3 +54,29 @@ def test_provenance_names_versions_and_host() -> None:
     facts = artifacts.provenance(seed=7)
     assert facts["seed"] == 7 and facts["schema"] == 1
     assert facts["versions"]["numpy"] and facts["host"]["cpus"] >= 1
+
+
+def test_only_a_training_that_did_not_end_leaves_something_to_go_on_from(tmp_path: Path) -> None:
+    def left(**files: bool) -> list[str]:
+        for name in (*artifacts.OURS, "checkpoint-000000010.pt", ".checkpoint.pt.tmp"):
+            (tmp_path / name).write_text("old")
+        if not files["manifest"]:
+            (tmp_path / artifacts.MANIFEST).unlink()
+        artifacts.prepare(tmp_path, resume=files["resume"])
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    goes_on = ["checkpoint-000000010.pt", "checkpoint.pt", "losses.jsonl", "timing.jsonl"]
+    assert left(manifest=False, resume=True) == goes_on
+    assert left(manifest=True, resume=True) == left(manifest=False, resume=False) == []
+
+
+def test_the_losses_of_an_epoch_that_is_trained_again_are_replaced(tmp_path: Path) -> None:
+    artifacts.trim_losses(tmp_path, 1)
+    for epoch in (1, 2, 3):
+        artifacts.add_losses(tmp_path, epoch, [0.5, 0.25])
+    with (tmp_path / "losses.jsonl").open("a") as file:
+        file.write('{"epoch":4,"lo')  # killed here
+    artifacts.trim_losses(tmp_path, 3)
+    artifacts.add_losses(tmp_path, 3, [0.125])
+    lines = [json.loads(line) for line in (tmp_path / "losses.jsonl").read_text().splitlines()]
+    assert [(line["epoch"], line["losses"]) for line in lines] == [(1, [0.5, 0.25]), (2, [0.5, 0.25]), (3, [0.125])]

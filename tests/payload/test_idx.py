@@ -91,3 +91,25 @@ def test_labels_and_images_must_fit_each_other(tmp_path: Path) -> None:
 def test_a_directory_that_lacks_a_file_is_not_a_data_set(tmp_path: Path) -> None:
     write_set(tmp_path)["test_labels"].unlink()
     assert idx.locate(tmp_path) is None
+
+
+def test_files_with_something_before_their_usual_names_are_found(tmp_path: Path) -> None:
+    for path in write_set(tmp_path).values():
+        path.rename(path.with_name(f"emnist-letters-{path.name.replace('t10k', 'test')}"))
+    found = idx.locate(tmp_path)
+    assert found is not None and found["test_labels"].name.startswith("emnist-letters-test-labels")
+    (tmp_path / "other-train-labels-idx1-ubyte").write_bytes(b"")
+    assert idx.locate(tmp_path) is None, "which of the two is meant?"
+
+
+def test_the_number_of_classes_is_ten_or_what_the_labels_say(tmp_path: Path) -> None:
+    paths = write_set(tmp_path)
+    assert idx.read_dataset(paths).classes == 10
+    labels = idx.read_array(paths["test_labels"], dimensions=1).copy()
+    labels[0] = 46
+    path = tmp_path / "labels"
+    idx.write_array(path, labels)
+    assert idx.read_dataset({**paths, "test_labels": path}, classes=None).classes == 47
+    with pytest.raises(DataError, match="label 46 is not below 10"):
+        idx.read_dataset({**paths, "test_labels": path})
+    assert len(idx.read_dataset(paths, test_examples=1).test_labels) == 1
