@@ -57,6 +57,11 @@ def deadline_label(said: Mapping[str, str]) -> float | None:
     return _seconds(said.get(DEADLINE))
 
 
+def lease_label(said: Mapping[str, str]) -> float:
+    """By the server's clock; 0 when there is none that can be read."""
+    return _seconds(said.get(LEASE)) or 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What the labels of a slice say. `odd` holds remarks about those that cannot be read."""

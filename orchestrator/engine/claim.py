@@ -7,15 +7,18 @@ slice is deleted too early by its local owner, never forgotten.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from orchestrator.core import absence, armed, claims
 from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
 from orchestrator.core.slices import Capabilities, Listing, SliceView
 from orchestrator.engine.cloud_effects import ListSlices, Published, Relabel
-from orchestrator.engine.effects import Now, ReadLease, Record, Sleep, Tell
+from orchestrator.engine.effects import Claim, Disclaim, Now, Program, ReadLease, Record, Sleep, Tell
 from orchestrator.engine.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, NotArmed, Vanished, WrongState
+
+T = TypeVar("T")
 
 PATIENCE_S = 60.0  # for a cloud that does not answer, or that is busy with another change of the slice
 SKEW_WORTH_S = 5.0
@@ -25,6 +28,10 @@ ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
 
 async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
     """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile."""
+    return await _alone(lease, _move(lease, event, can))
+
+
+async def _move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
     try:
         before = await ReadLease(lease.id)
         await _write(before, apply(before, event), can)
@@ -32,6 +39,25 @@ async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilitie
     except NotAllowed as error:
         raise Vanished(f"{lease.name.node} was given up meanwhile") from error
     return await ReadLease(lease.id)
+
+
+async def _alone(lease: Lease, work: Program[T]) -> T:
+    """One process moves a claim at a time: of two that read, change and write the labels, one would be lost."""
+    lock, give_up_at = f"claim {lease.id}", await Now() + PATIENCE_S
+    for pause_s in pauses(first_s=0.2, longest_s=2.0):
+        if await Claim(lock):
+            break
+        if await Now() + pause_s > give_up_at:
+            work.close()
+            raise CloudUnavailable(f"another tpujob command is changing the claim on {lease.name.node}")
+        await Sleep(pause_s)
+    try:
+        result = await work
+    except Exception:  # not `finally`: a killed process runs no line more, and the kernel drops its lock
+        await Disclaim(lock)
+        raise
+    await Disclaim(lock)
+    return result
 
 
 async def clock_skew(listing: Listing[SliceView], *, said: bool = False) -> float:
@@ -86,7 +112,10 @@ async def _said(before: Lease, wanted: Lease, found: SliceView, skew_s: float, c
     deadline = claims.deadline_label(found.labels)
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
-    return claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
+    said = claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
+    if wanted.mode is Mode.RUN and claims.lease_label(found.labels) > claims.lease_label(said):
+        said[claims.LEASE] = found.labels[claims.LEASE]  # what was claimed already stays claimed
+    return said
 
 
 def _shows(view: SliceView, said: Mapping[str, str]) -> bool:
@@ -126,12 +155,15 @@ class Upkeep:
             ahead = claims.lease_until(lease, now, pace)
             if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
                 return  # somebody said `down`, which the program will see; or the deadline is all there is left
-            found, skew_s = await _listed(lease)
-            said = await _said(lease, lease, found, skew_s, self._can)
-            await Relabel(lease.name, {**found.labels, **said})  # one may get lost: there is time for another
+            await _alone(lease, self._renew_labels(lease))
             self._claimed_until = ahead
         except CloudError:
             self._not_before = now + min(30.0, pace.grace_s / 3)  # there is time: the label still holds
+
+    async def _renew_labels(self, lease: Lease) -> None:
+        found, skew_s = await _listed(lease)
+        said = await _said(lease, lease, found, skew_s, self._can)
+        await Relabel(lease.name, {**found.labels, **said})  # one may get lost: there is time for another
 
     async def _ask_switch(self, now: float) -> None:
         if self._armed:
@@ -173,6 +205,10 @@ async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
 
 async def hand_over(lease: Lease, can: Capabilities) -> Lease:
     """Pass the claim to the job on the VM: when this returns, the switch there knows, and this process may leave."""
+    return await _alone(lease, _hand_over(lease, can))
+
+
+async def _hand_over(lease: Lease, can: Capabilities) -> Lease:
     before = await ReadLease(lease.id)
     wanted = apply(before, Detached(lease.id, await Now()))
     await _write(before, wanted, can)

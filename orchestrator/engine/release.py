@@ -12,7 +12,7 @@ from typing import TypeVar
 from orchestrator.core import absence
 from orchestrator.core.absence import Evidence, Verdict
 from orchestrator.core.attempt import AttemptEvent
-from orchestrator.core.lease import Down, Gone, Lease, LeaseEvent, NotAllowed, Settled
+from orchestrator.core.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.slices import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.engine.cloud_effects import Delete, Get, GetOperation, ListOperations, ListSlices
 from orchestrator.engine.effects import Effect, Now, ReadLease, Record, Shield, Sleep, Tell
@@ -56,6 +56,8 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
         if verdict.gone:
             await note(Gone(lease.id, now, evidence=verdict.evidence))
             return Released(lease, True, now, verdict, teardown.deletes_sent)
+        if (await as_written(lease)).state is LeaseState.GONE:  # somebody else was quicker, and has the proof
+            return Released(lease, True, now, Verdict(gone=True), teardown.deletes_sent)
         if now - started >= budget_s:
             return Released(lease, False, now, verdict, teardown.deletes_sent)
         waits_for = "; ".join(verdict.missing)

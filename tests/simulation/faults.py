@@ -39,6 +39,7 @@ class Plan:
     forbidden: dict[str, list[Window]] = field(default_factory=dict)  # edge → 403: credentials revoked
     # the cloud
     create_effects: list[Fault] = field(default_factory=list)  # for the first creates, in order
+    lost_creates: int = 0  # so many of the first creates have their effect, and their replies get lost
     delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes, in order
     patch_effects: list[Fault] = field(default_factory=list)
     while_creating: Fault | None = None  # what happens to deletes of a node in CREATING
@@ -156,6 +157,8 @@ class Faults:
                     return fate
         fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
         fate.effect = self._effect(verb)
+        if verb == "nodes.create" and self.creates <= plan.lost_creates:
+            fate.error = _unavailable("connection reset")
         return fate
 
     def _effect(self, verb: str) -> Fault | None:

@@ -23,6 +23,8 @@ NOTICE_S = 5.0  # C1: the guardian
 POLL_MOST_S = 30.0  # between two looks of a teardown that waits for a late create, or for the API to come back
 SWITCH_EXTRA_S = 20.0  # C3: beyond TTL and grace, at Google's pace
 DELETE_AGAIN_S = 60.0  # an accepted delete that shows no effect is repeated
+GUARDIAN_POLL_S = 20.0
+COLLECT_S = 1800.0  # row 59: artifacts that do not come
 COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
 LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
 CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
@@ -57,44 +59,55 @@ def bound(world: World, case: Case, node: NodeTruth, begin: float) -> Bound:
 
 def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
-    machine, owner, plan = world.laptop, case.owner, world.plan
+    machine = world.laptop
+    downer = case.downers.get(node.lease_id)
+    owner = downer or case.owner
     until = world.timeline.now if node.died_at is None else node.died_at
-    if not machine.on or machine.asleep:
+    if not machine.on or machine.asleep or (owner is not None and owner.alive and owner.frozen):
         return NEVER
     if world.ledger_was_lost and (owner is None or not owner.alive):
         return NEVER  # only a process that has the old file open knows of it
-    awake_since = max(begin, machine.on_since)
-    guardian = machine.guardian_of(owner)
-    timer_s = machine.timer_s
-    if case.mode == "detached" and node.lost_at is not None:
-        return _collector(world, node, begin, awake_since, until)
+    awake_since = max(begin, machine.on_since, downer.started_at if downer is not None else begin)
     if owner is not None and owner.alive:
-        if owner.frozen:
-            return NEVER
-        start, need = max(awake_since, world.thawed_at), OWN_S
-        if node.lost_at is not None:
-            connected = case.connected_at is not None and not case.detach
-            need = LOOK_S + OWN_S if connected else CONNECT_S + LOOK_S
-        if case.mode != "run" and timer_s is None:
-            return NEVER
-        if plan.worker_dies or plan.cut.get("laptop-vm"):
-            need += STOP_S
-    elif guardian is not None and guardian.killed_at is None and owner is not None:
-        start, need = max(awake_since, owner.ended_at), NOTICE_S
-        if case.mode != "run":
-            need = 20.0 + NOTICE_S  # it looks at what is held every so often
-        if not guardian.alive and timer_s is None and not _on_duty(world):
-            return _commanded(world, node, begin, awake_since)
-    elif timer_s is not None:
-        killed = guardian.killed_at if guardian is not None and guardian.killed_at is not None else begin
-        start, need = max(awake_since, killed, owner.ended_at if owner else begin), timer_s + NOTICE_S
-    else:
-        return _commanded(world, node, begin, awake_since)
-    return _finish(world, "local", node, begin, start, need, until)
+        start = max(awake_since, world.thawed_at)
+        return _finish(world, "local", node, begin, start, _own_s(world, case, node, begin), until)
+    if case.mode == "detached" and downer is None and begin < case.final_at:
+        return _collector(world, node, begin, awake_since, until)
+    ended_at = begin if owner is None else owner.ended_at
+    guardian = machine.guardian_of(owner)
+    if (
+        guardian is not None
+        and guardian.killed_at is None
+        and (guardian.alive or case.mode == "run" or _on_duty(world))
+    ):
+        # It looks at once; at what is held or detached every so often.
+        need = NOTICE_S if case.mode == "run" or downer is not None else GUARDIAN_POLL_S + NOTICE_S
+        return _finish(world, "local", node, begin, max(awake_since, ended_at), need, until)
+    if machine.timer_s is not None:
+        killed_at = guardian.killed_at if guardian is not None and guardian.killed_at is not None else begin
+        start = max(awake_since, killed_at, ended_at)
+        return _finish(world, "local", node, begin, start, machine.timer_s + NOTICE_S, until)
+    typed = [at for at in machine.commands_at if at >= max(begin, ended_at)]
+    if not typed or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
+        return NEVER
+    return _finish(world, "local", node, begin, max(typed[0], awake_since), COMMAND_S, until)
+
+
+def _own_s(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+    """The owner lives: it deletes at once, once it notices."""
+    plan, need = world.plan, OWN_S
+    if node.lost_at is not None:
+        busy = case.detach or case.keep_s is not None or case.connected_at is None
+        need += LOOK_S + (CONNECT_S if busy else 0.0)
+        if case.job_ends_at is not None and case.job_ends_at < node.lost_at + LOOK_S:
+            need += COLLECT_S  # it is bringing home what nobody answers for any more
+    if plan.worker_dies or plan.cut.get("laptop-vm"):
+        need += STOP_S
+    return need
 
 
 def _collector(world: World, node: NodeTruth, begin: float, awake_since: float, until: float) -> float:
-    """A detached job whose slice was taken away: only a process that follows it notices; the others see a claim."""
+    """A detached job is the switch's, and of whoever follows it; the others here see a claim until the deadline."""
     if not any(process.role == "collector" for process in world.laptop.processes):
         return NEVER
     return _finish(world, "local", node, begin, awake_since, CONNECT_S + LOOK_S + OWN_S, until)
@@ -103,19 +116,6 @@ def _collector(world: World, node: NodeTruth, begin: float, awake_since: float, 
 def _on_duty(world: World) -> bool:
     """Does a guardian, of whichever command, wait for what is held?"""
     return any(guardian.alive and guardian.process is not None for guardian in world.laptop.guardians)
-
-
-def _commanded(world: World, node: NodeTruth, begin: float, awake_since: float) -> float:
-    """Nobody waits, but somebody typed a tpujob command since."""
-    owner = node.case.owner if node.case else None
-    if owner is not None and owner.alive:
-        return NEVER
-    since = max(begin, owner.ended_at if owner is not None else begin)
-    typed = [at for at in world.laptop.commands_at if at >= since]
-    until = world.timeline.now if node.died_at is None else node.died_at
-    if not typed or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
-        return NEVER
-    return _finish(world, "local", node, begin, max(typed[0], awake_since), COMMAND_S, until)
 
 
 def _was_disturbed(world: World, begin: float, end: float) -> bool:
@@ -147,7 +147,7 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
                 "run": pace.ttl_s + pace.grace_s + extra,
                 "coming": _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s + extra,
                 "hold": _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s + extra,
-                "detached": pace.grace_s + 3 * pace.poll_s + extra + (0.0 if since <= start else pace.linger_s),
+                "detached": _job_s(world, case, begin) + pace.grace_s + 3 * pace.poll_s + extra + pace.linger_s,
             }["coming" if case.mode == "run" and case.for_hold else case.mode]
         else:
             need = _label_s(world, case, begin) + 2 * pace.grace_s + worker * pace.stagger_s + 20 * pace.poll_s + extra
@@ -161,6 +161,11 @@ def _sweeper(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     until = world.timeline.now if node.died_at is None else node.died_at
     need = _label_s(world, case, begin) + world.pace.margin_s + world.sweep_every_s + NOTICE_S
     return _finish(world, "sweeper", node, begin, begin, need, until)
+
+
+def _job_s(world: World, case: Case, begin: float) -> float:
+    """The job that a `down` could not reach goes on, and its switch with it."""
+    return max((case.job_ends_at or case.final_at) - begin, 0.0)
 
 
 def _label_s(world: World, case: Case, begin: float) -> float:
@@ -250,7 +255,7 @@ def collected_by(world: World, job_ended_at: float) -> float:
     failed_s = sum(
         lasted for when, role, lasted in world.faults.felt_calls if role == "cli" and when >= job_ended_at - 60
     )
-    busy_s = SILENT_S + 50.0 if world.plan.worker_dies else 0.0
+    busy_s = COLLECT_S if world.plan.worker_dies else 0.0
     return origin + at + world.collect_s + 5.0 + failed_s + busy_s
 
 

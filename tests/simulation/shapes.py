@@ -13,11 +13,13 @@ from orchestrator.core.slices import SliceName, SliceRequest
 from orchestrator.engine.attach import Attachment, attach
 from orchestrator.engine.boot_script import startup_script, switch_config
 from orchestrator.engine.effects import Claim
+from orchestrator.engine.extend import extend
 from orchestrator.engine.hold import Wanted, down, up
 from orchestrator.engine.job_run import JobRun, Outcome, Phase
 from orchestrator.engine.run import run_job
 from orchestrator.engine.sweep import sweep
 from orchestrator.engine.tenure import Draft
+from tests.simulation.machine import command
 from tests.simulation.sky import PROJECT
 from tests.simulation.truth import Case
 from tests.simulation.vm import Start
@@ -114,12 +116,29 @@ def take_down(world: World) -> None:
     leases = tuple(world.laptop.book.open_leases())
     if not leases or not world.laptop.on or world.laptop.asleep:
         return
-    process = world.laptop.type_command(lambda: down(leases, world.can, reason="tpujob down"), "down")
+    process = world.laptop.run("down", _down_and_recover(world, leases))
     assert process is not None
     world.entitled.add(process)
-    for case in world.truth.cases:
-        if any(lease.id in case.lease_ids for lease in leases):
-            case.end(world.timeline.now, "somebody said down")
+    for lease in leases:
+        case = world.truth.case_of(lease.id)
+        if case is not None:
+            case.downers.setdefault(lease.id, process)
+
+
+async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
+    """As cli/down.py does it: first what was asked for."""
+    await down(leases, world.can, reason="tpujob down")
+    await command(world.can, None, look=False)
+
+
+def extend_all(world: World, by_s: float) -> None:
+    """A person types `tpujob extend` for everything there is."""
+    for lease in world.laptop.book.open_leases():
+        case = world.truth.case_of(lease.id)
+        process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.can), "extend")  # type: ignore[misc]
+        if case is not None and process is not None:
+            case.sure_life_s = case.sure_life_s or case.life_s
+            case.life_s = max(case.life_s, world.laptop.clock.now() + by_s + case.life_s - lease.created_at)
 
 
 def sweep_from_elsewhere(world: World, every_s: float) -> None:

@@ -32,6 +32,7 @@ class Doing:
     life_s: float = 1200.0
     boot_s: float = 2.0
     second_at: float | None = None
+    extend_at: float | None = None
 
     def __call__(self, world: World) -> None:
         world.workers, world.boot_s = self.workers, self.boot_s
@@ -50,6 +51,8 @@ class Doing:
             case "two":
                 shapes.start_run(world, lasts_s=self.lasts_s, zones=zones, life_s=self.life_s)
                 world._at(self.second_at or 3.0, self._second, world, zones)
+        if self.extend_at is not None:
+            world._at(self.extend_at, shapes.extend_all, world, 60.0)
         if self.down_at is not None:
             world._at(self.down_at, shapes.take_down, world)
 
@@ -276,6 +279,7 @@ def doing_of(rng: Random) -> Doing:
         hold_s=rng.choice((60.0, 90.0, 200.0)),
         life_s=1200.0 if rng.random() < 0.8 else rng.choice((30.0, 90.0, 200.0)),
         second_at=rng.uniform(0.5, 15.0),
+        extend_at=rng.uniform(5.0, 60.0) if rng.random() < 0.1 else None,
         boot_s=rng.choice((0.5, 2.0, 2.0, 8.0)),
     )
 

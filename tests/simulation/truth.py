@@ -36,6 +36,7 @@ class Case:
     begun_at: float
     owner: Process | None = None
     for_hold: bool = False  # `up`: no sign of life goes to its VM, the labels speak for it
+    sure_life_s: float | None = None  # while an extension is on its way, the shorter of both
     keep_s: float | None = None
     detach: bool = False  # is its command about to pass the claim to the job?
     hold_until: float | None = None
@@ -43,6 +44,7 @@ class Case:
     detached_at: float | None = None
     job_ends_at: float | None = None
     connected_at: float | None = None
+    downers: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it
     ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
 
     def end(self, at: float, why: str) -> None:
@@ -68,6 +70,7 @@ class NodeTruth:
     vm: Vm
     died_at: float | None = None
     lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
+    given_up_at: float | None = None  # its owner sent a delete
     first_delete_at: float | None = None
     deleted_by: str = ""
     failed_deletes: int = 0
@@ -154,15 +157,15 @@ class Truth:
     def claim_end(self, case: Case, node: NodeTruth) -> tuple[float, str]:
         """When the last possible claim ended, and why; FOREVER while there is one."""
         ends = [(case.final_at, "its deadline")]
+        if node.lease_id in case.downers:
+            ends.append((case.downers[node.lease_id].started_at, "somebody said down"))
         if node.lost_at is not None and case.hold_until is None:
             ends.append((node.lost_at, "it was taken away"))
         if case.detached_at is not None:
             if case.job_ends_at is not None:
                 ends.append((case.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
-            ends += [end for end in case.ends if end[0] > case.detached_at and end[1] == "somebody said down"]
         elif case.hold_until is not None:
             ends.append((case.hold_until, "its hold ended"))
-            ends += [end for end in case.ends if end[1] == "somebody said down"]
         else:
             ends += case.ends
             if case.owner is not None and not case.owner.alive:
@@ -172,14 +175,16 @@ class Truth:
             if case.job_ends_at is not None and case.keep_s is None:
                 handing_over_s = promise.HAND_OVER_S if case.detach else 0.0
                 ends.append((promise.collected_by(self.world, case.job_ends_at) + handing_over_s, "its job ended"))
+            if node.given_up_at is not None:
+                ends.append((node.given_up_at, "its own delete"))
             if (down := self.down_at.get(node.lease_id)) is not None:
                 ends.append((down, "it was given up"))
         return min(ends)
 
     def surely_claimed(self, case: Case, node: NodeTruth, caller: str) -> bool:
         """Is a deletion by this caller, now, friendly fire whatever the circumstances?"""
-        now = self.timeline.now
-        if node.lost_at is not None or now >= case.final_at - promise.last_minute_s(case.life_s):
+        now, life_s = self.timeline.now, case.sure_life_s or case.life_s
+        if node.lost_at is not None or now >= case.begun_at + life_s * 1.01 - promise.last_minute_s(life_s):
             return False
         if case.mode != "run":
             ended_at, _ = self.claim_end(case, node)
@@ -190,7 +195,15 @@ class Truth:
                 return now < ended_at - slack and not promise.job_was_lost(self.world, node)
             return now < ended_at - slack
         owner = case.owner
-        if owner is None or not owner.alive or owner.frozen or case.ends or node.lease_id in self.down_at:
+        if (
+            owner is None
+            or not owner.alive
+            or owner.frozen
+            or case.ends
+            or node.lease_id in {*self.down_at, *case.downers}
+        ):
+            return False
+        if node.given_up_at is not None:
             return False
         if caller.startswith("switch"):
             return promise.beats_got_through(self.world, case, node) and promise.renewals_got_through(self.world, case)
@@ -209,7 +222,7 @@ class Truth:
             return
         case = known.case
         if case is not None and process is case.owner:
-            case.end(self.timeline.now, "its own delete")
+            known.given_up_at = known.given_up_at or self.timeline.now
         if case is not None and (process is None or process is not case.owner) and caller != "user":
             if process is not None and process in self.world.entitled:
                 return
@@ -274,6 +287,10 @@ class Truth:
         if isinstance(event, Detached):
             case.detached_at = now
             return
+        if isinstance(event, Extended):
+            case.sure_life_s = case.life_s = lease.deadline - lease.created_at
+            if case.hold_until is None:
+                return
         ahead_s = lease.ends_at - self.world.laptop.clock.now()
         case.hold_s, case.hold_until = ahead_s, now + ahead_s * 1.01
         self.world.watch_leaks()

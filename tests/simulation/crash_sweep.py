@@ -1,0 +1,100 @@
+"""The exhaustive sweep: canonical lives, and a death at every single step of each, of every kind.
+
+A step is a place before an effect, between a call's leaving and its effect, between its effect and the reply, and after
+it. This is the small model checker of the guarantee: no step may exist at which a death breaks an invariant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.swarm import Doing
+from tests.simulation.world import ZONES, Layers, Result, World
+
+KINDS = ("cli", "cli+guardian", "machine")
+QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}
+JOB = Doing("run", lasts_s=3.0, boot_s=0.5)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`victim` is whose steps are counted; `rest` are the other arguments of the plan."""
+
+    name: str
+    doing: Doing = JOB
+    victim: str = "run"
+    rest: dict[str, Any] = field(default_factory=dict)
+
+    def plan(self, crash: tuple[str | None, float, str]) -> Plan:
+        rest = {**QUICK, **self.rest}
+        crashes = [*rest.pop("crashes", []), crash]
+        return Plan(crashes=crashes, **rest)
+
+    def world(self, step: int, kind: str, *, trace: bool = False, layers: Layers | None = None) -> World:
+        return World(7, self.doing, self.plan((self.victim, step, kind)), trace=trace, layers=layers)
+
+    def steps(self) -> int:
+        return self.world(0, "cli").run().steps.get(self.victim, 0)
+
+
+def _dropped(hidden: bool) -> dict[str, Any]:
+    return {"while_creating": cloud_fault("delete_dropped", "nodes.delete", hidden=hidden)}
+
+
+HELD = Doing("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
+SCENARIOS = (
+    Scenario("a run"),
+    Scenario("a run with a timer", replace(JOB, timer_s=10.0)),
+    Scenario("a failing job on two workers", Doing("failing", lasts_s=3.0, rc=7, workers=2, boot_s=0.5)),
+    Scenario("no capacity in the first zone", rest={"stockouts": ZONES[:1]}),
+    Scenario("the create's reply is lost", rest={"lost_creates": 1}),
+    Scenario("a create that comes late", rest={"create_effects": [cloud_fault("late", "nodes.create", seconds=6.0)]}),
+    Scenario(
+        "a create that is seen late", rest={"create_effects": [cloud_fault("hidden", "nodes.create", seconds=7.0)]}
+    ),
+    Scenario("deletes of a coming node are dropped", rest=_dropped(hidden=True)),
+    Scenario(
+        "the delete's operation fails", rest={"delete_effects": [cloud_fault("operation_fails", "nodes.delete")] * 2}
+    ),
+    Scenario("a run that is kept", Doing("keep", lasts_s=3.0, hold_s=30.0, boot_s=0.5)),
+    Scenario("a slice that is held", HELD, victim="up"),
+    Scenario("a hold that ends by itself", replace(HELD, down_at=None), victim="up"),
+    Scenario("the end of a hold", HELD, victim="down"),
+    Scenario("a detached run", Doing("detached", lasts_s=6.0, boot_s=0.5)),
+    Scenario("the collector of a detached run", Doing("detached", lasts_s=6.0, boot_s=0.5), victim="collector"),
+    Scenario(
+        "the recovery after a kill",
+        replace(JOB, timer_s=10.0),
+        victim="recovery by the guardian of run",
+        rest={"crashes": [("run", 60, "cli")]},
+    ),
+    Scenario(
+        "the recovery of a create in flight",
+        replace(JOB, timer_s=10.0),
+        victim="recovery by the guardian of run",
+        rest={"crashes": [("run", 44, "cli")], "lost_creates": 1, **_dropped(hidden=True)},
+    ),
+    Scenario("two runs at once", Doing("two", lasts_s=3.0, second_at=1.0, boot_s=0.5)),
+    Scenario("nobody but the switch", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
+)
+
+
+def deaths(scenario: Scenario) -> Iterator[tuple[int, str]]:
+    kinds = KINDS if scenario.victim in ("run", "up") else ("cli", "guardian", "machine")
+    for step in range(1, scenario.steps() + 1):
+        for kind in kinds:
+            yield step, kind
+
+
+def sweep(scenario: Scenario) -> tuple[int, list[tuple[int, str, Result]]]:
+    """How many deaths were died, and those that broke something."""
+    count, broken = 0, []
+    for step, kind in deaths(scenario):
+        count += 1
+        result = scenario.world(step, kind).run()
+        if result.violations:
+            broken.append((step, kind, result))
+    return count, broken
