@@ -19,6 +19,7 @@ from orchestrator import __version__
 from orchestrator.cli import (
     attach,
     cancel,
+    compare,
     doctor,
     down,
     drill,
@@ -61,6 +62,7 @@ app.command("plan")(plan.plan)
 app.command("status")(status.status)
 app.command("list")(listing.list_runs)
 app.command("show")(show.show)
+app.command("compare")(compare.compare)
 app.command("logs")(logs.logs)
 app.command("stop")(stop.stop)
 app.command("start")(start.start)

@@ -6,20 +6,21 @@ are data to be read with care, never trusted to have a shape.
 
 from __future__ import annotations
 
-import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.report import compare
+from orchestrator.report.artifact_files import read_object
+from orchestrator.report.figures import figures
 from orchestrator.report.times import day_clock
 from orchestrator.report.words import usd_so_far
 
 if TYPE_CHECKING:
     from orchestrator.engine.job_run import Outcome
-
-MAX_METRICS_BYTES = 1 << 20
 
 
 def describe(outcome: Outcome) -> str:
@@ -33,20 +34,7 @@ def describe(outcome: Outcome) -> str:
 
 def metrics(directory: Path) -> dict[str, Any]:
     """The payload's metrics.json of worker 0, or nothing when there is none that can be read."""
-    path = directory / "worker0" / "artifacts" / "metrics.json"
-    try:
-        if path.stat().st_size > MAX_METRICS_BYTES:
-            return {}
-        data = json.loads(path.read_text(encoding="utf-8"), parse_int=_integer)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _integer(digits: str) -> float:
-    return (
-        int(digits) if len(digits) < 20 else float(digits)
-    )  # one without end is infinite, not an error when it is shown
+    return read_object(directory / "worker0" / "artifacts" / "metrics.json")
 
 
 def payload_spans(directory: Path) -> dict[str, float]:
@@ -114,6 +102,7 @@ def report(ledger: Ledger, run: Run, attempt: Attempt) -> dict[str, Any]:
             "emulated": lease.cloud == "emulated",
         },
         "story": [{"at": at, "what": what} for at, what in _story(ledger, attempt)],
+        "figures": figures(run, attempt, lease, time.time()),
         "metrics": metrics(directory),
         "files": [{"path": str(path.relative_to(directory)), "size_bytes": path.stat().st_size} for path in files],
     }
@@ -175,6 +164,7 @@ def report_lines(shape: dict[str, Any]) -> list[str]:
     lines += [f"story    {day_clock(event['at'])}  {event['what']}" for event in shape["story"]]
     for words in _metric_words(shape["metrics"]):
         lines.append(f"result   {words}")
+    lines += compare.one(shape["figures"])
     lines += [f"file     {file['path']}  {file['size_bytes']:,} bytes" for file in shape["files"]]
     lines.append(f"in       {shape['directory']}")
     return lines

@@ -1,0 +1,187 @@
+"""The comparison: what it shows, what it refuses to call comparable, and what it says about its own figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease import Purpose
+from orchestrator.report import compare
+from orchestrator.report.figures import figures
+from tests.unit.engine.virtual import lease_and_request
+
+LEASE, _ = lease_and_request()
+AT = 1_000_000.0
+METRICS: dict[str, Any] = {
+    "model": "mnist_cnn",
+    "batch_size": 64,
+    "precision": "fp32",
+    "test_accuracy": 0.9876,
+    "images_per_s": 1234.5,
+    "train_loss": [0.5, 0.1],
+    "epochs": [{}, {}],
+    "peak_rss_bytes": 900_000_000,
+    "dataset": {"name": "mnist", "synthetic": False, "train_examples": 60_000},
+    "world": {"device": "xla:cpu", "processes": 2, "workers": 1, "emulated": False},
+    "seconds": {"total_s": 40.25},
+}
+STEPS = [0.07, 0.08, 0.09, 0.08]
+
+
+def run_of(directory: Path, *, mode: str = "drained", metrics: Any = METRICS, **changes: Any) -> tuple[Run, Attempt]:
+    artifacts = directory / "worker0" / "artifacts"
+    artifacts.mkdir(parents=True)
+    header = {"schema": 1, "timing": mode, "device": "xla:cpu", "processes": 2, "batch_size": 64}
+    lines: list[dict[str, Any]] = [header, {"epoch": 1, "step": 1, "t_s": 5.5, "dt_s": 2.0, "compile": True}]
+    lines += [{"epoch": 1, "step": n, "t_s": 6.0, "dt_s": dt_s} for n, dt_s in enumerate(STEPS, 2)]
+    lines += [{"span": "compile", "t_s": 5.5, "s": 2.0}]
+    for number, s, warm in ((1, 0.24, 3), (2, 0.3, 4), (3, 0.34, 4)):
+        lines.append({"epoch": number, "s": s, "compile_s": 0.0, "warm_steps": warm, "steps": 4})
+    (artifacts / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (artifacts / "metrics.json").write_text(metrics if isinstance(metrics, str) else json.dumps(metrics))
+    run = Run("7q2mabcdef", "mnist", "mnist.yaml", "google", AT, str(directory), {"train": {"model": "mnist_cnn"}})
+    attempt = Attempt("7q2mabcdef-1", run.id, LEASE.id, AttemptState.SUCCEEDED, ended_at=AT + 1800)
+    return replace(run, **changes), attempt
+
+
+def column(directory: Path, *, lease: Any = None, **changes: Any) -> dict[str, Any]:
+    run, attempt = run_of(directory, **changes)
+    return figures(run, attempt, lease, AT + 1800)
+
+
+def test_the_three_figures_of_the_tutorials_are_the_first_three_rows(tmp_path: Path) -> None:
+    head, *lines = compare.text([column(tmp_path / "a")])
+    assert head.startswith("mnist_cnn · mnist · 60,000 images · batch 64 · 2 epochs · fp32  ")
+    assert [line.split("  ")[0] for line in lines[:3]] == [
+        "total (s)",
+        "s / iteration (mean ± σ)",
+        "s / epoch (mean ± σ)",
+    ]
+    assert [line.split("  ")[-1].strip() for line in lines[:3]] == ["0.880", "0.0800 ± 0.0082", "0.320 ± 0.028"]
+
+
+def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(tmp_path: Path) -> None:
+    one, two = column(tmp_path / "a"), column(tmp_path / "b", id="9xk1abcdef")
+    head, *_ = compare.text([one, two])
+    assert head.split()[-4:] == ["mnist", "7q2m", "mnist", "9xk1"]
+    assert compare.shape([one, two])["comparable"] is True
+
+
+def test_a_run_that_a_bench_started_is_called_by_its_variant(tmp_path: Path) -> None:
+    assert column(tmp_path / "a", spec={"bench": {"variant": "single-core"}})["title"] == "single-core"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "alexnet"}, "model: mnist_cnn (mnist), alexnet (other)"),
+        ({"batch_size": 128}, "batch size: 64 (mnist), 128 (other)"),
+        ({"dataset": {"name": "synthetic", "train_examples": 60_000}}, "data: mnist (mnist), synthetic (other)"),
+        ({"dataset": {"name": "mnist", "train_examples": 6_000}}, "number of examples: 60,000 (mnist), 6,000 (other)"),
+    ],
+)
+def test_runs_that_did_other_work_are_said_not_to_be_comparable(tmp_path: Path, change: Any, said: str) -> None:
+    columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | change)]
+    assert f"NOT COMPARABLE, other {said}" in compare.text(columns)
+    shape = compare.shape(columns)
+    assert shape["comparable"] is False and said in shape["differences"]
+
+
+def test_the_same_work_done_otherwise_is_comparable_and_the_difference_is_said(tmp_path: Path) -> None:
+    columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | {"precision": "bf16"})]
+    assert compare.shape(columns)["comparable"] is True
+    assert "they differ in precision: fp32 (mnist), bf16 (other)" in compare.text(columns)
+
+
+def test_a_stamped_run_shows_no_spread_and_says_how_to_get_one(tmp_path: Path) -> None:
+    columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", mode="stamped")]
+    (line,) = [line for line in compare.text(columns) if line.startswith("s / iteration")]
+    assert line.split()[-4:] == ["0.0800", "±", "0.0082", "0.0800"]
+    text = "\n".join(compare.text(columns))
+    assert "mnist: its iterations' σ is measured" in text and "other: no σ of an iteration" in text
+
+
+@pytest.mark.parametrize(
+    ("lease", "changes", "shown"),
+    [
+        pytest.param(replace(LEASE, sent_at=AT, gone_at=AT + 900), {}, "$2.40", id="create to proven end"),
+        pytest.param(
+            replace(LEASE, sent_at=AT, gone_at=AT + 900), {"cloud": "emulated"}, "0 (emulated; $2.40)", id="emulated"
+        ),
+        pytest.param(replace(LEASE, sent_at=AT, usd_per_hour=None), {}, "unknown", id="no price in the table"),
+        pytest.param(
+            replace(LEASE, sent_at=AT - 9e5, purpose=Purpose.HOLD), {}, "$4.80", id="held: only the time of this run"
+        ),
+        pytest.param(None, {"cloud": "local"}, "0 (this machine)", id="no cloud at all"),
+    ],
+)
+def test_dollars(tmp_path: Path, lease: Any, changes: Any, shown: str) -> None:
+    assert compare.dollars(column(tmp_path / "a", lease=lease, **changes)) == shown
+
+
+def test_an_emulated_run_says_that_its_figures_are_not_a_tpus(tmp_path: Path) -> None:
+    assert "say nothing about a real one" in "\n".join(compare.text([column(tmp_path / "a", cloud="emulated")]))
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        "",
+        "[]",
+        "{" * 100_000,
+        json.dumps({"seconds": [], "world": "x", "dataset": 3, "epochs": "many", "train_loss": [None]}),
+        json.dumps(METRICS | {"test_accuracy": 7, "images_per_s": -1, "batch_size": "64", "peak_rss_bytes": 1.5}),
+        json.dumps(METRICS | {"test_accuracy": "\x1b[2J", "model": ["a"], "images_per_s": 10**400}),
+    ],
+)
+def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path: Path, metrics: str) -> None:
+    found = column(tmp_path / "a", metrics=metrics)
+    assert found["test_accuracy"] is None and found["images_per_s"] is None
+    assert found["total_s"] == pytest.approx(0.88)
+    text = "\n".join(compare.text([found]) + compare.markdown([found])) + compare.csv_text([found])
+    assert "\x1b" not in text and "accuracy (%)" in text
+
+
+def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: Path) -> None:
+    run = Run("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
+    found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, AT)
+    text = compare.text([found])
+    assert "hello: it left no timing.jsonl" in text and "hello: the run is failed" in text
+    assert compare.one(found) == []
+
+
+def test_markdown_is_one_table_and_a_name_cannot_break_it(tmp_path: Path) -> None:
+    columns = [column(tmp_path / "a"), column(tmp_path / "b", metrics=METRICS | {"model": "<b>a|b</b>"}, name="other")]
+    head, rule, *body = compare.markdown([columns[1]])[: 2 + len(compare.rows())]
+    assert rule == "| --- | ---: |" and "&lt;b>a\\|b" in head
+    assert all(line.startswith("| ") and line.replace("\\|", "").count("|") == 3 for line in body)
+
+
+def test_csv_has_a_line_for_each_run_with_the_figures_as_measured_and_no_formulas(tmp_path: Path) -> None:
+    metrics = METRICS | {"model": "=cmd()", "world": {"device": "@x"}}
+    (row,) = csv.DictReader(io.StringIO(compare.csv_text([column(tmp_path / "a", metrics=metrics)])))
+    assert (row["model"], row["device"], row["epoch_s_count"]) == ("'=cmd()", "'@x", "2")
+    assert float(row["step_s_mean"]) == pytest.approx(0.08) and row["usd"] == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0074123, "0.00741"),
+        (0.0741, "0.0741"),
+        (7.414, "7.41"),
+        (74.14, "74.1"),
+        (1234.5, "1,234.5"),
+        (0, "0.0"),
+        (None, "-"),
+    ],
+)
+def test_seconds_are_shown_with_three_figures_that_mean_something(value: float | None, shown: str) -> None:
+    assert compare.seconds(value) == shown

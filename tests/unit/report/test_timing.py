@@ -1,0 +1,164 @@
+"""timing.jsonl as it is, as it grows, and as a hostile worker would write it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.report import timing
+from orchestrator.report.timing import Spread, Timing
+
+HEADER: dict[str, Any] = {"schema": 1, "timing": "stamped", "device": "xla:cpu", "processes": 2, "batch_size": 64}
+
+
+def read(*lines: Any, **kw: Any) -> Timing:
+    raw = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
+    return timing.read(io.BytesIO(raw), **kw)
+
+
+def step(dt_s: float, *, epoch: int = 1, number: int = 1, compiled: bool = False) -> dict[str, Any]:
+    line = {"epoch": epoch, "step": number, "t_s": 10.0 + number, "dt_s": dt_s}
+    return line | ({"compile": True} if compiled else {})
+
+
+def epoch(number: int, s: float, *, warm_steps: int = 4, steps: int = 4, compile_s: float = 0.0) -> dict[str, Any]:
+    return {"epoch": number, "t_s": 50.0, "s": s, "compile_s": compile_s, "warm_steps": warm_steps, "steps": steps}
+
+
+def test_the_mean_of_an_iteration_comes_from_the_drained_epochs_and_not_from_the_stamps() -> None:
+    found = read(HEADER, step(9.0, compiled=True), *[step(0.1)] * 4, epoch(1, 2.0), epoch(2, 4.0))
+    assert found.step_mean_s == pytest.approx(6.0 / 8)
+    assert (found.warm_up_steps, found.warm_steps, found.train_s) == (1, 8, 6.0)
+
+
+def test_a_step_that_compiled_is_in_no_spread() -> None:
+    found = read({**HEADER, "timing": "drained"}, step(9.0, compiled=True), step(0.1), step(0.2), step(0.3))
+    assert found.step_std_s == pytest.approx(statistics.stdev([0.1, 0.2, 0.3]))
+    assert found.step_mean_s == pytest.approx(0.2), "no epoch has ended: the stamps are what there is"
+
+
+def test_stamped_steps_have_no_spread_because_a_dispatch_is_not_a_step() -> None:
+    assert read(HEADER, step(0.1), step(0.3), epoch(1, 1.0)).step_std_s is None
+
+
+def test_an_epoch_with_warm_up_in_it_is_left_out_of_the_mean_of_epochs() -> None:
+    found = read(HEADER, epoch(1, 1.5, warm_steps=2), epoch(2, 4.0), epoch(3, 6.0))
+    spread, estimated = found.epoch_s
+    assert (spread.mean, spread.count, estimated) == (5.0, 2, False)
+    assert spread.std == pytest.approx(statistics.stdev([4.0, 6.0]))
+
+
+def test_where_every_epoch_has_warm_up_the_mean_is_extrapolated_and_said_to_be() -> None:
+    spread, estimated = read(HEADER, epoch(1, 1.5, warm_steps=3, steps=4)).epoch_s
+    assert (spread.mean, spread.std, estimated) == (2.0, None, True)
+
+
+def test_an_epoch_in_which_every_step_compiled_says_nothing_about_speed() -> None:
+    found = read(HEADER, epoch(1, 0.0, warm_steps=0, steps=2))
+    assert (found.step_mean_s, found.epoch_s[0].count) == (None, 0)
+
+
+def test_a_resumed_training_keeps_what_was_measured_before() -> None:
+    found = read(
+        HEADER, step(1.0), epoch(1, 4.0), {**HEADER, "resumed_after_step": 6}, step(2.0), epoch(2, 3.0, warm_steps=2)
+    )
+    assert (found.sessions, found.train_s, found.first_step_s) == (2, 7.0, 11.0)
+    assert found.epoch_s[0].mean == 4.0, "the second epoch is not whole"
+
+
+def test_resumed_in_another_mode_there_is_no_spread_any_more() -> None:
+    found = read({**HEADER, "timing": "drained"}, step(1.0), step(2.0), HEADER, step(3.0))
+    assert found.step_std_s is None and "resumed with another" in found.problems[0]
+
+
+def test_spans_of_one_name_add_up() -> None:
+    found = read(HEADER, {"span": "compile", "t_s": 1, "s": 2.5}, {"span": "compile", "t_s": 9, "s": 0.5})
+    assert found.spans == {"compile": 3.0}
+
+
+def test_the_line_that_is_being_written_is_not_read() -> None:
+    found = read(HEADER, step(0.1), b'{"epoch":1,"step":2,"t_s":1')
+    assert (found.intervals.count, found.problems) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json\n",
+        b"[1, 2]\n",
+        b"\xff\xfe\n",
+        b"[" * 5000 + b"\n",
+        b"x" * (timing.MAX_LINE_BYTES + 5) + b"\n",
+        {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": "0.1"},
+        {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": True},
+        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": NaN}\n',
+        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": -1}\n',
+        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": 1e999}\n',
+        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": ' + b"9" * 5000 + b"}\n",
+        {"epoch": 1, "s": 1.0, "warm_steps": 1.5, "steps": 2},
+        {"epoch": None, "s": 1.0, "warm_steps": 1, "steps": 2},
+        {"span": "rm -rf", "s": 1.0},
+        {"span": ["eval"], "s": 1.0},
+        {"span": "eval", "s": None},
+        {},
+    ],
+)
+def test_a_line_that_makes_no_sense_is_counted_and_costs_no_other(line: Any) -> None:
+    found = read(HEADER, line, step(0.5))
+    assert found.intervals.mean == 0.5 and found.intervals.count == 1
+    assert "make no sense" in found.problems[0]
+
+
+def test_a_newer_schema_is_said_and_not_guessed_at() -> None:
+    found = read({**HEADER, "schema": 2}, step(0.5), epoch(1, 1.0))
+    assert found.problems == ["timing.jsonl has schema '2', and schema 1 is what this tpujob reads"]
+    assert (found.step_mean_s, found.epochs) == (None, [])
+
+
+def test_without_a_header_nothing_is_believed() -> None:
+    found = read(step(0.5), epoch(1, 1.0))
+    assert found.step_mean_s is None and "2 lines" in found.problems[0]
+
+
+def test_a_file_without_end_is_read_to_its_limit() -> None:
+    found = read(HEADER, *[step(0.5)] * 100, max_bytes=1000)
+    assert 0 < found.intervals.count < 20 and "larger than" in found.problems[0]
+
+
+def test_text_from_a_worker_cannot_steer_a_terminal() -> None:
+    assert read({**HEADER, "device": "\x1b[31mred\n" + "x" * 500}).device == "red" + "x" * 57
+
+
+def test_the_file_of_the_first_worker_that_has_one_is_read(tmp_path: Path) -> None:
+    for index in range(3):
+        (tmp_path / f"worker{index}" / "artifacts").mkdir(parents=True)
+    (tmp_path / "worker1" / "artifacts" / timing.NAME).write_text(json.dumps(HEADER) + "\n")
+    found = timing.of_run(tmp_path)
+    assert found is not None and found.processes == 2
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory", "nothing"])
+def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "worker0" / "artifacts" / timing.NAME
+    path.parent.mkdir(parents=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        (tmp_path / "secret").write_text(json.dumps(HEADER) + "\n")
+        path.symlink_to(tmp_path / "secret")
+    elif kind == "directory":
+        path.mkdir()
+    assert timing.of_run(tmp_path) is None
+
+
+def test_a_spread_of_small_differences_between_large_times_loses_no_digit() -> None:
+    spread = Spread()
+    for value in (1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16):
+        spread.add(value)
+    assert spread.std == pytest.approx(statistics.stdev([4, 7, 13, 16]))
