@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import app, talk
 from orchestrator.engine.owners import FileOwners
 from orchestrator.ledger.ledger import Ledger
+from tests.cli_fixture import _hear_signals as hear_signals
 from tests.cli_fixture import sandbox
 from tests.emulator_fixture import Emulator, running_emulator
 
@@ -73,6 +76,11 @@ class Tpujob:
                     owners.release(lock)
         out, err = self.capfd.readouterr()
         return Said(code, out, err)
+
+    def start(self, *words: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[Any]:
+        """The same as a process, for what one process cannot be asked: signals, streams, locales."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "preexec_fn": hear_signals, **options}
+        return subprocess.Popen([*before, sys.executable, "-m", "orchestrator.cli", *words], **streams)
 
     def job(self, text: str | bytes, name: str = "job.yaml") -> str:
         path = self.directory / name

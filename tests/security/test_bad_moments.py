@@ -1,0 +1,267 @@
+"""Requests that come at a bad moment or in a bad place: names that are taken, odd clocks, odd terminals, early signals."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import pty
+import re
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.session import Session
+from orchestrator.core import names
+from orchestrator.emulator import control
+from tests.emulator_fixture import Emulator
+from tests.security.conftest import Tpujob
+
+JOB = "tpu: {zone: us-central1-a}\ncommand: echo hello\n"
+NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
+
+
+def put_node(tpujob: Tpujob, name: str, labels: dict[str, str]) -> None:
+    """As somebody else would, by the API."""
+    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
+    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={name}", body)
+
+
+def living(emulator: Emulator) -> set[str]:
+    return {row["name"].rpartition("/")[2] for row in emulator.billing()["nodes"] if row["until"] is None}
+
+
+def alive(tpujob: Tpujob) -> set[str]:
+    return living(tpujob.emulator)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(state: tuple[Path, Emulator]) -> Iterator[None]:
+    yield
+    emulator = state[1]
+    for name in living(emulator):
+        control.request(emulator.endpoint, "DELETE", f"{NODES}/{name}")
+    while living(emulator):
+        time.sleep(0.01)
+
+
+# -- other people's slices --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lease", ["9e99", "-1", "٣", "", "0x10", "9" * 60], ids=repr)
+def test_31_a_lease_that_cannot_be_read_is_reported_and_its_slice_left_alone(tpujob: Tpujob, lease: str) -> None:
+    name = "tpujob-aaaaaa-0123456789"
+    try:
+        put_node(tpujob, name, {"tpujob": "1", "tpujob-run": "0123456789", "tpujob-lease": lease})
+    except control.Refused:
+        pytest.skip("the API does not take such a label")
+    said = tpujob("sweep", "--zone", "us-central1-a", "--json")
+    assert said.code == 0, said.err
+    swept = json.loads(said.out)
+    assert [row["node"] for row in swept["odd"]] == [name] and swept["ended"] == []
+    assert name in alive(tpujob)
+
+
+def test_31_what_has_only_one_of_our_marks_is_left_alone(tpujob: Tpujob) -> None:
+    put_node(tpujob, "tpujob-aaaaaa-0123456789", {})
+    put_node(tpujob, "training", {"tpujob": "1", "tpujob-lease": "1000000000", "tpujob-deadline": "1000000000"})
+    put_node(tpujob, "somebodys", {"team": "x"})
+    said = tpujob("sweep", "--zone", "us-central1-a")
+    assert said.code == 0, said.err
+    assert alive(tpujob) == {"tpujob-aaaaaa-0123456789", "training", "somebodys"}
+
+
+def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_deleted(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
+    name = names.node_name(Session.open().owner, names.new_run_id(5))
+    put_node(tpujob, name, {"tpujob": "1", "tpujob-run": "somebody-else"})
+    with tpujob.creating_nothing():
+        said = tpujob("run", tpujob.job(JOB))
+    assert said.code == 70, said.text
+    assert f"a slice named {name} exists that tpujob did not make; it is neither used nor deleted" in said.err
+    assert alive(tpujob) == {name}
+    assert "nothing is alive and nothing is owed" in tpujob("status").out
+    deletes = [
+        row
+        for row in control.request(tpujob.emulator.endpoint, "GET", "/_emulator/requests")["requests"]
+        if row["method"] == "DELETE" and name in row["path"]
+    ]
+    assert [row for row in deletes if not row["path"].endswith("-probe")] == []
+
+
+# -- runs and names that are taken -------------------------------------------------------------------------------------
+
+
+def test_32_an_id_that_could_be_several_is_answered_with_their_list(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count(100)
+    monkeypatch.setattr(secrets, "randbits", lambda bits: next(numbers))
+    for _ in range(2):
+        assert tpujob("run", tpujob.job(JOB)).code == 0
+    for command in ("cancel", "show", "logs", "attach"):
+        said = tpujob(command, "0000000")
+        assert said.code == 64 and "'0000000' could be any of these runs: 0000000" in said.err
+    assert tpujob("cancel", "zzzzzzzzzz").err.startswith("there is no run 'zzzzzzzzzz'")
+
+
+def test_33_an_extension_that_leads_beyond_the_longest_life_is_refused(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a").code == 0
+    before = tpujob("status", "--json").out
+    for _ in range(8):
+        said = tpujob("extend", "alice", "--by", "6d")
+        if said.code != 0:
+            break
+    life = re.search(r"7 ?d", said.err)
+    assert said.code == 64 and life, said.text
+    assert json.loads(before)["slices"][0]["node"] in alive(tpujob)
+    assert tpujob("down", "alice").code == 0
+
+
+def test_14_a_job_is_submitted_with_an_end_and_a_worst_case_or_not_at_all(tpujob: Tpujob) -> None:
+    """Every limit has a default, so none can be missing: what they amount to is said."""
+    said = tpujob("submit", tpujob.job("tpu: {zone: us-central1-a}\nlimits: {max_duration: 6m}\ncommand: sleep 60\n"))
+    assert said.code == 0, said.text
+    run = said.out.strip()
+    assert "the job goes on without this process, until" in said.err and "at the latest" in said.err
+    assert "worst case if everything fails: $0.96 (emulated)" in said.err
+    assert tpujob("cancel", run).code == 0
+    assert alive(tpujob) == set()
+
+
+def test_36_two_runs_of_one_job_at_once_are_two_runs_with_names_of_their_own(tpujob: Tpujob) -> None:
+    """A run's slice is named by its id, never by its job: there is no name that could be taken."""
+    before, job = tpujob.lived, tpujob.job(JOB)
+    both = [tpujob.start("run", job, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert tpujob.lived == before + 2 and alive(tpujob) == set()
+
+
+# -- clocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("year", "words"), [(1970, "behind the cloud's, which counts"), (2100, "ahead of the cloud's")]
+)
+def test_34_a_machine_in_the_wrong_year_is_warned_and_claims_by_the_clouds_clock(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, year: int, words: str
+) -> None:
+    right = time.time
+    offset = (year - 2026) * 365.25 * 86400
+    monkeypatch.setattr(time, "time", lambda: right() + offset)
+    said = tpujob("run", tpujob.job(JOB))
+    assert said.code == 0 and words in said.err, said.text
+    assert tpujob("up", "alice", "--zone", "us-central1-a").code == 0
+    (node,) = control.request(tpujob.emulator.endpoint, "GET", NODES)["nodes"]
+    deadline = int(node["labels"]["tpujob-deadline"])
+    assert right() < deadline < right() + 25 * 3600
+    assert tpujob("sweep", "--zone", "us-central1-a").out.count("claimed") >= 1
+    assert len(alive(tpujob)) == 1, "a sweep from here does not take it for abandoned"
+    assert tpujob("down", "alice").code == 0 and alive(tpujob) == set()
+
+
+# -- terminals --------------------------------------------------------------------------------------------------------
+
+ODD = {
+    "dumb": {"TERM": "dumb"},
+    "no-term": {"TERM": ""},
+    "one-column": {"COLUMNS": "1", "LINES": "1"},
+    "latin-1": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "latin-1"},
+    "ascii": {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "no-home": {"HOME": "/nonexistent"},
+}
+
+
+@pytest.mark.parametrize("extra", ODD.values(), ids=ODD.keys())
+def test_35_an_odd_terminal_costs_no_run(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]
+) -> None:
+    for name, value in extra.items():
+        monkeypatch.setenv(name, value)
+    job = tpujob.job("tpu: {zone: us-central1-a}\ncommand: echo grün ✓\n")
+    process = tpujob.start("run", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"worker0 | gr" in out and b"absent (checked" in out
+    assert alive(tpujob) == set()
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_35_closed_streams_cost_no_run(tpujob: Tpujob, closed: str) -> None:
+    before = tpujob.lived
+    process = tpujob.start("run", tpujob.job(JOB), before=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    assert process.wait(timeout=60) == 0
+    assert tpujob.lived == before + 1 and alive(tpujob) == set()
+
+
+def test_35_on_a_terminal_one_column_wide_a_run_ends_well(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "1", "LINES": "1"}.items():
+        monkeypatch.setenv(name, value)
+    leader, follower = pty.openpty()
+    process = tpujob.start("run", tpujob.job(JOB), stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that nobody writes any more
+        while piece := os.read(leader, 65536):
+            shown += piece
+    os.close(leader)
+    assert process.wait(timeout=60) == 0, shown
+    assert b"hello" in shown and alive(tpujob) == set()
+
+
+# -- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_37_a_signal_before_the_first_call_creates_nothing(tpujob: Tpujob, number: int) -> None:
+    job = tpujob.directory / "job.yaml"
+    os.mkfifo(job)  # the command waits for its job file until somebody writes it
+    with tpujob.promising_nothing():
+        process = tpujob.start("run", "job.yaml", stderr=subprocess.DEVNULL)
+        writer = os.open(job, os.O_WRONLY)  # returns when the command reads
+        process.send_signal(number)
+        with contextlib.suppress(BrokenPipeError):
+            time.sleep(0.1)
+            os.write(writer, JOB.encode())
+        os.close(writer)
+        assert process.wait(timeout=60) in (128 + number, -number)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_27_a_key_that_others_can_read_is_not_used(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a").code == 0
+    (key,) = (tpujob.emulator.state_dir.parent / "leases").glob("*/id_ed25519")
+    key.chmod(0o644)
+    process = tpujob.start("ssh", "alice", "--", "true", stderr=subprocess.PIPE, text=True)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "ermissions" in err
+    key.chmod(0o600)
+    assert tpujob.start("ssh", "alice", "--", "true").wait(timeout=60) == 0
+    assert tpujob("down", "alice").code == 0
+
+
+def test_27_an_ssh_that_is_too_old_ends_with_its_own_words_and_code(
+    tpujob: Tpujob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a").code == 0
+    old = tmp_path / "bin" / "ssh"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'command-line: line 0: Bad configuration option: identityagent' >&2\nexit 255\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    process = tpujob.start("ssh", "alice", "--", "true", stderr=subprocess.PIPE, text=True)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 255 and "Bad configuration option" in err
+    assert tpujob("down", "alice").code == 0

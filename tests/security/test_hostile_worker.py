@@ -1,0 +1,154 @@
+"""A job that took over its VM, and uses our own agent there to attack the machine of whoever collects its artifacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.security.conftest import Tpujob
+
+# In place of the agent's own packer. Its index promises everything, and its archive holds what it likes.
+PACKER = """
+import hashlib, io, json, os, sys, tarfile
+from .wire import PREFIX, reply, write
+
+FILES = []
+
+def add(name, content=b"evil", kind=tarfile.REGTYPE, link="", size=None):
+    FILES.append((name, content, kind, link, size))
+
+def pack():
+    request = json.loads(sys.stdin.buffer.read())
+    setting()
+    index = [{"path": n, "size_bytes": len(c) if s is None else s, "sha256": hashlib.sha256(c).hexdigest()}
+             for n, c, k, l, s in FILES]
+    reply({"files": index, "refused": []})
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, content, kind, link, size in FILES:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, link, 0o6777
+            member.size = len(content) if kind == tarfile.REGTYPE else 0
+            tar.addfile(member, io.BytesIO(content))
+    write(out.getvalue())
+"""
+
+PATHS = r"""
+def setting():
+    add("artifacts/first.txt", b"first")
+    for name in ("../escaped", "artifacts/../../escaped", "/tmp/escaped-absolute", "C:/escaped", "artifacts\\escaped",
+                 "artifacts/./x", "artifacts//x", "artifacts/two\nlines", "artifacts/\x1b]0;pwned\x07", "",
+                 "artifacts/" + "x" * 300, "/".join(["artifacts"] + ["d"] * 40)):
+        add(name)
+    add("artifacts/First.txt", b"other case")
+    add("artifacts/first.txt", b"first")
+    add("artifacts/last.txt", b"last")
+"""
+LINKS = r"""
+def setting():
+    add("artifacts/first.txt", b"first")
+    add("artifacts/etc", kind=tarfile.SYMTYPE, link="/etc")
+    add("artifacts/etc/passwd", b"not through the link")
+    add("artifacts/up", kind=tarfile.SYMTYPE, link="../../../..")
+    add("artifacts/up/precious", b"not through the link")
+    add("artifacts/hard", kind=tarfile.LNKTYPE, link="artifacts/first.txt")
+    add("artifacts/device", kind=tarfile.CHRTYPE)
+    add("artifacts/fifo", kind=tarfile.FIFOTYPE)
+    add("artifacts/last.txt", b"last")
+"""
+LIES = r"""
+def setting():
+    add("artifacts/first.txt", b"first")
+    add("artifacts/larger", b"x" * 1000, size=1)
+    add("artifacts/smaller", b"x", size=1 << 40)
+    add("artifacts/negative", b"x", size=-1)
+    add("artifacts/last.txt", b"last")
+"""
+BOMB = r"""
+def setting():
+    add("artifacts/first.txt", b"first")
+    add("artifacts/zeros", b"", size=0)
+    add("artifacts/last.txt", b"last")
+    real = write
+    def bomb(data):
+        real(data[:1536])
+        header = tarfile.TarInfo("artifacts/zeros")
+        header.size = 1 << 40
+        real(header.tobuf(tarfile.GNU_FORMAT))
+        real(data[2048:])
+    globals()["write"] = bomb
+"""
+
+
+JOB = """
+tpu: {zone: us-central1-a}
+code: code
+command: for place in ~/tpujob/bin/agent-*/vm; do cp pack.py $place/; done
+"""
+
+
+def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
+    code = tpujob.directory / "code"
+    code.mkdir()
+    (code / "pack.py").write_text(PACKER + setting)
+    (tpujob.directory / "precious").write_text("untouched")
+    said = tpujob("run", tpujob.job(JOB))
+    came = [path for worker in tpujob.directory.glob("runs/*/worker0") for path in worker.rglob("*")]
+    assert all(not path.is_symlink() and path.stat().st_mode & 0o7022 == 0 for path in came)
+    kept = {path.name: path.read_bytes() for path in came if path.is_file()}
+    assert "absent (checked" in said.out and "Traceback" not in said.err and "bug" not in said.err, said.text
+    assert "\x1b" not in said.text
+    assert {path.name for path in tpujob.directory.iterdir()} == {"code", "home", "job.yaml", "precious", "runs"}
+    return said.code, said.err, kept
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        pytest.param(PATHS, "../escaped: a path with empty, . or .. components", id="22-paths"),
+        pytest.param(LINKS, "a symbolic link", id="22-links"),
+        pytest.param(LIES, "its content is not what the index says", id="23-lying-sizes"),
+    ],
+)
+def test_entries_that_attack_are_refused_by_name_and_the_others_kept(tpujob: Tpujob, setting: str, words: str) -> None:
+    code, err, kept = run(tpujob, setting)
+    assert code == 65
+    assert (kept.pop("first.txt"), kept.pop("last.txt")) == (b"first", b"last")
+    assert set(kept.values()) <= {b"not through the link"}, "a directory of that name was made instead"
+    assert (tpujob.directory / "precious").read_text() == "untouched"
+    assert "artifacts were refused or damaged" in err
+    (directory,) = tpujob.directory.glob("runs/*")
+    story = json.loads(tpujob("show", directory.name.rpartition("-")[2], "--json").out)
+    assert story["state"] == "failed" and words in json.dumps(story) + err
+    assert not Path("/tmp/escaped-absolute").exists()
+
+
+def test_22_a_bomb_is_left_alone_and_what_came_before_is_kept(tpujob: Tpujob) -> None:
+    code, _, kept = run(tpujob, BOMB)
+    assert code in (65, 71)
+    assert "zeros" not in kept
+    assert sum(map(len, kept.values())) < 100
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param('write(b"x" * (64 << 20))', id="noise-without-end"),
+        pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json"),
+        pytest.param('write(PREFIX + b"{\\"files\\": 7, \\"refused\\": {}}\\n")', id="wrong-shape"),
+        pytest.param('reply({"files": [], "refused": [{"path": "\\x1b]0;t\\x07", "why": "\\x1b[2J"}]})', id="escapes"),
+        pytest.param('reply({"error": "\\x1b]52;c;eA==\\x07" + "x" * 100000})', id="error-with-escapes"),
+        pytest.param("pass", id="silence"),
+        pytest.param(
+            'reply({"files": [{"path": "a", "size_bytes": 1e999, "sha256": ""}], "refused": []})', id="infinite"
+        ),
+    ],
+)
+def test_23_an_answer_that_is_none_is_an_error_of_the_worker_and_the_slice_goes(tpujob: Tpujob, answer: str) -> None:
+    setting = f"\ndef pack():\n    {answer}\n"
+    code, err, kept = run(tpujob, setting)
+    assert code in (65, 71), err
+    assert kept == {}
+    assert len(err) < 20_000
