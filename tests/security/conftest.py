@@ -16,8 +16,7 @@ import pytest
 from orchestrator.cli import app, talk
 from orchestrator.engine.owners import FileOwners
 from orchestrator.ledger.ledger import Ledger
-from tests.cli_fixture import _hear_signals as hear_signals
-from tests.cli_fixture import sandbox
+from tests.cli_fixture import hear_signals, is_deaf, sandbox
 from tests.emulator_fixture import Emulator, running_emulator
 
 
@@ -79,7 +78,8 @@ class Tpujob:
 
     def start(self, *words: str, before: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[Any]:
         """The same as a process, for what one process cannot be asked: signals, streams, locales."""
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "preexec_fn": hear_signals, **options}
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
+        streams["preexec_fn"] = hear_signals if is_deaf() else None
         return subprocess.Popen([*before, sys.executable, "-m", "orchestrator.cli", *words], **streams)
 
     def job(self, text: str | bytes, name: str = "job.yaml") -> str:
