@@ -73,6 +73,7 @@ def test_a_404_while_the_create_may_land_is_not_gone_and_says_until_when() -> No
         pytest.param(SENT, (), 300.0, id="no trace of it: it would show within the visibility bound"),
         pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="no answer about it"),
         pytest.param(replace(SENT, sends=2), (done(1),), 300.0, id="sent twice, one operation seen"),
+        pytest.param(replace(SENT, sends=2), (failed(1),), 300.0, id="sent twice, one failed, of the other no trace"),
         pytest.param(replace(SENT, sends=2), (failed(1), failed(2)), None, id="sent twice, both failed"),
         pytest.param(replace(SENT, sends=2), (done(1), failed(2)), 300.0, id="sent twice, one may not be visible yet"),
         pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), 2700.0, id="sent twice, one under way"),

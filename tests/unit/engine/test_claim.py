@@ -122,6 +122,36 @@ def test_what_cannot_be_said_in_the_labels_is_not_kept(world: VirtualWorld, monk
     assert world.ledger.lease(tenure.lease.id).hold_until is None
 
 
+def test_an_update_that_was_accepted_and_forgotten_is_sent_again(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator (seed 437): the switch deleted a kept slice whose label still said `run`."""
+    tenure = ready(world)
+    relabel = world.cloud.relabel
+    lost = iter(range(2))
+
+    def forgetful(name: SliceName, said: Any) -> Operation:
+        if next(lost, None) is not None:
+            return world.cloud._operation("update", name.node, world.time)
+        return relabel(name, said)
+
+    monkeypatch.setattr(world.cloud, "relabel", forgetful)
+    world.drive(keep(tenure, world.time + 3600, CAN))
+    assert labels(world)["tpujob-mode"] == "hold"
+
+
+def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenure = ready(world)
+    monkeypatch.setattr(
+        world.cloud, "relabel", lambda name, said: world.cloud._operation("update", name.node, world.time)
+    )
+    began = world.time
+    with pytest.raises(CloudUnavailable):
+        world.drive(keep(tenure, world.time + 3600, CAN))
+    assert world.time - began <= 70
+    assert world.ledger.lease(tenure.lease.id).hold_until is None
+
+
 def test_a_claim_on_what_was_given_up_meanwhile_is_refused(world: VirtualWorld) -> None:
     tenure = ready(world)
     world.drive(release(tenure.lease, CAN, reason="down in another terminal", budget_s=600))
@@ -143,6 +173,7 @@ def test_a_detached_run_does_not_start_on_a_slice_that_cannot_delete_itself(worl
     world.cloud.armed = False
     outcome = world.drive(run_job(job(world, detach=True), CAN))
     assert outcome.exit_code == 74
+    assert world.fleet.ends_at == 0, "the job was started"
     assert world.cloud.nodes == {} and world.ledger.open_leases() == []
 
 

@@ -97,6 +97,12 @@ def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_e
     assert [node for call, node in world.cloud.calls if call == "create"] == ["tpujob-owner0-0000000000"]
 
 
+def test_a_create_whose_reply_was_lost_is_sent_again_under_the_same_name(world: VirtualWorld) -> None:
+    world.cloud.lose_create_reply = 1
+    run(world)
+    assert {node for call, node in world.cloud.calls if call == "create"} == {"tpujob-owner0-0000000000"}
+
+
 def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:
     held = world.drive(
         up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
