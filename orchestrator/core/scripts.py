@@ -11,6 +11,12 @@ from collections.abc import Sequence
 
 # What a TPU VM needs for a `train:` job (torch is not among torch_xla's own requirements). Both are on PyPI.
 TRAIN_REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0", "numpy>=1.26")
+TORCH_TPU_REQUIREMENTS = ("torch>=2.11,<=2.15", "torch_tpu==0.2.0", "numpy>=2")
+
+
+def requirements_of(backend: str) -> tuple[str, ...]:
+    """TorchTPU wants a newer torch than torch_xla does, so it has an environment of its own."""
+    return TORCH_TPU_REQUIREMENTS if backend == "tpu" else TRAIN_REQUIREMENTS
 
 
 def environment_name(requirements: Sequence[str]) -> str:
@@ -26,6 +32,7 @@ def train_python(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
 def train_setup(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
     """Make a virtual environment with the pinned torch and torch_xla, unless a complete one is there."""
     name = environment_name(requirements)
+    module = "torch_tpu" if requirements == TORCH_TPU_REQUIREMENTS else "torch_xla"
     wanted = " ".join(shlex.quote(requirement) for requirement in requirements)
     return f"""set -euo pipefail
 venv="$HOME/tpujob/venvs/{name}"
@@ -43,7 +50,7 @@ if ! python3 -m venv "$venv" 2>/dev/null; then
   python3 -m venv "$venv"
 fi
 "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --progress-bar off {wanted}
-"$venv/bin/python" -c 'import torch, torch_xla; print("setup: torch", torch.__version__, "torch_xla", torch_xla.__version__)'
+"$venv/bin/python" -c 'import torch, {module}; print("setup: torch", torch.__version__, "with {module}")'
 touch "$venv/.complete"
 """
 

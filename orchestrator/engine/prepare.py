@@ -137,12 +137,13 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
     )
 
 
-def check_local_training() -> None:
-    """Under emulation a `train:` job runs in this very environment: say at once what it lacks."""
-    missing = [module for module in ("torch", "torch_xla", "numpy") if importlib.util.find_spec(module) is None]
+def check_local_training(backend: str = "xla", who: str = "emulated workers train") -> None:
+    """Under emulation, and `on: local`, a `train:` job runs in this very environment: say at once what it lacks."""
+    wanted = ("torch", "numpy", *{"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))
+    missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
         raise UserError(
-            f"emulated workers train in this Python environment, which has no {' and no '.join(missing)}",
+            f"{who} in this Python environment, which has no {' and no '.join(missing)}",
             hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
         )
 
@@ -199,10 +200,11 @@ def phases(
     """`setup` (if there is anything to set up) and `main`, each the same script on every worker."""
     setup: list[str] = []
     if spec.train is not None:
-        python = emulation.python if emulation else scripts.train_python()
+        wanted = scripts.requirements_of(spec.train.backend)
+        python = emulation.python if emulation else scripts.train_python(wanted)
         main = scripts.train_main(python)
         if emulation is None and not spec.setup:
-            setup.append(scripts.train_setup())
+            setup.append(scripts.train_setup(wanted))
     else:
         main = str(spec.command) + "\n"
     if spec.bucket is not None:
@@ -283,7 +285,10 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
             _directory(spec, job_path, value, field)
 
 
-def new_run(spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path) -> tuple[Run, Attempt]:
+def new_run(
+    spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path, *, bench: Mapping[str, str] | None = None
+) -> tuple[Run, Attempt]:
+    """`bench`: of which comparison it is which variant."""
     run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
     job_text, directory_text = _printable(job_path), _printable(directory)
@@ -293,6 +298,8 @@ def new_run(spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path) -> 
         )
     described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
     described["secret_sources"] = secret_sources(spec.env)  # names, so that `attach` can hide the values too
+    if bench is not None:
+        described["bench"] = dict(bench)
     run = Run(run_id, str(spec.name), job_text, cloud, time.time(), directory_text, described)
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 

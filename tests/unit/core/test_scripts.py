@@ -62,6 +62,15 @@ def test_an_environment_that_was_left_half_made_is_made_anew(home: Path) -> None
     assert run(home, scripts.train_setup(REQUIREMENTS)).returncode == 0
 
 
+def test_torch_tpu_has_an_environment_of_its_own() -> None:
+    tpu, xla = scripts.requirements_of("tpu"), scripts.requirements_of("xla")
+    assert scripts.requirements_of("cpu") == xla and not any("torch_xla" in wanted for wanted in tpu)
+    assert scripts.train_python(tpu) != scripts.train_python(xla)
+    assert "import torch, torch_tpu;" in scripts.train_setup(tpu) and "import torch, torch_xla;" in scripts.train_setup(
+        xla
+    )
+
+
 def test_other_requirements_are_another_environment() -> None:
     assert scripts.environment_name(REQUIREMENTS) != scripts.environment_name(("torch==2.8.0",))
 
