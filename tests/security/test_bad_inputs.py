@@ -130,18 +130,22 @@ FILES: list[tuple[str, str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("text", "words"), [pytest.param(*row[1:], id=row[0]) for row in FILES])
-@pytest.mark.parametrize("command", ["run", "submit", "plan"])
-def test_a_wrong_job_file_is_one_line_and_creates_nothing(
-    tpujob: Tpujob, command: str, text: str | bytes, words: str
-) -> None:
+def test_a_wrong_job_file_is_one_line_and_creates_nothing(tpujob: Tpujob, text: str | bytes, words: str) -> None:
     with tpujob.creating_nothing():
-        said = tpujob(command, tpujob.job(text))
+        said = tpujob("run", tpujob.job(text))
     assert said.code == 64
     assert said.out == ""
     line, *rest = said.err.splitlines()
     assert line.startswith("job.yaml:") and words in line
     assert [word for word in rest if not word.startswith(("hint: ", "job.yaml:"))] == []
     assert not (tpujob.directory / "pwned").exists()
+
+
+@pytest.mark.parametrize("words", [("submit",), ("plan",), ("plan", "--json"), ("run", "--detach")], ids=" ".join)
+def test_every_command_that_reads_a_job_file_refuses_the_same(tpujob: Tpujob, words: tuple[str, ...]) -> None:
+    job = tpujob.job(COMMAND + "tpu: {zone: ../..}\n")
+    with tpujob.promising_nothing():
+        assert tpujob(*words, job) == tpujob("run", job)
 
 
 @pytest.mark.parametrize("text", [text for name, text, _ in FILES if name.startswith("18")])

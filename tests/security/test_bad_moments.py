@@ -54,13 +54,10 @@ def nothing_stays(state: tuple[Path, Emulator]) -> Iterator[None]:
 # -- other people's slices --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lease", ["9e99", "-1", "٣", "", "0x10", "9" * 60], ids=repr)
+@pytest.mark.parametrize("lease", ["9e99", "-1", "", "0x10", "9" * 60], ids=repr)
 def test_31_a_lease_that_cannot_be_read_is_reported_and_its_slice_left_alone(tpujob: Tpujob, lease: str) -> None:
     name = "tpujob-aaaaaa-0123456789"
-    try:
-        put_node(tpujob, name, {"tpujob": "1", "tpujob-run": "0123456789", "tpujob-lease": lease})
-    except control.Refused:
-        pytest.skip("the API does not take such a label")
+    put_node(tpujob, name, {"tpujob": "1", "tpujob-run": "0123456789", "tpujob-lease": lease})
     said = tpujob("sweep", "--zone", "us-central1-a", "--json")
     assert said.code == 0, said.err
     swept = json.loads(said.out)
