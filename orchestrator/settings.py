@@ -82,7 +82,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
 
 
 def pace_of(kind: str, environ: Environ) -> Pace:
-    """How fast claims are judged in that cloud. TPUJOB_EMULATED_SPEED: how many times faster than on Google Cloud the emulated cloud judges claims."""
+    """How fast claims are judged in that cloud: the emulated one is faster, by TPUJOB_EMULATED_SPEED times."""
     if kind == GOOGLE:
         return paces.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
