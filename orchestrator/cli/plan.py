@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Json, Project
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.core.job import JobSpec
 
 
 def plan(
@@ -31,6 +35,8 @@ def plan(
     prepare.check_directories(spec, job)
     session = Session.open(cloud, project)
     session.recover()
+    if spec.on == "local":
+        _nothing_asked(session, spec, as_json=as_json)
     made = make(prepare.wish(spec, session.target.pace), default_zone=session.target.zone)
     drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     shape: dict[str, Any] = {
@@ -65,4 +71,18 @@ def plan(
     for candidate in made.candidates:
         price = format_usd_per_hour(candidate.usd_per_hour)
         emit(f"{candidate.accelerator_type}\t{candidate.zone}\t{candidate.runtime_version}\t{price}\t{candidate.why}")
+    raise Done(session.exit_code())
+
+
+def _nothing_asked(session: Session, spec: JobSpec, *, as_json: bool) -> NoReturn:
+    """The plan of a job that needs no cloud, in the same shape."""
+    from orchestrator.cli.talk import emit, emit_json
+    from orchestrator.core.attempt import LOCAL
+
+    nothing: dict[str, Any] = {"candidates": [], "dropped": [], "workers": 1, "cores": None, "request": None}
+    if as_json:
+        limits = {"max_duration_s": spec.limits.max_duration_s, "worst_case_usd": 0.0}
+        emit_json({"job": spec.name, "cloud": LOCAL, "project": None, **nothing, **limits})
+    else:
+        emit("this machine\tnothing is asked of any cloud")
     raise Done(session.exit_code())

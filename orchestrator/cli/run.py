@@ -43,10 +43,29 @@ def launch(
     path: Path, *, keep: str | None, ttl: str | None, detach: bool, cloud: str | None, project: str | None
 ) -> NoReturn:
     """The work of `run` and `submit`."""
+    from orchestrator.cli.jobs import load
+
+    spec, env = load(path)
+    start(spec, env, path, keep=keep, ttl=ttl, detach=detach, cloud=cloud, project=project)
+
+
+def start(
+    spec: JobSpec,
+    env: dict[str, str],
+    path: Path,
+    *,
+    keep: str | None = None,
+    ttl: str | None = None,
+    detach: bool = False,
+    cloud: str | None = None,
+    project: str | None = None,
+    bench: dict[str, str] | None = None,
+) -> NoReturn:
+    """Run a job that has been read. `bench`: the comparison that it is a variant of."""
     from orchestrator.cli import slices
     from orchestrator.cli.amounts import duration
     from orchestrator.cli.awake import stay_awake
-    from orchestrator.cli.jobs import load
+    from orchestrator.cli.here import run_here
     from orchestrator.cli.session import Session
     from orchestrator.cli.stream import JobOutput
     from orchestrator.core.durations import format_duration
@@ -59,10 +78,13 @@ def launch(
     if keep and detach:
         raise UserError("--keep holds a slice after a run that is followed to its end; a detached one ends by itself")
     keep_s = duration("--keep", keep, least="1m", most="7d") if keep is not None else None
-    spec, env = load(path)
     if ttl is not None:
         spec = spec.with_max_duration(duration("--ttl", ttl, least="6m", most="7d"))
     prepare.check_directories(spec, path)
+    if spec.on == "local":
+        if keep or detach or cloud or project:
+            raise UserError("a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project mean nothing")
+        run_here(spec, env, path, bench=bench)
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
     plan = make(prepare.wish(spec, session.target.pace, keep_s=keep_s or 0.0), default_zone=session.target.zone)
@@ -74,9 +96,10 @@ def launch(
     slices.show_plan(session, plan, emulation.cores if emulation else None)
     session.recover(look=True)
 
-    new, attempt = prepare.new_run(spec, path, session.target.kind, Path(session.target.runs_dir or "runs").absolute())
+    runs_directory = Path(session.target.runs_dir or "runs").absolute()
+    new, attempt = prepare.new_run(spec, path, session.target.kind, runs_directory, bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
-    _make_directory(Path(new.directory))
+    make_directory(Path(new.directory))
     drafts = prepare.drafts(
         plan, slices.place(session), handle=new.name, purpose=Purpose.RUN, linger_s=spec.limits.linger
     )
@@ -132,7 +155,7 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
     raise Done(session.exit_code())
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     from orchestrator.errors import ConfigError
 
     try:

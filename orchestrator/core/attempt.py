@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+LOCAL = "local"  # the cloud of a run that has none: `on: local`
+
 
 class AttemptState(StrEnum):
     PENDING = "pending"  # no slice yet

@@ -176,6 +176,10 @@ class JobSpec(_Section):
     name: Annotated[str, AfterValidator(rules.job_name)] = Field(
         default="", description="Lower-case letters, digits and `-`, at most 40. Left out: the file's name."
     )
+    on: Literal["tpu", "local"] = Field(
+        default="tpu",
+        description="`tpu`: a TPU VM that is created for it. `local`: this machine, its GPU or CPU, without any cloud.",
+    )
     tpu: Tpu = Field(default=Tpu(), description="The TPU to run on.")
     train: Train | None = Field(default=None, description="The built-in training. A job has either this or `command`.")
     command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(_TEXT_OR_TEXTS)] = Field(
@@ -188,7 +192,8 @@ class JobSpec(_Section):
     )
     env: Mapping[str, str] = Field(
         default_factory=dict,
-        description="Environment variables of the job. `${env:NAME}` is replaced by your own variable NAME.",
+        description="Environment variables of the job. `${env:NAME}` is replaced by your own variable NAME, and its value "
+        "is hidden in logs.",
     )
     code: Directory | None = Field(
         default=None, description="Directory to ship, relative to this file; the job starts in a copy of it."
@@ -218,12 +223,19 @@ class JobSpec(_Section):
 
     def warnings(self) -> list[str]:
         """Lines about what is allowed and rarely wanted."""
-        return [self.mistake(path, text) for path, text in rules.env_warnings(self.env)]
+        found = list(rules.env_warnings(self.env))
+        if self.on == "local" and "tpu" in self.model_fields_set:
+            found.append((("tpu",), "says nothing to a job with `on: local`"))
+        return [self.mistake(path, text) for path, text in found]
 
 
 def load(text: str | bytes, *, path: str) -> JobSpec:
     """The job that `text` describes. `path` stands in messages and gives a nameless job its name."""
-    source = yaml_source.read(text)
+    return check(yaml_source.read(text), path=path)
+
+
+def check(source: Source, *, path: str) -> JobSpec:
+    """The same for what has been read already."""
     mistakes = list(source.mistakes)
     data = _with_sections(source.data)
     spec: JobSpec | None = None

@@ -81,11 +81,11 @@ def _unknown_key(path: Path, sections: Sections) -> str:
     siblings = sections.get(section, ())
     meant = _MEANT.get(key.lower().replace("-", "_"))
     near = difflib.get_close_matches(key.lower()[:40], siblings, n=1, cutoff=0.6)
+    homes = [home for home, keys in sections.items() if key in keys and home != section]
+    if homes and not meant:
+        place = ".".join(map(str, (*homes[0], key)))
+        return f"does not belong here; did you mean `{place}`?"
     if not near and not meant:
-        homes = [home for home, keys in sections.items() if key in keys and home != section]
-        if homes:
-            place = ".".join(map(str, (*homes[0], key)))
-            return f"does not belong here; did you mean `{place}`?"
         return f"unknown key; known here: {', '.join(siblings)}"
     here = ".".join(map(str, section))
     word = meant or near[0]

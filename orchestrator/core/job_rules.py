@@ -148,7 +148,10 @@ def bucket(value: Any) -> str | None:
 def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Rules about several values of the file, on data whose types may still be wrong."""
     yield from _train_or_command(data)
-    yield from _tpu(_mapping(data, "tpu"), _mapping(data, "train"))
+    local = data.get("on") == "local"
+    if local and data.get("bucket") is not None:
+        yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
+    yield from _tpu(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
     yield from _env(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
     yield from _secrets(data, ())

@@ -10,14 +10,14 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RemoteError
 from orchestrator.remote.call import Call
-from orchestrator.remote.extract import Damaged, Extracted, Limits, Promise, extract
+from orchestrator.remote.extract import Damaged, Extracted, Limits, Promise, Read, extract
 from orchestrator.remote.link import Link
 from orchestrator.remote.terminal import printable
 
@@ -76,12 +76,15 @@ class Collector:
 
     def collect(self, link: Link, deadline_s: float) -> CollectResult:
         """One worker's part. Unreachable when the connection was cut: try again, nothing is left of the first try."""
-        index = link.worker.index
+        return self.take(link.worker.index, lambda fresh, result: self._fetch(link, fresh, deadline_s, result))
+
+    def take(self, index: int, fetch: Callable[[Path, Extracted], None]) -> CollectResult:
+        """What `fetch` brings into an empty directory, checked against its manifest and put in its place."""
         self.destination.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".worker{index}-", dir=self.destination))
         try:
             result = Extracted()
-            self._fetch(link, fresh, deadline_s, result)
+            fetch(fresh, result)
             broken = check_manifest(fresh, result.files)
             _put_in_place(fresh, self.destination / f"worker{index}")
         finally:
@@ -93,21 +96,28 @@ class Collector:
         )
 
     def _fetch(self, link: Link, into: Path, deadline_s: float, result: Extracted) -> None:
-        request = {
+        with Call(link, "pack", silence_s=max(SILENCE_S, deadline_s / 2), timeout_s=deadline_s) as call:
+            call.send(json.dumps(self.request()).encode())
+            call.end_input()
+            self.receive(call.answer(), call.read, into, result)
+
+    def request(self) -> dict[str, Any]:
+        """What the packer has to be told."""
+        return {
             "attempt": self.attempt,
             "patterns": self.patterns,
             "max_files": self.limits.files,
             "max_bytes": self.limits.size_bytes,
         }
-        with Call(link, "pack", silence_s=max(SILENCE_S, deadline_s / 2), timeout_s=deadline_s) as call:
-            call.send(json.dumps(request).encode())
-            call.end_input()
-            promised, refused = read_index(call.answer())
-            result.refused += refused
-            try:
-                extract(call.read, into, promised, self.limits, result)
-            except Damaged as damage:
-                result.refused.append(("(the archive)", str(damage)))
+
+    def receive(self, index: Mapping[str, Any], read: Read, into: Path, result: Extracted) -> None:
+        """The files that the packer announced in its `index`, out of the archive that it sent after it."""
+        promised, refused = read_index(index)
+        result.refused += refused
+        try:
+            extract(read, into, promised, self.limits, result)
+        except Damaged as damage:
+            result.refused.append(("(the archive)", str(damage)))
         named = {path for path, _ in result.refused}
         missing = [path for path in promised if path not in result.files and printable(path) not in named]
         result.refused += [(printable(path), "it is in the index, but did not come") for path in missing]

@@ -17,8 +17,6 @@ from orchestrator.report.artifact_files import count, figure, read_object, secti
 from orchestrator.report.timing import Timing
 from orchestrator.report.words import usd_so_far
 
-LOCAL = "local"  # the cloud of a run with `on: local`
-
 
 def figures(run: Run, attempt: Attempt, lease: Lease | None, now: float) -> dict[str, Any]:
     """One run's column of a comparison; the stable shape of `tpujob compare --json`."""

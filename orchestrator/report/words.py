@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.cloud import gcloud_text
+from orchestrator.core.attempt import LOCAL
 from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.core.lease import Lease
 from orchestrator.core.plan import Plan
@@ -75,12 +76,10 @@ def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapp
         for key, words in SPAN_WORDS.items()
         if outcome.spans.get(key, 0.0) >= 0.05
     ]
-    return [
-        f"result   {result}",
-        f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}",
-        f"cost     {_cost(outcome, emulated)}",
-        f"released {_released(outcome)}",
-    ]
+    done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
+    if outcome.run.cloud == LOCAL:
+        return [*done, "cost     none: it ran on this machine"]
+    return [*done, f"cost     {_cost(outcome, emulated)}", f"released {_released(outcome)}"]
 
 
 def _inside(spans: Mapping[str, float]) -> str:

@@ -20,6 +20,7 @@ VERBS = {  # verb: the module that has a function of that name
     "pack": "pack",
     "upload": "upload",
     "beat": "beat",
+    "here": "here",
 }
 
 

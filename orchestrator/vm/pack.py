@@ -30,9 +30,10 @@ class Refused(Exception):
 
 
 def pack() -> None:
-    """The request on stdin: {"attempt", "patterns", "max_files", "max_bytes"}."""
+    """The request on stdin: {"attempt", "patterns", "max_files", "max_bytes"}, and "runs" where that is another place."""
     request = json.loads(sys.stdin.buffer.read())
-    index = Index(Phase(request["attempt"], "main").run, request["max_files"], request["max_bytes"])
+    phase = Phase(request["attempt"], "main", request.get("runs"))
+    index = Index(phase.run, request["max_files"], request["max_bytes"])
     index.add_tree("artifacts")
     for pattern in request["patterns"]:
         index.add_pattern(pattern)

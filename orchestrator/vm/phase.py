@@ -38,14 +38,14 @@ def boot_id() -> str:
 
 
 class Phase:
-    """`~/tpujob/runs/<attempt>/<phase>/`."""
+    """`~/tpujob/runs/<attempt>/<phase>/`. `runs`: another place than `~/tpujob/runs` (see `here`)."""
 
-    def __init__(self, attempt: str, phase: str) -> None:
+    def __init__(self, attempt: str, phase: str, runs: str | None = None) -> None:
         for name in (attempt, phase):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
                 raise ValueError(f"bad name {name!r}")
         self.attempt = attempt
-        self.run = root() / "runs" / attempt
+        self.run = (root() / "runs" if runs is None else Path(runs)) / attempt
         self.dir = self.run / phase
 
     def read(self, name: str) -> dict[str, Any] | None:

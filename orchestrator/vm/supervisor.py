@@ -94,12 +94,10 @@ def _daemonise(directory: Path) -> None:
 def _supervise(phase: Phase, request: dict[str, Any], tell: int) -> NoReturn:
     code = 1
     try:
-        if sys.platform == "linux":
-            import ctypes
-
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        inherit_orphans()
         try:
-            unpack(phase, request.get("bundle_sha256"))
+            bundle_sha256 = request.get("bundle_sha256")
+            unpack(phase, None if bundle_sha256 is None else bundle_path(bundle_sha256))
             supervisor = Supervisor(phase, request)
         except Exception as error:
             _say(tell, {"error": f"{type(error).__name__}: {error}"})
@@ -113,6 +111,14 @@ def _supervise(phase: Phase, request: dict[str, Any], tell: int) -> NoReturn:
         os._exit(code)  # never back into the launcher's code; the lock is dropped here
 
 
+def inherit_orphans() -> None:
+    """What the job leaves behind becomes our child, so that we can end it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _say(fd: int, word: dict[str, Any]) -> None:
     try:
         os.write(fd, json.dumps(word).encode())
@@ -121,7 +127,7 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     os.close(fd)
 
 
-def unpack(phase: Phase, bundle_sha256: str | None) -> None:
+def unpack(phase: Phase, bundle: Path | None) -> None:
     """The bundle into `work/`, once per attempt. Its content was checked against its name when it arrived."""
     work = phase.run / "work"
     (phase.run / "artifacts").mkdir(exist_ok=True)
@@ -132,8 +138,8 @@ def unpack(phase: Phase, bundle_sha256: str | None) -> None:
 
     draft = phase.run / f".work.{os.getpid()}"
     draft.mkdir()
-    if bundle_sha256 is not None:
-        with tarfile.open(bundle_path(bundle_sha256)) as tar:
+    if bundle is not None:
+        with tarfile.open(bundle) as tar:
             safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(draft, **safely)  # noqa: S202 (our own archive, its hash checked)
     try:

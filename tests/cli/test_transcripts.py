@@ -24,6 +24,8 @@ def plain(text: str) -> str:
     text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
     text = re.sub(r"\d\d:\d\d:\d\dZ", "TIME", text)
+    text = re.sub(r"^(|run +|.* runs/demo-)[0-9a-z]{10}(?=\t| ·)", r"\1RUN", text, flags=re.MULTILINE)  # perhaps all letters
+    text = re.sub(r"(?<=tpujob show )[0-9a-z]{10}\b", "RUN", text)
     text = re.sub(r"\b(\d+ m )?\d+(\.\d+)? s\b", "SECONDS", text)
     return re.sub(r"\b(?=[0-9a-z]*\d)[0-9a-z]{10}\b", "RUN", text)
 

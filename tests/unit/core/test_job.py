@@ -33,6 +33,13 @@ def test_a_job_has_sensible_defaults() -> None:
     assert (spec.command, spec.setup, spec.code, spec.artifacts) == (None, None, None, ())
 
 
+def test_a_local_job_may_use_more_cores_than_a_tpu_has_and_says_that_its_tpu_means_nothing() -> None:
+    spec = load("on: local\ntpu: {spot: true}\ntrain: {cores: 16}\n")
+    assert spec.on == "local" and spec.train is not None and spec.train.cores == 16
+    assert spec.warnings() == ["job.yaml:2: tpu: says nothing to a job with `on: local`"]
+    assert load("train:\n").on == "tpu" and load("on: local\ncommand: ls\n").warnings() == []
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [("jobs/mnist.yaml", "mnist"), ("/x/My Job (2).yaml", "my-job-2"), ("x/2026.yaml", "job"), ("-", "job")],

@@ -114,7 +114,8 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         ),
         (
             COMMAND + "colour: red\n",
-            "job.yaml:2: colour: unknown key; known here: name, tpu, train, command, setup, env, code, artifacts, limits",
+            "job.yaml:2: colour: unknown key; known here: "
+            "name, on, tpu, train, command, setup, env, code, artifacts, bucket, limits",
         ),
         (
             COMMAND + "tpu: [v5litepod-8]\n",
@@ -123,6 +124,14 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         (
             "name: nothing-to-do\n",
             "job.yaml:1: nothing to run: add `train:` (the built-in training) or `command:` (any shell command)",
+        ),
+        (
+            COMMAND + "on: clouds\n",
+            "job.yaml:2: on: must be `tpu` or `local`, not the text `clouds`",
+        ),
+        (
+            COMMAND + "on: local\nbucket: gs://bucket/x\n",
+            "job.yaml:3: bucket: has no use with `on: local`: the artifacts are on this machine anyway; remove it",
         ),
         (
             "train:\ncommand: ls\n",

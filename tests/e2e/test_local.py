@@ -1,0 +1,205 @@
+"""`on: local`: the same command, files, lines and codes, on this machine, and no cloud anywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cli_fixture import Cli, press, wait_for
+
+SLEEPER = """
+name: sleeper
+on: local
+command: |
+  sleep 300 &
+  echo $! > child.pid
+  trap 'echo saved > "$TPUJOB_ARTIFACTS/saved.txt"; exit 5' TERM
+  cp child.pid "$TPUJOB_ARTIFACTS/"
+  echo started
+  wait
+"""
+
+
+def job(cli: Cli, command: str, more: str = "") -> str:
+    return cli.job(
+        f"name: here\non: local\n{more}command: |\n" + "".join(f"  {line}\n" for line in command.splitlines())
+    )
+
+
+def only_run(cli: Cli) -> dict[str, Any]:
+    (row,) = json.loads(cli("list", "--json").stdout)
+    return json.loads(cli("show", row["run"], "--json").stdout)
+
+
+def artifacts(cli: Cli) -> Path:
+    (found,) = cli.directory.glob("runs/*/worker0/artifacts")
+    return found
+
+
+def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(cli: Cli) -> None:
+    (cli.directory / "code").mkdir()
+    (cli.directory / "code" / "say.py").write_text(
+        "import os; print('from', os.environ['WHO'], os.environ['TPUJOB_WORKERS'])"
+    )
+    text = (
+        "python3 say.py\nmkdir out; echo 7 > out/x.json\ntouch $TPUJOB_ARTIFACTS/a.txt\nls > $TPUJOB_ARTIFACTS/ls.txt"
+    )
+    done = cli("run", job(cli, text, "code: ./code\nenv: {WHO: me}\nsetup: echo ready\nartifacts: [out/*.json]\n"))
+    assert done.returncode == 0, done.stderr
+    first, second, result, spans, cost = done.stdout.splitlines()
+    assert (first, second) == ("worker0 | ready", "worker0 | from me 1")
+    assert result.startswith("result   succeeded · 3 artifacts") and result.endswith("all hashes match")
+    assert "setup" in spans and cost == "cost     none: it ran on this machine"
+    assert done.stderr.startswith("cloud    none: ")
+    shown = only_run(cli)
+    assert (shown["cloud"], shown["lease"], shown["state"], shown["rc"]) == ("local", None, "succeeded", None)
+    assert {file["path"] for file in shown["files"]} == {
+        *("logs/worker0.log", "worker0/artifacts/a.txt", "worker0/artifacts/ls.txt", "worker0/work/out/x.json")
+    }
+    assert not cli.emulator_directory.exists()
+    assert list((cli.directory / "state" / "local").iterdir()) == [], "the place where it worked is gone"
+    assert cli("logs", "here").stdout.splitlines() == ["worker0 | ready", "worker0 | from me 1"]
+
+
+def test_the_exit_code_is_the_jobs_and_its_artifacts_are_kept(cli: Cli) -> None:
+    done = cli("run", job(cli, "echo 1 > $TPUJOB_ARTIFACTS/a.txt; exit 7"))
+    assert done.returncode == 7 and "the job failed with code 7" in done.stderr
+    assert (artifacts(cli) / "a.txt").exists()
+    assert (only_run(cli)["state"], only_run(cli)["rc"]) == ("failed", 7)
+
+
+def test_a_setup_that_fails_is_called_so_and_the_job_does_not_start(cli: Cli) -> None:
+    done = cli("run", job(cli, "echo never", "setup: [echo one, exit 3, echo two]\n"))
+    assert done.returncode == 3 and "the setup failed with code 3" in done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("worker0")] == ["worker0 | one"]
+
+
+def test_an_artifact_that_is_not_a_file_is_refused_as_from_any_worker(cli: Cli) -> None:
+    done = cli(
+        "run",
+        job(cli, "mkfifo $TPUJOB_ARTIFACTS/pipe; ln -s /etc/passwd $TPUJOB_ARTIFACTS/link; touch $TPUJOB_ARTIFACTS/ok"),
+    )
+    assert done.returncode == 65 and "2 artifacts were refused" in done.stderr
+    assert [path.name for path in artifacts(cli).iterdir()] == ["ok"]
+
+
+def test_a_manifest_that_is_not_kept_is_damage(cli: Cli) -> None:
+    manifest = '{"schema": 1, "files": [{"path": "gone.bin", "size_bytes": 1, "sha256": "00"}]}'
+    done = cli("run", job(cli, f"echo '{manifest}' > $TPUJOB_ARTIFACTS/manifest.json"))
+    assert done.returncode == 65 and "promises it, but it did not come" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_the_job_started_and_saves_what_it_saved(cli: Cli, number: int) -> None:
+    process = cli.start("run", cli.job(SLEEPER))
+    cli.until("started", process)
+    press(process, number)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 128 + number, err
+    assert (artifacts(cli) / "saved.txt").read_text() == "saved\n"
+    assert is_gone(artifacts(cli))
+    assert only_run(cli)["state"] == "interrupted"
+
+
+def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(cli: Cli) -> None:
+    stopping, go = cli.directory / "stopping", cli.directory / "go"
+    waits = f"touch {stopping}; until [ -e {go} ]; do sleep 0.05; done; echo saved >"
+    process = cli.start("run", cli.job(SLEEPER.replace("echo saved >", waits)))
+    cli.until("started", process)
+    press(process)
+    wait_for(stopping.exists)
+    press(process)
+    assert process.stderr is not None
+    assert any("killed after 10 s" in line for line in process.stderr)
+    go.touch()
+    process.communicate(timeout=40)
+    assert process.returncode == 130
+    assert (artifacts(cli) / "saved.txt").exists() and is_gone(artifacts(cli))
+
+
+def test_a_killed_command_takes_its_job_along_and_the_next_one_says_so(cli: Cli) -> None:
+    process = cli.start("run", cli.job(SLEEPER))
+    cli.until("started", process)
+    (pid_file,) = (cli.directory / "state" / "local").glob("*/artifacts/child.pid")
+    child = int(pid_file.read_text())
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    shown = only_run(cli)
+    assert (shown["state"], shown["detail"]) == ("interrupted", "the process that ran it was killed")
+    wait_for(lambda: not workers_of(cli))
+    assert cli("run", job(cli, "true")).returncode == 0
+    assert list((cli.directory / "state" / "local").iterdir()) == [], "and clears up what it left"
+
+
+def workers_of(cli: Cli) -> list[psutil.Process]:
+    return [process for process in cli.local() if "orchestrator.vm" in process.cmdline()]
+
+
+def is_gone(directory: Path) -> bool:
+    return not psutil.pid_exists(int((directory / "child.pid").read_text()))
+
+
+@pytest.mark.parametrize("words", [["--detach"], ["--keep", "10m"], ["--cloud", "emulated"], ["--project", "acme"]])
+def test_what_only_a_cloud_can_do_is_refused(cli: Cli, words: list[str]) -> None:
+    done = cli("run", job(cli, "echo never"), *words)
+    assert done.returncode == 64 and "uses no cloud" in done.stderr and "never" not in done.stdout
+
+
+def test_a_tpu_section_is_said_to_mean_nothing_and_a_bucket_is_refused(cli: Cli) -> None:
+    done = cli("run", job(cli, "true", "tpu: {zone: us-central1-a}\n"))
+    assert done.returncode == 0 and "job.yaml:3: tpu: says nothing to a job with `on: local`" in done.stderr
+    done = cli("run", job(cli, "true", "bucket: gs://some-bucket/x\n"))
+    assert done.returncode == 64 and "job.yaml:3: bucket: has no use with `on: local`" in done.stderr
+
+
+def test_the_plan_of_a_local_job_asks_no_cloud_for_anything(cli: Cli) -> None:
+    done = cli("plan", job(cli, "true"))
+    assert (done.returncode, done.stdout) == (0, "this machine\tnothing is asked of any cloud\n")
+    shape = json.loads(cli("plan", job(cli, "true"), "--json").stdout)
+    assert (shape["cloud"], shape["candidates"], shape["request"], shape["worst_case_usd"]) == ("local", [], None, 0.0)
+
+
+def test_a_secret_of_the_person_is_in_no_log_of_a_local_job(cli: Cli) -> None:
+    done = cli("run", job(cli, "echo my $KEY", "env: {KEY: '${env:THE_KEY}'}\n"), env={"THE_KEY": "hunter2-hunter2"})
+    assert done.returncode == 0 and "hunter2" not in done.stdout + done.stderr
+    assert all("hunter2" not in path.read_text() for path in cli.directory.glob("runs/*/logs/*"))
+
+
+TRAIN = """
+name: tiny
+on: local
+train:
+  backend: cpu
+  dataset: synthetic
+  examples: 256
+  test_examples: 100
+  epochs: 2
+  batch_size: 64
+  cores: 1
+  timing: drained
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
+def test_the_built_in_training_runs_here_and_show_has_its_figures(cli: Cli) -> None:
+    done = cli("run", cli.job(TRAIN), timeout_s=240)
+    assert done.returncode == 0, done.stderr + done.stdout
+    shown = only_run(cli)
+    figures = shown["figures"]
+    assert (figures["device"], figures["timing"], figures["train_examples"], figures["epochs"]) == (
+        "cpu",
+        "drained",
+        256,
+        2,
+    )
+    assert figures["step_s"]["count"] == 8 and figures["step_s"]["std"] > 0 and figures["epoch_s"]["count"] == 2
+    assert figures["usd"] is None and figures["emulated"] is False and figures["problems"] == []
+    assert "figure   s / iteration (mean ± σ): " in cli("show", "tiny").stdout
