@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,8 +26,11 @@ def attach(
     session = Session.open()
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
-    if attempt.state.ended or not session.owners.claim(attempt.id):
-        _read_along(session, found, attempt)  # over, or somebody is attached already: the collector, or its terminal
+    while attempt.state.ended or not session.owners.claim(attempt.id):
+        # Over, or somebody is attached already: the collector, or another terminal. Its place is ours if it dies.
+        attempt = _read_along(session, found, attempt)
+        if attempt.state.ended:
+            _say_ended(session, found, attempt)
     outcome = follow(session, found, attempt)
     if outcome.detached:
         _say_left(session, found, outcome)
@@ -58,7 +61,7 @@ def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
         return session.on_cloud(lambda can: attach(to, can), lease.cloud)
 
 
-def report(session: Session, outcome: Outcome) -> None:
+def report(session: Session, outcome: Outcome) -> NoReturn:
     from orchestrator.cli.run import finish
 
     finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
@@ -72,14 +75,24 @@ def _say_left(session: Session, found: Run, outcome: Outcome) -> None:
     raise Done(session.exit_code(outcome.exit_code))
 
 
-def _read_along(session: Session, found: Run, attempt: Attempt) -> None:
-    """The log as it arrives here, to the end of the run; then its own exit code."""
+def _read_along(session: Session, found: Run, attempt: Attempt) -> Attempt:
+    """The log as it arrives here, until nobody writes it any more; then the attempt as it is."""
     from orchestrator.cli.logs import stream
-    from orchestrator.cli.talk import emit
-    from orchestrator.core.attempt import AttemptState
 
     stream(session, found, attempt, follow=True)
+    session.recover(look=True)  # whoever was attached may have died, or have left without the proof
     _, attempt = session.ledger.find_run(found.id)
+    return attempt
+
+
+def _say_ended(session: Session, found: Run, attempt: Attempt) -> NoReturn:
+    """How it ended, from the ledger; then its own exit code, or 75."""
+    from orchestrator.cli.talk import emit
+    from orchestrator.core.attempt import AttemptState
+    from orchestrator.report.words import fate
+
     emit(f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}")
+    emit(f"released {fate(session.ledger.lease(attempt.lease_id)) if attempt.lease_id else 'nothing was created'}")
+    session.talk.say("run", f"{found.id} · {found.directory} · tpujob show {found.id}")
     code = 0 if attempt.state is AttemptState.SUCCEEDED else attempt.rc or 71
     raise Done(session.exit_code(min(code, 63) if attempt.rc else code))

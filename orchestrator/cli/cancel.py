@@ -21,12 +21,16 @@ def cancel(
     from orchestrator.engine import hold
     from orchestrator.errors import UserError
     from orchestrator.report.times import clock
+    from orchestrator.report.words import fate
 
     session = Session.open(quiet=True, ends=True)
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
     if attempt.state.ended:
         emit(f"{found.id} has ended already: {attempt.state}")
+        kept = session.of_run(found.id)
+        if kept is not None:
+            session.talk.say("note", fate(kept))
         raise Done(session.exit_code())
     lease = session.of_run(found.id)
     if lease is None:

@@ -150,7 +150,7 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
         "cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}"
     )
     run = outcome.run.id
-    session.talk.say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run}")
+    session.talk.say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h")
     emit(run)
     raise Done(session.exit_code())
 

@@ -60,6 +60,7 @@ def _row(session: Session, lease: Lease) -> dict[str, Any]:
         "deadline": lease.deadline,
         "ends_at": lease.ends_at,
         "hold_until": lease.hold_until,
+        "down_at": lease.down_at,
         "in_use": session.owners.alive(lease.id),
         "usd_per_hour": lease.usd_per_hour,
         "usd_so_far": usd_so_far(lease, now),
@@ -75,6 +76,8 @@ def _line(row: dict[str, Any]) -> str:
 
     left = format_duration(max(row["ends_at"] - time.time(), 0.0))
     use = "detached" if row["mode"] == "detached" else "in use" if row["in_use"] else "idle"
+    if row["down_at"] is not None:
+        use = f"being deleted for {format_duration(time.time() - row['down_at'])}"
     spent = f"{format_usd(row['usd_so_far'])} so far"
     if row["budget_usd"] is not None:
         spent = f"{format_usd(row['usd_so_far'])} of {format_usd(row['budget_usd'])}"

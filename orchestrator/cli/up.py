@@ -48,6 +48,7 @@ def up(
     from orchestrator.core.plan import Wish, make
     from orchestrator.engine import hold, prepare
     from orchestrator.errors import TpujobError, UserError
+    from orchestrator.report.times import day_clock
 
     handle = name or default_handle()
     if problem := names.job_name_problem(handle):
@@ -113,9 +114,8 @@ def up(
     lease = brought.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
-    session.talk.say(
-        "ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {max_duration} at the most"
-    )
+    until = day_clock(lease.ends_at)  # of one that was there already, `--ttl` moves nothing
+    session.talk.say("ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {until} at the latest")
     emit(f"{lease.name.node}\t{lease.accelerator_type}\t{lease.name.zone}\tREADY")
     raise Done(session.exit_code())
 

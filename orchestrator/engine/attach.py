@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.core.attempt import Attempt, AttemptState, Ended, Moved, Run
 from orchestrator.core.lease import Lease
@@ -26,9 +27,14 @@ from orchestrator.errors import (
     Interrupted,
     PayloadFailed,
     Preempted,
+    RemoteError,
     TpujobError,
     Vanished,
+    WrongState,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet import Fleet
 
 CONNECT_S = 120.0
 
@@ -75,9 +81,7 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
     failure: TpujobError | None = None
     await outcome.enter("connect")
     try:
-        await Tell("attach", f"connecting to {to.lease.name.node}", passing=True)
-        workers = await retry.until(await Now() + CONNECT_S, Workers(to.lease.name))
-        fleet = outcome.fleet = await Connect(to.lease, workers, CONNECT_S)
+        fleet = outcome.fleet = await _reach(to.lease)
         await outcome.enter("main")
         await FollowPhase(fleet, to.attempt.id, "main", to.sink)
         end = work.end_of(to.lease, to.attempt.started_at or to.lease.created_at, to.max_duration_s)
@@ -99,6 +103,16 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
     if failure is not None:
         raise failure
     work.check_collected(outcome.collected)
+
+
+async def _reach(lease: Lease) -> Fleet:
+    await Tell("attach", f"connecting to {lease.name.node}", passing=True)
+    try:
+        workers = await retry.until(await Now() + CONNECT_S, Workers(lease.name))
+        return await Connect(lease, workers, CONNECT_S)
+    except (WrongState, RemoteError):
+        await work.still_ours(lease)  # its switch may be deleting it: then nothing goes on without us
+        raise
 
 
 async def _write_down(to: Attachment, outcome: Outcome) -> None:

@@ -76,7 +76,7 @@ async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkee
         silent_s = status.silent_s(now)
         if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
             looked_at = now
-            extended_s = (await _still_ours(lease)).deadline - lease.deadline
+            extended_s = (await still_ours(lease)).deadline - lease.deadline
         if silent_s > SILENT_S:
             raise RemoteError(
                 f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it"
@@ -108,7 +108,7 @@ def check_collected(collected: CollectResult | None) -> None:
         )
 
 
-async def _still_ours(lease: Lease) -> Lease:
+async def still_ours(lease: Lease) -> Lease:
     """The lease as it is now, if the slice is still there and still wanted. (Another terminal may have said `down`.)"""
     current = await ReadLease(lease.id)
     if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):

@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.cloud import gcloud_text
 from orchestrator.core.attempt import LOCAL
 from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.core.lease import Lease
+from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.core.plan import Plan
 from orchestrator.report.times import clock, day_clock
 
@@ -108,10 +108,22 @@ def _released(outcome: Outcome) -> str:
     if tenure.kept_until is not None and outcome.lease is not None:
         return f"no: {outcome.lease.handle} is kept until {day_clock(tenure.kept_until)}; `tpujob down` releases it"
     if tenure.released is None:
-        return "nothing was created"
+        return fate(outcome.lease) if outcome.lease is not None else "nothing was created"
     if not tenure.released.gone:
         return f"NOT VERIFIED: {tenure.released.lease.name.node} (see above)"
     return f"{tenure.released.lease.name.node} absent (checked {clock(tenure.released.checked_at)})"
+
+
+def fate(lease: Lease) -> str:
+    """What became of a slice that another process answers for, as the ledger has it."""
+    node = lease.name.node
+    if lease.state is LeaseState.FORGOTTEN:
+        return f"not proven: {node} was forgotten, {lease.reason}"
+    if lease.gone_at is not None:
+        return f"{node} absent (checked {clock(lease.gone_at)})"
+    if lease.state is LeaseState.DOWN:
+        return f"not by this command: {node} is being deleted, not proven absent yet"
+    return f"no: {lease.handle} lives until {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
 
 
 def banner(released: Released) -> str:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cli_fixture import Cli, press, wait_for
@@ -23,6 +24,7 @@ command: |
 SLOW = """
 name: slow
 tpu: {zone: us-central1-a}
+limits: {linger: 1m}
 command: |
   echo begun
   while [ ! -e go ] && [ ! -e ~/go ]; do sleep 0.1; done
@@ -49,9 +51,11 @@ def let_go(cli: Cli) -> None:
 
 
 def test_submit_leaves_and_attach_brings_everything_home(detached: Cli) -> None:
-    run = submit(detached, SLOW)
-    assert len(detached.alive()) == 1
+    said = detached("submit", detached.job(SLOW))
+    run = said.stdout.split()[-1]
+    assert said.returncode == 0 and len(detached.alive()) == 1
     assert "detached" in detached("status").stdout
+    assert f"tpujob extend {run} --by 1h" in said.stderr  # every command of the last line works as it stands
     let_go(detached)
     done = detached("attach", run)
     assert done.returncode == 0, done.stderr
@@ -92,7 +96,7 @@ def test_a_killed_attach_changes_nothing(detached: Cli) -> None:
 
 
 def test_the_collector_brings_artifacts_home_with_nobody_there(detached: Cli) -> None:
-    submit(detached, QUICK, TPUJOB_COLLECTOR="on")
+    submit(detached, QUICK + "limits: {linger: 1m}\n", TPUJOB_COLLECTOR="on")
     wait_for(lambda: detached.alive() == [], 30)
     wait_for(lambda: detached.only_run()["state"] == "succeeded", 10)
     (artifact,) = detached.directory.glob("runs/*/worker0/artifacts/result.txt")
@@ -106,6 +110,38 @@ def test_reading_along_while_the_collector_is_attached_ends_with_the_run(detache
     let_go(detached)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0 and "succeeded" in out
+
+
+def collector(cli: Cli) -> psutil.Process:
+    (found,) = [process for process in cli.local() if "attach" in process.cmdline()]
+    return found
+
+
+def test_who_reads_along_takes_the_place_of_a_collector_that_died(detached: Cli) -> None:
+    run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
+    first = collector(detached)
+    process = detached.start("attach", run)
+    detached.until("begun", process)
+    first.kill()
+    detached.until("begun", process)  # from the first line, over a connection of its own
+    let_go(detached)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and "absent" in out, err
+    assert list(detached.directory.glob("runs/*/worker0/artifacts/result.txt"))
+
+
+def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Cli) -> None:
+    run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
+    detached.fault("status", "nodes.delete", status=503)
+    let_go(detached)
+    wait_for(lambda: detached.only_run()["lease"]["state"] == "down", 30)
+    assert "being deleted for" in detached("status").stdout
+    collector(detached).kill()  # in the middle of its teardown
+    unproven = detached("attach", run)
+    assert unproven.returncode == 75 and "NOT VERIFIED GONE" in unproven.stderr
+    detached.admin("DELETE", "faults")
+    proven = detached("attach", run)
+    assert "absent (checked" in proven.stdout and proven.returncode == 71  # its end was never written down
 
 
 def test_when_nobody_comes_the_slice_deletes_itself_after_the_job_and_the_next_command_says_so(detached: Cli) -> None:

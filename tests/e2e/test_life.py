@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import stat
@@ -56,6 +57,23 @@ def test_up_run_down_in_that_order_uses_one_slice(cli: Cli) -> None:
     assert down.returncode == 0 and "absent (checked" in down.stdout
     assert cli.alive() == [] and cli.lived() == 1
     assert cli("down", "alice").stdout == "nothing to release named alice\n"
+
+
+def test_up_says_when_the_slice_really_ends_whatever_ttl_is_asked_of_one_that_exists(cli: Cli) -> None:
+    first, again = (cli("up", "alice", "--zone", "us-central1-a", "--ttl", ttl).stderr for ttl in ("6m", "5h"))
+    ends = [line.partition("`tpujob down alice`, ")[2] for text in (first, again) for line in text.splitlines()[-1:]]
+    assert ends[0].endswith("Z at the latest") and ends[1] == ends[0]
+    assert cli("down", "alice").returncode == 0
+
+
+def test_a_run_on_a_slice_that_is_taken_away_says_what_became_of_the_slice(cli: Cli) -> None:
+    assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
+    process = cli.start("run", cli.job(SLEEP))
+    cli.until("started", process)
+    assert cli("down", "alice").returncode == 0
+    out, _ = process.communicate(timeout=40)
+    assert process.returncode == 71 and "nothing was created" not in out
+    assert re.search(r"released .*tpujob-\S+ (absent \(checked|is being deleted)", out)
 
 
 def test_two_ups_of_one_name_at_once_make_one_slice(cli: Cli) -> None:
@@ -188,6 +206,8 @@ def test_code_and_environment_travel_and_secrets_stay_off_the_disk(cli: Cli) -> 
 def test_a_kept_slice_serves_the_next_run(cli: Cli) -> None:
     assert cli("run", cli.job(HELLO), "--keep", "30m").returncode == 0
     assert len(cli.alive()) == 1
+    ended = cli("cancel", "hello")
+    assert ended.returncode == 0 and "`tpujob down hello` releases it" in ended.stderr
     assert cli("run", cli.job(HELLO)).returncode == 0
     assert cli.lived() == 1
     assert cli("down", "--all").returncode == 0

@@ -114,6 +114,22 @@ def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) 
     assert world.ledger.open_leases() == []
 
 
+def test_attaching_to_what_its_switch_is_deleting_does_not_say_that_the_job_goes_on(world: VirtualWorld) -> None:
+    to = detached(world)
+    for node in world.cloud.nodes.values():
+        node.deleted_at = world.time
+    world.cloud.workers = _deleting  # type: ignore[method-assign]
+    outcome = world.drive(attach(to, CAN))
+    assert outcome.exit_code == 71 and not outcome.detached
+    assert world.ledger.open_leases() == []
+
+
+def _deleting(name: Any) -> Any:
+    from orchestrator.errors import WrongState
+
+    raise WrongState("getGuestAttributes is not supported while in state DELETING")
+
+
 def _vanished(name: Any) -> Any:
     from orchestrator.errors import Vanished
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.absence import Verdict
+from orchestrator.core.attempt import Run
+from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.core.plan import Wish, make
+from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import Released
-from orchestrator.report.words import banner, plan_lines, usd_so_far
+from orchestrator.report.words import banner, fate, outcome_lines, plan_lines, usd_so_far
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -65,3 +68,23 @@ def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
 def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
     *_, price = plan_lines(make(Wish("v6e-8", ("us-central2-b",))), AT, emulated=True)
     assert price == "price unknown: the price table 2026-11 has none for v6e-8 in us-central2-b"
+
+
+@pytest.mark.parametrize(
+    ("lease", "words"),
+    [
+        pytest.param(replace(GOOGLE, state=LeaseState.GONE, gone_at=AT), "absent (checked 13:46:40Z)", id="gone"),
+        pytest.param(replace(GOOGLE, state=LeaseState.DOWN, down_at=AT), "not proven absent yet", id="going"),
+        pytest.param(
+            replace(GOOGLE, state=LeaseState.FORGOTTEN, gone_at=AT, reason="verified by a person: seen"),
+            "not proven: tpujob-owner0-0000000000 was forgotten, verified by a person: seen",
+            id="forgotten is never absent",
+        ),
+        pytest.param(replace(GOOGLE, state=LeaseState.READY), "`tpujob down alice` releases it", id="alive"),
+    ],
+)
+def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
+    assert words in fate(lease)
+    run = Run("r", "r", "job.yaml", "google", AT, "runs/r")
+    released = outcome_lines(Outcome(run, lease=lease), emulated=False, result="", inside={})[-1]
+    assert words in released and "nothing was created" not in released
