@@ -6,7 +6,7 @@ slice is deleted too early by its local owner, never forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from orchestrator.core import absence, armed, claims
@@ -28,7 +28,7 @@ ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
 
 async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
     """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile."""
-    return await _alone(lease, _move(lease, event, can))
+    return await _alone(lease, lambda: _move(lease, event, can))
 
 
 async def _move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
@@ -41,18 +41,17 @@ async def _move(lease: Lease, event: Held | Extended | Detached, can: Capabiliti
     return await ReadLease(lease.id)
 
 
-async def _alone(lease: Lease, work: Program[T]) -> T:
+async def _alone(lease: Lease, work: Callable[[], Program[T]]) -> T:
     """One process moves a claim at a time: of two that read, change and write the labels, one would be lost."""
     lock, give_up_at = f"claim {lease.id}", await Now() + PATIENCE_S
     for pause_s in pauses(first_s=0.2, longest_s=2.0):
         if await Claim(lock):
             break
         if await Now() + pause_s > give_up_at:
-            work.close()
             raise CloudUnavailable(f"another tpujob command is changing the claim on {lease.name.node}")
         await Sleep(pause_s)
     try:
-        result = await work
+        result = await work()
     except Exception:  # not `finally`: a killed process runs no line more, and the kernel drops its lock
         await Disclaim(lock)
         raise
@@ -155,7 +154,7 @@ class Upkeep:
             ahead = claims.lease_until(lease, now, pace)
             if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
                 return  # somebody said `down`, which the program will see; or the deadline is all there is left
-            await _alone(lease, self._renew_labels(lease))
+            await _alone(lease, lambda: self._renew_labels(lease))
             self._claimed_until = ahead
         except CloudError:
             self._not_before = now + min(30.0, pace.grace_s / 3)  # there is time: the label still holds
@@ -205,7 +204,7 @@ async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
 
 async def hand_over(lease: Lease, can: Capabilities) -> Lease:
     """Pass the claim to the job on the VM: when this returns, the switch there knows, and this process may leave."""
-    return await _alone(lease, _hand_over(lease, can))
+    return await _alone(lease, lambda: _hand_over(lease, can))
 
 
 async def _hand_over(lease: Lease, can: Capabilities) -> Lease:

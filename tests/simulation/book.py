@@ -23,12 +23,14 @@ class Book:
     def __init__(self, heard: Heard | None = None) -> None:
         self.leases: dict[str, Lease] = {}
         self.attempts: dict[str, Attempt] = {}
+        self.runs: set[str] = set()
         self.heard = heard
         self.full = False  # the disk
 
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
         if self.full:
             raise LedgerUnavailable("the ledger cannot be used: database or disk is full")
+        new_runs: set[str] = set()
         new_leases: dict[str, Lease] = {}
         new_attempts: dict[str, Attempt] = {}
         changes: list[tuple[LeaseEvent, Lease | None, Lease]] = []
@@ -39,9 +41,14 @@ class Book:
                         raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: lease.id")
                     new_leases[lease.id] = lease
                     changes.append((event, None, lease))
-                case Began(attempt=attempt):
+                case Began(run=run, attempt=attempt):
+                    if run.id in self.runs or run.id in new_runs:
+                        raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: run.id")
+                    new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
                 case attempts.Leased() | attempts.Moved() | attempts.Ended():
+                    if isinstance(event, attempts.Leased) and event.lease_id not in {*self.leases, *new_leases}:
+                        raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")
                     before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
                     new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
                 case _:
@@ -49,6 +56,7 @@ class Book:
                     after = new_leases[event.lease_id] = leases.apply(before, event)
                     changes.append((event, before, after))
         self.leases |= new_leases
+        self.runs |= new_runs
         self.attempts |= new_attempts
         if self.heard is not None:
             for change in changes:

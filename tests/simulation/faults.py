@@ -61,6 +61,7 @@ class Plan:
     # VMs
     script_runs: bool = True
     switch_dies: list[tuple[int, float, float | None]] = field(default_factory=list)  # worker, when, back after
+    vms_stand_still: list[Window] = field(default_factory=list)  # live migration, a host that hangs
     worker_dies: list[tuple[int, float, float | None]] = field(default_factory=list)
     # the machine's files and clocks
     disk_full_at: float | None = None
@@ -133,8 +134,15 @@ class Faults:
     def since(self) -> float:
         return self.world.timeline.now - self.begun_at
 
+    def vms_wait_s(self) -> float:
+        """How much longer the VMs stand still."""
+        now = self.since()
+        return max((end - now for begin, end in self.plan.vms_stand_still if begin <= now < end), default=0.0)
+
     def is_cut(self, *edges: str) -> bool:
         cut = self.plan.cut
+        if "laptop-vm" in edges and self.plan.vms_stand_still and self.vms_wait_s():
+            return True
         return bool(cut) and any(edge in cut and covers(cut[edge], self.since()) for edge in edges)
 
     def of_call(self, verb: str, caller: str, edge: str, process: Process | None = None) -> Fate:

@@ -186,6 +186,7 @@ class Process:
             if kind is Shield:
                 continue
             if not kind.slow:
+                world.acting = self
                 try:
                     answer = effect.perform(self)  # type: ignore[arg-type]
                 except Exception as failure:

@@ -22,7 +22,7 @@ OWN_S = 10.0  # C0: the owner itself
 NOTICE_S = 5.0  # C1: the guardian
 POLL_MOST_S = 30.0  # between two looks of a teardown that waits for a late create, or for the API to come back
 SWITCH_EXTRA_S = 20.0  # C3: beyond TTL and grace, at Google's pace
-DELETE_AGAIN_S = 60.0  # an accepted delete that shows no effect is repeated
+RELEASE_S = 590.0  # for so long a command waits for the proof itself
 GUARDIAN_POLL_S = 20.0
 COLLECT_S = 1800.0  # row 59: artifacts that do not come
 COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
@@ -59,7 +59,7 @@ def bound(world: World, case: Case, node: NodeTruth, begin: float) -> Bound:
 
 def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
-    machine = world.laptop
+    machine, plan = world.laptop, world.plan
     downer = case.downers.get(node.lease_id)
     owner = downer or case.owner
     until = world.timeline.now if node.died_at is None else node.died_at
@@ -74,18 +74,15 @@ def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     if case.mode == "detached" and downer is None and begin < case.final_at:
         return _collector(world, node, begin, awake_since, until)
     ended_at = begin if owner is None else owner.ended_at
-    guardian = machine.guardian_of(owner)
-    if (
-        guardian is not None
-        and guardian.killed_at is None
-        and (guardian.alive or case.mode == "run" or _on_duty(world))
-    ):
+    if owner is not None and not owner.killed and owner.signals_received < 2 and 0.0 <= ended_at - begin < RELEASE_S:
+        return _finish(world, "local", node, begin, awake_since, OWN_S, until)  # it had no business to leave earlier
+    killed_at = world.guardians_killed_at(owner, anybody=case.mode != "run")
+    if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
         # It looks at once; at what is held or detached every so often.
         need = NOTICE_S if case.mode == "run" or downer is not None else GUARDIAN_POLL_S + NOTICE_S
         return _finish(world, "local", node, begin, max(awake_since, ended_at), need, until)
     if machine.timer_s is not None:
-        killed_at = guardian.killed_at if guardian is not None and guardian.killed_at is not None else begin
-        start = max(awake_since, killed_at, ended_at)
+        start = max(awake_since, killed_at or begin, ended_at)
         return _finish(world, "local", node, begin, start, machine.timer_s + NOTICE_S, until)
     typed = [at for at in machine.commands_at if at >= max(begin, ended_at)]
     if not typed or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
@@ -110,12 +107,8 @@ def _collector(world: World, node: NodeTruth, begin: float, awake_since: float, 
     """A detached job is the switch's, and of whoever follows it; the others here see a claim until the deadline."""
     if not any(process.role == "collector" for process in world.laptop.processes):
         return NEVER
-    return _finish(world, "local", node, begin, awake_since, CONNECT_S + LOOK_S + OWN_S, until)
-
-
-def _on_duty(world: World) -> bool:
-    """Does a guardian, of whichever command, wait for what is held?"""
-    return any(guardian.alive and guardian.process is not None for guardian in world.laptop.guardians)
+    need = CONNECT_S + LOOK_S + OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
+    return _finish(world, "local", node, begin, awake_since, need, until)
 
 
 def _was_disturbed(world: World, begin: float, end: float) -> bool:
@@ -151,7 +144,8 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
             }["coming" if case.mode == "run" and case.for_hold else case.mode]
         else:
             need = _label_s(world, case, begin) + 2 * pace.grace_s + worker * pace.stagger_s + 20 * pace.poll_s + extra
-        candidates.append(_finish(world, "vm", node, begin, since, need * 1.02, until))
+        by_label = worker > 0 or case.mode != "run" or case.for_hold
+        candidates.append(_finish(world, "vm", node, begin, since, need * 1.02, until, by_label=by_label))
     return min(candidates, default=NEVER)
 
 
@@ -165,7 +159,7 @@ def _sweeper(world: World, case: Case, node: NodeTruth, begin: float) -> float:
 
 def _job_s(world: World, case: Case, begin: float) -> float:
     """The job that a `down` could not reach goes on, and its switch with it."""
-    return max((case.job_ends_at or case.final_at) - begin, 0.0)
+    return max(min(case.job_ends_at or case.final_at, case.final_at) - begin, 0.0)
 
 
 def _label_s(world: World, case: Case, begin: float) -> float:
@@ -182,11 +176,21 @@ def _label_s(world: World, case: Case, begin: float) -> float:
 # -- what the world took -----------------------------------------------------------------------------------------------
 
 
-def _finish(world: World, layer: str, node: NodeTruth, begin: float, start: float, need: float, until: float) -> float:
+def _finish(
+    world: World,
+    layer: str,
+    node: NodeTruth,
+    begin: float,
+    start: float,
+    need: float,
+    until: float,
+    *,
+    by_label: bool = False,
+) -> float:
     """From `begin`: the layer's own time, outages, failed calls, the cloud's own slowness."""
     plan = world.plan
-    edges = EDGES[layer]
-    windows = [w for edge in edges for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
+    windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
+    windows += plan.vms_stand_still if layer == "vm" else []
     outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
     if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
         return NEVER
@@ -194,13 +198,14 @@ def _finish(world: World, layer: str, node: NodeTruth, begin: float, start: floa
     need += sum(length for length in outages) + len(outages) * (after + 2.0)
     roles = {"local": LOCAL, "vm": ("vm",), "sweeper": ("sweeper",)}[layer]
     felt = [lasted for at, role, lasted in world.faults.felt_calls if role in roles and begin <= at <= until]
-    need += sum(felt) + (_backoff_s(len(felt)) if layer != "vm" else len(felt) * 2 * world.pace.poll_s)
+    if layer == "vm":
+        need += _vm_trouble_s(world, need, start, until, by_label=by_label)
+    else:
+        need += sum(felt) + _backoff_s(len(felt))
     if plan.unreachable or plan.operations_gone:
         need += POLL_MOST_S
     delete_s = world.settings.delete_s + 1.0
     need += delete_s + node.failed_deletes * (delete_s + POLL_MOST_S) + node.slow_s
-    if node.slow_s:
-        need += DELETE_AGAIN_S
     if plan.while_creating is not None and (node.vm.ready_at is None or node.vm.ready_at > begin):
         need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
     if node.born_at >= begin:  # it came when everybody had gone to look rarely
@@ -208,6 +213,17 @@ def _finish(world: World, layer: str, node: NodeTruth, begin: float, start: floa
     if plan.stuck_creates_s:
         need += POLL_MOST_S
     return start - begin + need
+
+
+def _vm_trouble_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
+    """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
+    pace = world.pace
+    since = start if by_label else start + need - pace.grace_s - SWITCH_EXTRA_S / world.speed - 3.0
+    felt = [lasted for at, role, lasted in world.faults.felt_calls if role == "vm" and since <= at <= until]
+    trouble_s = sum(felt) + len(felt) * pace.beat_s / 2
+    if by_label:  # expiry is counted in polls that succeed: at worst half of them do
+        return min(trouble_s + len(felt) * 2 * pace.poll_s, 80 * pace.poll_s)
+    return trouble_s
 
 
 def _backoff_s(failures: int) -> float:
@@ -230,6 +246,13 @@ def _broken_until(deaths: list[tuple[int, float, float | None]], worker: int, no
     return latest
 
 
+def could_be_armed(world: World) -> bool:
+    """A detached run refuses to begin without a switch that has proved that it can delete."""
+    plan = world.plan
+    never = any(begin <= 0.0 and end >= ALWAYS for begin, end in plan.forbidden.get("vm-api", []))
+    return plan.script_runs and not never
+
+
 def plan_forever(world: World, edge: str) -> bool:
     now = world.faults.since()
     windows = [w for kind in (world.plan.cut, world.plan.forbidden) for w in kind.get(edge, ())]
@@ -247,7 +270,8 @@ def last_minute_s(life_s: float) -> float:
 def collected_by(world: World, job_ended_at: float) -> float:
     """When an attached command can have heard of the end of its job and have brought the artifacts home."""
     origin = world.faults.begun_at
-    windows = sorted(world.plan.cut.get("laptop-vm", []) + world.plan.stopped + world.plan.asleep)
+    plan = world.plan
+    windows = sorted(plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_stand_still)
     at = job_ended_at - origin
     for begin, end in windows:
         if begin - world.collect_s - 5.0 <= at < end:
@@ -265,15 +289,22 @@ def beats_got_through(world: World, case: Case, node: NodeTruth) -> bool:
     ready_at = node.vm.ready_at
     if ready_at is None:
         return True
+    if (pause := _just_resumed(world, now - origin)) is not None:
+        now = origin + pause[0] - 0.001  # right after a pause nobody is judged by what could not be seen in it
     back = now - origin - world.pace.ttl_s - 3 * world.pace.beat_s
     plan = world.plan
-    disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep
+    disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_stand_still
     disturbed += [(at, at + (back_s if back_s is not None else ALWAYS)) for _, at, back_s in plan.worker_dies]
     if _overlap(disturbed, back, now - origin):
         return False
     if now - ready_at < world.pace.ttl_s * 0.98:
         return True
     return case.connected_at is not None and case.connected_at - ready_at < world.pace.ttl_s - 3 * world.pace.beat_s
+
+
+def _just_resumed(world: World, now: float) -> Window | None:
+    """The VMs stood still, and that ended less than a grace ago."""
+    return next((w for w in world.plan.vms_stand_still if w[1] <= now < w[1] + 0.8 * world.pace.grace_s), None)
 
 
 def renewals_got_through(world: World, case: Case) -> bool:

@@ -23,6 +23,7 @@ from tests.simulation.machine import command
 from tests.simulation.sky import PROJECT
 from tests.simulation.truth import Case
 from tests.simulation.vm import Start
+from tests.simulation.world import ZONES
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -149,5 +150,37 @@ def sweep_from_elsewhere(world: World, every_s: float) -> None:
     world.timeline.after(every_s, sweep_from_elsewhere, world, every_s)
 
 
+def place_neighbours(world: World) -> None:
+    """Slices of other people: one has a name like ours, one our label, one neither."""
+    now = world.timeline.now
+    over = {"tpujob-lease": str(int(now - 9e5)), "tpujob-deadline": str(int(now - 8e5))}
+    for node_id, labels in (
+        ("tpujob-of-a-friend", {"owner": "friend", **over}),
+        ("training-7", {"tpujob": "1", **over}),
+        ("inference", {}),
+    ):
+        world.foreign.add(f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}")
+        spec: dict[str, Any] = {"acceleratorType": TYPE, "runtimeVersion": RUNTIME, "labels": labels}
+        world.sky.state.create(
+            project=PROJECT, zone=ZONES[0], node_id=node_id, spec=spec, workers=1, usd_per_hour=9.6,
+            api_version="v2", now=now,
+        )  # fmt: skip
+    world.sky.settle()
+
+
 def _no_sink(worker: int, piece: bytes) -> None:
     """Logs go nowhere."""
+
+
+def take_name(world: World) -> None:
+    """Somebody else has a slice of the very name that our run has chosen."""
+    lease_id = world.truth.cases[0].lease_ids[0]
+    node_id = names.node_name(OWNER, lease_id)
+    full = f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}"
+    world.foreign.add(full)
+    spec: dict[str, Any] = {"acceleratorType": TYPE, "runtimeVersion": RUNTIME, "labels": {"owner": "friend"}}
+    world.sky.state.create(
+        project=PROJECT, zone=ZONES[0], node_id=node_id, spec=spec, workers=1, usd_per_hour=9.6,
+        api_version="v2", now=world.timeline.now,
+    )  # fmt: skip
+    world.sky.settle()

@@ -33,10 +33,13 @@ class Doing:
     boot_s: float = 2.0
     second_at: float | None = None
     extend_at: float | None = None
+    neighbours: bool = False  # are there slices of other people in the project?
 
     def __call__(self, world: World) -> None:
         world.workers, world.boot_s = self.workers, self.boot_s
         world.settle_down(timer_s=self.timer_s, sweep_every_s=self.sweep_every_s)
+        if self.neighbours:
+            shapes.place_neighbours(world)
         zones = ZONES[: 1 + len(world.plan.stockouts)]
         match self.kind:
             case "run" | "failing":
@@ -238,6 +241,12 @@ def worker_lost(rng: Random, plan: Plan, doing: Doing) -> None:
 
 
 @family
+def vms_stand_still(rng: Random, plan: Plan, doing: Doing) -> None:
+    begin = _moment(rng, doing)
+    plan.vms_stand_still.append((begin, begin + rng.choice((3.0, 10.0, 40.0, 120.0))))
+
+
+@family
 def no_guardian(rng: Random, plan: Plan, doing: Doing) -> None:
     plan.guardian = rng.choice(("off", "off", "fails"))
 
@@ -279,6 +288,7 @@ def doing_of(rng: Random) -> Doing:
         hold_s=rng.choice((60.0, 90.0, 200.0)),
         life_s=1200.0 if rng.random() < 0.8 else rng.choice((30.0, 90.0, 200.0)),
         second_at=rng.uniform(0.5, 15.0),
+        neighbours=rng.random() < 0.2,
         extend_at=rng.uniform(5.0, 60.0) if rng.random() < 0.1 else None,
         boot_s=rng.choice((0.5, 2.0, 2.0, 8.0)),
     )

@@ -7,10 +7,9 @@ design note; `promise` says how late a deletion may be.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.core import names
 from orchestrator.core.lease import Detached, Down, Extended, Gone, Held, Intent, Lease, LeaseEvent, LeaseState
 from orchestrator.emulator.records import Node
 from tests.simulation import promise
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 FOREVER = 1e18
 _ORDER = {state: rank for rank, state in enumerate(LeaseState)}
+PREFIX, MARK = "tpujob-", ("tpujob", "1")
 _FAILING = ("operation_fails", "operation_forgets", "delete_dropped", "refuse_delete", "stuck")
 
 
@@ -68,6 +68,7 @@ class NodeTruth:
     case: Case | None
     born_at: float
     vm: Vm
+    foreign: bool = False  # somebody else's
     died_at: float | None = None
     lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
     given_up_at: float | None = None  # its owner sent a delete
@@ -75,6 +76,12 @@ class NodeTruth:
     deleted_by: str = ""
     failed_deletes: int = 0
     slow_s: float = 0.0  # what the cloud took longer than usual for a delete
+
+
+def is_ours(node: Node) -> bool:
+    """Both marks, as the documentation promises them; not as the code looks for them."""
+    key, value = MARK
+    return node.node_id.startswith(PREFIX) and node.spec.get("labels", {}).get(key) == value
 
 
 class Truth:
@@ -93,7 +100,8 @@ class Truth:
         return next((case for case in self.cases if lease_id in case.lease_ids), None)
 
     def alive(self) -> list[NodeTruth]:
-        return [node for node in self.nodes.values() if node.died_at is None]
+        """Ours, those that nobody has seen gone."""
+        return [node for node in self.nodes.values() if node.died_at is None and not node.foreign]
 
     def broken(self, invariant: str, text: str) -> None:
         self.world.broken(invariant, text)
@@ -105,9 +113,13 @@ class Truth:
         lease_id = labels.get("tpujob-run", "")
         case, now = self.case_of(lease_id), self.timeline.now
         self.world.say(f"{node.node_id} exists ({node.state})")
+        known = NodeTruth(node.uid, node.node_id, lease_id, case, now, self.world.sky.vms[node.uid])
+        if node.name in self.world.foreign:
+            self.nodes[node.uid] = replace(known, foreign=True)
+            return
         if node.node_id not in self.intents:
             self.broken("I4", f"{node.node_id} exists, but no intent was committed before")
-        if not names.is_ours(node.node_id, labels) or not lease_id:
+        if not is_ours(node) or not lease_id:
             self.broken("I4", f"{node.node_id} carries not both marks: a list alone could not find it")
         if lease_id in self.gone_at:
             self.broken(
@@ -119,7 +131,7 @@ class Truth:
             for other in self.alive():
                 if other.case is case and other.lease_id not in self.down_at:
                     self.broken("I6", f"{node.node_id} and {other.node_id} of one run are billed at once")
-        self.nodes[node.uid] = NodeTruth(node.uid, node.node_id, lease_id, case, now, self.world.sky.vms[node.uid])
+        self.nodes[node.uid] = known
         self.world.watch_leaks()
 
     def died(self, uid: str, name: str) -> None:
@@ -157,8 +169,9 @@ class Truth:
     def claim_end(self, case: Case, node: NodeTruth) -> tuple[float, str]:
         """When the last possible claim ended, and why; FOREVER while there is one."""
         ends = [(case.final_at, "its deadline")]
-        if node.lease_id in case.downers:
-            ends.append((case.downers[node.lease_id].started_at, "somebody said down"))
+        downer = case.downers.get(node.lease_id)
+        if downer is not None and (downer.alive or node.lease_id in self.down_at or not downer.killed):
+            ends.append((downer.started_at, "somebody said down"))
         if node.lost_at is not None and case.hold_until is None:
             ends.append((node.lost_at, "it was taken away"))
         if case.detached_at is not None:
@@ -213,11 +226,10 @@ class Truth:
 
     def delete_arrived(self, node: Node, caller: str, process: Process | None) -> None:
         known = self.nodes[node.uid]
-        labels = node.spec.get("labels", {})
         known.first_delete_at = known.first_delete_at or self.timeline.now
         known.deleted_by = known.deleted_by or caller
         self.world.say(f"delete of {node.node_id} by {process.name if process else caller} arrives")
-        if not names.is_ours(node.node_id, labels):
+        if known.foreign or not is_ours(node):
             self.broken("I5", f"{caller} deletes {node.node_id}, which is not ours")
             return
         case = known.case
@@ -269,7 +281,9 @@ class Truth:
             case Intent():
                 self.intents[after.name.node] = after
             case Down():
-                self.down_at.setdefault(after.id, now)
+                case, actor = self.case_of(after.id), self.world.acting
+                if case is None or actor is case.owner or actor is case.downers.get(after.id):
+                    self.down_at.setdefault(after.id, now)  # nobody else has the right to give it up
             case Gone():
                 self.gone_at.setdefault(after.id, now)
                 for node in self.alive():
@@ -286,6 +300,8 @@ class Truth:
             return
         if isinstance(event, Detached):
             case.detached_at = now
+            if not promise.could_be_armed(self.world):
+                self.broken("I1", f"{lease.name.node} is left to a switch that can never have been armed")
             return
         if isinstance(event, Extended):
             case.sure_life_s = case.life_s = lease.deadline - lease.created_at

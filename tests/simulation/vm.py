@@ -133,6 +133,9 @@ class SwitchRun:
     def go_on(self, answer: Any) -> None:
         worker, world = self.worker, self.world
         timeline = world.timeline
+        if world.plan.vms_stand_still and (wait_s := world.faults.vms_wait_s()):
+            timeline.after(wait_s + 1e-6, self.go_on, answer)
+            return
         drift = 1.0 + world.plan.vm_drift
         send = self.program.send
         while self.alive:

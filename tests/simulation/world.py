@@ -101,7 +101,10 @@ class World:
         self.ticks: dict[str, int] = {}
         self.frozen_since = self.thawed_at = 0.0
         self.ledger_was_lost = False
+        self.foreign: set[str] = set()  # names of nodes that are somebody else's
+        self._guardians_killed: dict[Any, float] = {}
         self.main: Process | None = None
+        self.acting: Process | None = None  # whose effect is being performed
         self.to_come = 0  # things that people will still do
         self._calls: dict[Any, tuple[float, int]] = {}
         self._watching = False
@@ -187,7 +190,8 @@ class World:
         for node in self.truth.alive():
             self.truth.judge(node)
         billed = sum((bill.until or self.timeline.now) - bill.since for bill in self.sky.state.meter.bills)
-        lived = self.truth.billed_s + sum(self.timeline.now - node.born_at for node in self.truth.alive())
+        present = [node for node in self.truth.nodes.values() if node.died_at is None]
+        lived = self.truth.billed_s + sum(self.timeline.now - node.born_at for node in present)
         if abs(billed - lived) > 1e-3 * (1 + len(self.truth.nodes)):
             self.broken("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
 
@@ -284,6 +288,9 @@ class World:
     def crash(self, what: str, process: Process | None) -> None:
         process = process or self.main
         guardian = self.laptop.guardian_of(process) if process is not None else None
+        if what != "cli":
+            all_of_them = what == "machine" or process is None or process.role != "cli"
+            self._guardians_killed[None if all_of_them else process] = self.timeline.now
         if what == "machine":
             self.laptop.crash(self.plan.reboot_after_s)
         if what in ("guardian", "cli+guardian"):
@@ -293,6 +300,12 @@ class World:
             process.kill()
         if what != "machine":
             self.came_back(self.laptop)
+
+    def guardians_killed_at(self, owner: Process | None, *, anybody: bool) -> float | None:
+        """When the plan killed the guardian of this process (or that of anybody), whether or not there was one."""
+        killed = self._guardians_killed
+        times = [at for process, at in killed.items() if anybody or process is None or process is owner]
+        return max(times, default=None)
 
     def came_back(self, machine: Machine) -> None:
         """After a crash somebody may type the next command."""

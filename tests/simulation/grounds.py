@@ -1,0 +1,305 @@
+"""Where mutants are hunted: small families of worlds, each about one promise, most with all layers but one switched off.
+
+Every ground holds for the production code (`test_mutants` checks that first), so whatever breaks there is the mutant's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.engine.sweep import sweep
+from tests.simulation import shapes
+from tests.simulation.crash_sweep import SCENARIOS, Scenario, deaths
+from tests.simulation.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.swarm import Doing, world_of
+from tests.simulation.world import ZONES, Layers, Result, World
+
+Hunt = Iterator[tuple[str, Callable[[], Result]]]  # what it is called, how it is played
+GROUNDS: dict[str, Callable[[], Hunt]] = {}
+NOBODY = Layers(guardian=False, switch=False, sweeper=False, timer=False)
+SWITCH, SWEEPER, GUARDIAN = (replace(NOBODY, **{layer: True}) for layer in ("switch", "sweeper", "guardian"))
+RUN = Doing("run", lasts_s=10.0, boot_s=1.0)
+
+
+def ground(made: Callable[[], Hunt]) -> Callable[[], Hunt]:
+    GROUNDS[made.__name__] = made
+    return made
+
+
+def one(doing: Doing, *, layers: Layers | None = None, seed: int = 1, **plan: Any) -> Callable[[], Result]:
+    return lambda: World(seed, doing, Plan(**plan), layers=layers).run()
+
+
+def _seeds(count: int, doing: Doing, layers: Layers | None = None, **plan: Any) -> Hunt:
+    for seed in range(count):
+        yield f"seed {seed}", one(doing, layers=layers, seed=seed, **plan)
+
+
+def _deaths(scenarios: tuple[Scenario, ...], layers: Layers | None = None, every: int = 1) -> Hunt:
+    for scenario in scenarios:
+        for number, (step, kind) in enumerate(deaths(scenario)):
+            if number % every == 0:
+                name = f"{scenario.name}, {kind} dies at step {step}"
+                yield name, lambda s=scenario, n=step, k=kind: s.world(n, k, layers=layers).run()  # type: ignore[misc]
+
+
+# -- whole worlds ------------------------------------------------------------------------------------------------------
+
+
+@ground
+def worlds() -> Hunt:
+    for seed in range(400):
+        yield f"world {seed}", lambda seed=seed: world_of(seed).run()  # type: ignore[misc]
+
+
+@ground
+def deaths_everywhere() -> Hunt:
+    """Named `deaths` below: a function of that name is imported here."""
+    chosen = ("a run", "the create's reply is lost", "a create that comes late", "deletes of a coming node are dropped")
+    return _deaths(tuple(s for s in SCENARIOS if s.name in chosen), every=4)
+
+
+GROUNDS["deaths"] = deaths_everywhere
+
+
+@ground
+def deaths_alone() -> Hunt:
+    """The guardian is the only one who could act."""
+    return _deaths((SCENARIOS[0],), GUARDIAN, every=3)
+
+
+# -- the command itself --------------------------------------------------------------------------------------------------
+
+
+@ground
+def only_command() -> Hunt:
+    """Nobody else would finish a teardown."""
+    for at in (0.5, 2.0, 4.0, 8.0, 12.0):
+        yield f"Ctrl-C twice at {at} s", one(RUN, layers=NOBODY, signals=[at, at + 0.3])
+        slow = {"rates": {"e503": 0.5}, "rates_until": 60.0, "signals": [at]}
+        yield f"Ctrl-C at {at} s, the API stutters", one(RUN, layers=NOBODY, **slow)
+        gone = {"forbidden": {"laptop-api": [(at, at + 60.0)]}, "signals": [at + 0.5]}
+        yield f"no permission from {at} s on", one(RUN, layers=NOBODY, **gone)
+
+
+@ground
+def create_seen_late() -> Hunt:
+    late = [cloud_fault("hidden", "nodes.create", seconds=8.0)]
+    for down_at in (3.0, 4.0, 5.0, 6.0, 7.0):
+        doing = replace(RUN, down_at=down_at)
+        yield f"down at {down_at} s", one(doing, layers=NOBODY, create_effects=late)
+        crash = {"crashes": [(None, down_at, "cli")], "command_after_s": 0.5}
+        yield f"killed at {down_at} s", one(RUN, layers=NOBODY, create_effects=late, **crash)
+
+
+@ground
+def failing_deletes() -> Hunt:
+    for kind in ("operation_fails", "operation_forgets"):
+        effects = [cloud_fault(kind, "nodes.delete")] * 2
+        yield kind, one(RUN, layers=NOBODY, delete_effects=effects)
+
+
+@ground
+def revoked() -> Hunt:
+    for at in (3.0, 8.0):
+        yield f"from {at} s on", one(RUN, layers=NOBODY, forbidden={"laptop-api": [(at, FOREVER)]})
+
+
+@ground
+def lost_create() -> Hunt:
+    for lost in (1, 2):
+        yield f"{lost} replies lost", one(RUN, layers=NOBODY, lost_creates=lost)
+        late = [cloud_fault("late", "nodes.create", seconds=6.0)]
+        yield f"{lost} late", one(RUN, layers=NOBODY, create_effects=late * lost)
+
+
+@ground
+def stockout_leaves_node() -> Hunt:
+    effects = [cloud_fault("create_fails_leaving_node", "nodes.create", state="TERMINATED")]
+    yield "the failed create leaves a node", one(RUN, layers=NOBODY, create_effects=effects, stockouts=ZONES[:1])
+
+
+@ground
+def taken_name() -> Hunt:
+    def played() -> Result:
+        def shape(world: World) -> None:
+            RUN(world)
+            shapes.take_name(world)
+
+        return World(3, shape, Plan(), layers=NOBODY).run()
+
+    yield "somebody else has the name", played
+
+
+@ground
+def slow_create() -> Hunt:
+    doing = replace(RUN, life_s=30.0)
+    yield "READY after its deadline", one(doing, layers=NOBODY, provision_s=100.0)
+
+
+# -- claims --------------------------------------------------------------------------------------------------------------
+
+
+@ground
+def long_runs() -> Hunt:
+    for workers in (1, 2):
+        doing = Doing("run", lasts_s=420.0, workers=workers, sweep_every_s=30.0)
+        yield f"{workers} workers", one(doing)
+
+
+@ground
+def kept() -> Hunt:
+    yield "kept", one(Doing("keep", lasts_s=4.0, hold_s=90.0))
+
+
+@ground
+def kept_labels_lost() -> Hunt:
+    for kind in ("operation_fails", "operation_forgets"):
+        effects = [cloud_fault(kind, "nodes.patch", seconds=1.0)]
+        yield kind, one(Doing("keep", lasts_s=4.0, hold_s=90.0), patch_effects=effects)
+
+
+@ground
+def wrong_clock() -> Hunt:
+    for offset_s in (-86400.0, 86400.0):
+        doing = replace(RUN, lasts_s=30.0, life_s=200.0, sweep_every_s=20.0)
+        crash = {"crashes": [(None, 12.0, "machine")]} if offset_s > 0 else {}
+        yield f"{offset_s:+.0f} s", one(doing, clock_offset_s=offset_s, **crash)
+        alone = {"crashes": [(None, 12.0, "machine")], "clock_offset_s": offset_s, "script_runs": False}
+        yield f"{offset_s:+.0f} s, for the sweep", one(doing, layers=SWEEPER, **alone)
+
+
+@ground
+def extended() -> Hunt:
+    for workers in (1, 2):
+        doing = Doing("run", lasts_s=300.0, workers=workers, extend_at=15.0, sweep_every_s=30.0)
+        yield f"{workers} workers", one(doing)
+
+
+@ground
+def client_cut_off() -> Hunt:
+    for at in (12.0, 15.0):
+        yield f"at {at} s", one(RUN, layers=SWITCH, cut={"laptop-api": [(at, FOREVER)]})
+
+
+@ground
+def detached_unarmed() -> Hunt:
+    yield "no switch", one(Doing("detached", lasts_s=10.0), script_runs=False)
+    yield "no permission", one(Doing("detached", lasts_s=10.0), forbidden={"vm-api": [(0.0, FOREVER)]})
+
+
+# -- recovery and guardian -----------------------------------------------------------------------------------------------
+
+
+@ground
+def disk_full() -> Hunt:
+    for at in (3.0, 8.0):
+        rest = {"disk_full_at": at, "crashes": [(None, at + 0.5, "cli")]}
+        yield f"killed at {at + 0.5} s", one(RUN, layers=GUARDIAN, **rest)
+
+
+@ground
+def holds_alone() -> Hunt:
+    yield "held", one(Doing("up", hold_s=60.0), layers=GUARDIAN)
+
+
+@ground
+def timer_beside_runs() -> Hunt:
+    yield "a timer", one(Doing("run", lasts_s=40.0, timer_s=10.0))
+
+
+# -- the switch ------------------------------------------------------------------------------------------------------------
+
+
+def _dead_laptop(at: float) -> dict[str, Any]:
+    return {"crashes": [(None, at, "machine")]}
+
+
+@ground
+def only_switch() -> Hunt:
+    for at in (1.0, 6.0, 8.0, 12.0):
+        yield f"power cut at {at} s", one(RUN, layers=SWITCH, **_dead_laptop(at))
+        again = {"switch_dies": [(0, at + 2.0, 0.5)], **_dead_laptop(at)}
+        yield f"power cut at {at} s, the switch restarts", one(RUN, layers=SWITCH, **again)
+
+
+@ground
+def vm_pauses() -> Hunt:
+    for begin, length in ((15.0, 40.0), (20.0, 100.0)):
+        doing = Doing("run", lasts_s=200.0, workers=2)
+        yield f"{length} s", one(doing, vms_stand_still=[(begin, begin + length)])
+
+
+@ground
+def switch_alone_flaky() -> Hunt:
+    flaky = {"rates": {"drop": 0.35, "lost_reply": 0.15}}
+    return _seeds(10, RUN, SWITCH, **flaky, **_dead_laptop(12.0))
+
+
+@ground
+def second_worker_flaky() -> Hunt:
+    """Worker 0 is dead; the others go by the label, over a bad line."""
+    rest = {"rates": {"drop": 0.3, "lost_reply": 0.2}, "worker_dies": [(0, 14.0, None)], **_dead_laptop(12.0)}
+    return _seeds(10, replace(RUN, workers=2), SWITCH, **rest)
+
+
+@ground
+def switch_alone_failing() -> Hunt:
+    for kind in ("operation_fails", "operation_forgets"):
+        effects = [cloud_fault(kind, "nodes.delete")] * 2
+        yield kind, one(RUN, layers=SWITCH, delete_effects=effects, **_dead_laptop(12.0))
+
+
+# -- the sweep -------------------------------------------------------------------------------------------------------------
+
+
+@ground
+def sweeps_beside_runs() -> Hunt:
+    yield "a run", one(Doing("run", lasts_s=100.0, sweep_every_s=20.0))
+
+
+@ground
+def sweeps_alone_flaky() -> Hunt:
+    flaky = {"rates": {"e503": 0.3, "lost_reply": 0.3}}
+    return _seeds(20, replace(RUN, sweep_every_s=60.0), SWEEPER, **flaky, **_dead_laptop(12.0))
+
+
+@ground
+def sweeps_alone_failing() -> Hunt:
+    effects = [cloud_fault("operation_fails", "nodes.delete")] * 10
+    return _seeds(3, replace(RUN, sweep_every_s=60.0), SWEEPER, delete_effects=effects, **_dead_laptop(12.0))
+
+
+@ground
+def sweeps_among_neighbours() -> Hunt:
+    yield "neighbours", one(replace(RUN, sweep_every_s=10.0, neighbours=True))
+
+
+@ground
+def sweeps_partly_blind() -> Hunt:
+    """A sweep that could not see a zone says so: it is never done."""
+
+    def played() -> Result:
+        def shape(world: World) -> None:
+            RUN(world)
+            program = sweep("p", ZONES, world.can, deadline_s=30.0)
+            process = world.laptop.run("sweep", program, role="timer")
+            assert process is not None
+
+            def ended(_: Any) -> None:
+                if process.result is not None and process.result.done:
+                    world.violations.append(_untrue(world))
+
+            process.on_exit = ended
+
+        return World(3, shape, Plan(unreachable=1.0), layers=NOBODY).run()
+
+    yield "zones unreachable all the time", played
+
+
+def _untrue(world: World) -> Any:
+    from tests.simulation.world import Violation
+
+    return Violation("I7", world.faults.since(), "a sweep says that it saw everything, though every list was partial")

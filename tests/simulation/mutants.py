@@ -1,0 +1,508 @@
+"""Bugs of the past, kept: each is a small change of production code that can be switched on, and must then be noticed.
+
+Most are other tools' bugs (their issue is named), some were ours until the simulator found them. `GROUNDS` are where they
+are hunted: whole worlds, deaths at every step, or one layer with the others switched off, where a bound that another layer
+hides becomes visible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core import absence, claims, names
+from orchestrator.core.absence import Verdict
+from orchestrator.core.lease import Created, Intent, LeaseState, Refused, Sent
+from orchestrator.core.slices import Listing, SliceState
+from orchestrator.engine import acquire, claim, recover, release, run, sweep, tenure, watch
+from orchestrator.engine.cloud_effects import Create
+from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
+from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.vm import switch
+from tests.simulation import shapes
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    bug: str
+    change: Callable[[], contextlib.AbstractContextManager[Any]]
+    grounds: tuple[str, ...]  # names in `grounds.GROUNDS`, where it is hunted, the best first
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(bug: str, *grounds: str) -> Callable[[Callable[[], Iterator[None]]], None]:
+    def register(change: Callable[[], Iterator[None]]) -> None:
+        name = change.__name__
+        MUTANTS[name] = Mutant(name, bug, contextlib.contextmanager(change), grounds)
+
+    return register
+
+
+class Nothing(Effect[Any]):
+    """In place of an effect: it answers, and nothing happens."""
+
+    slow = False
+
+    def __init__(self, *_: Any, answer: Any = None) -> None:
+        self.answer = answer
+
+    def perform(self, world: Any) -> Any:
+        return self.answer
+
+
+async def _no_op(*_: Any, **__: Any) -> None:
+    return None
+
+
+# -- the proof of absence --------------------------------------------------------------------------------------------
+
+
+@mutant("a delete that was accepted counts as done (dstack)", "worlds")
+def fireforget() -> Iterator[None]:
+    async def one_pass(self: Any, can: Any) -> Verdict:
+        await self._delete(await Now())
+        return Verdict(gone=self._deleted_at is not None)
+
+    with patch.object(release._Teardown, "one_pass", one_pass):
+        yield
+
+
+@mutant("a 404 counts as gone, whatever may still be landing (dstack)", "deaths")
+def trust404() -> Iterator[None]:
+    def judge(lease: Any, evidence: Any, now: float, can: Any) -> Verdict:
+        return Verdict(gone=evidence.view is None)
+
+    with patch.object(absence, "judge", judge):
+        yield
+
+
+@mutant("no create is waited for to settle", "deaths")
+def noquarantine() -> Iterator[None]:
+    with patch.object(absence, "settled", lambda *_, **__: None):
+        yield
+
+
+@mutant("a create that succeeded counts as settled before its node is visible (ours, F5)", "create_seen_late")
+def blindsettle() -> Iterator[None]:
+    settled = absence.settled
+    with patch.object(absence, "settled", lambda *a, **k: settled(*a, **{**k, "seen": True})):
+        yield
+
+
+@mutant("get and list are asked before the create is seen to settle (ours, F3)", "deaths")
+def staleproof() -> Iterator[None]:
+    async def one_pass(self: Any, can: Any) -> Verdict:
+        now = await Now()
+        view = await self._ask(release.Get(self.lease.name))
+        if view is not None and not isinstance(view, release.CloudError) and await self._should_delete(view, now):
+            await self._delete(now)
+            view = await self._ask(release.Get(self.lease.name))
+        listing = await self._ask(release.ListSlices(*release._place(self.lease))) if view is None else None
+        creates = await self._creates() if view is None else ()
+        evidence = release.Evidence(view, listing, creates, self._seen)
+        return absence.judge(self.lease, evidence, await Now(), can)
+
+    with patch.object(release._Teardown, "one_pass", one_pass):
+        yield
+
+
+@mutant("403 is read as `not there` (SkyPilot, tpuz)", "worlds", "only_command")
+def forbidden_is_gone() -> Iterator[None]:
+    ask = release._Teardown._ask
+
+    async def asked(self: Any, question: Any) -> Any:
+        answer = await ask(self, question)
+        return None if isinstance(answer, AuthError) else answer
+
+    judge = absence.judge
+
+    def judged(lease: Any, evidence: Any, now: float, can: Any) -> Verdict:
+        listing = evidence.listing or Listing(())
+        return judge(lease, replace(evidence, listing=listing), now, can)
+
+    with patch.object(release._Teardown, "_ask", asked), patch.object(absence, "judge", judged):
+        yield
+
+
+@mutant("a list that names unreachable zones is taken for complete (L21)", "sweeps_partly_blind")
+def partial() -> Iterator[None]:
+    with patch.object(Listing, "complete", property(lambda self: True)):
+        yield
+
+
+@mutant("a delete is sent once, and its operation's failure is never read (L10)", "failing_deletes")
+def delete_once() -> Iterator[None]:
+    async def should_delete(self: Any, view: Any, now: float) -> bool:
+        return bool(self._deleted_at is None)
+
+    with patch.object(release._Teardown, "_should_delete", should_delete):
+        yield
+
+
+@mutant("after a time the teardown is given up and written down as done (dstack: 15 minutes)", "revoked")
+def giveup15() -> Iterator[None]:
+    real = release.release
+
+    async def release_(lease: Any, can: Any, *, reason: str, budget_s: float) -> Any:
+        released = await real(lease, can, reason=reason, budget_s=budget_s)
+        if not released.gone:
+            await release.note(release.Gone(lease.id, await Now(), evidence="gave up"))
+            return replace(released, gone=True)
+        return released
+
+    with patch.object(tenure, "release", release_), patch.object(recover, "release", release_):
+        yield
+
+
+@mutant("the command leaves after the first failed look", "only_command")
+def giveup() -> Iterator[None]:
+    with patch.object(tenure, "RELEASE_S", 0.0):
+        yield
+
+
+@mutant("a second signal cuts the teardown short (L04)", "only_command")
+def noshield() -> Iterator[None]:
+    with patch.object(release, "Shield", Nothing), patch.object(run, "Shield", Nothing):
+        yield
+
+
+# -- intent before effect ----------------------------------------------------------------------------------------------
+
+
+@mutant("the ledger hears of the slice after the create (Terraform, L01)", "deaths")
+def nowal() -> Iterator[None]:
+    async def acquired(lease: Any, request: Any, can: Any) -> Any:
+        await Claim(lease.id)
+        await Arm()
+        operation = await Create(_stamped(lease, request, can, await Now()))
+        await Record(Intent(lease))
+        await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
+        return await acquire.wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
+
+    with patch.object(tenure, "acquire", acquired):
+        yield
+
+
+def _stamped(lease: Any, request: Any, can: Any, now: float) -> Any:
+    return replace(request, labels={**request.labels, **claims.labels(lease, now, can.pace)})
+
+
+@mutant("the guardian is armed after the create", "deaths_alone")
+def guardian_after_create() -> Iterator[None]:
+    create = acquire._create
+
+    async def created(*args: Any, **named: Any) -> None:
+        await create(*args, **named)
+        await Arm()
+
+    with patch.object(acquire, "Arm", lambda: Nothing(answer=True)), patch.object(acquire, "_create", created):
+        yield
+
+
+@mutant("there is no guardian", "deaths_alone")
+def noguard() -> Iterator[None]:
+    with patch.object(acquire, "Arm", lambda: Nothing(answer=True)):
+        yield
+
+
+@mutant("a create whose reply was lost is tried again under another name (SkyPilot#797)", "lost_create")
+def newname() -> Iterator[None]:
+    real = acquire._create
+
+    async def created(lease: Any, request: Any, *, give_up_at: float) -> None:
+        try:
+            await Record(Sent(lease.id, await Now()))
+            operation = await Create(request)
+        except CloudUnavailable:
+            name = replace(request.name, node=request.name.node[:-1] + "x")
+            await real(lease, replace(request, name=name), give_up_at=give_up_at)
+        else:
+            await Record(Created(lease.id, await Now(), operation.name))
+
+    with patch.object(acquire, "_create", created):
+        yield
+
+
+@mutant("a lost reply counts as refused: the create left no trace (L05)", "lost_create")
+def lost_is_refused() -> Iterator[None]:
+    async def created(lease: Any, request: Any, *, give_up_at: float) -> None:
+        await Record(Sent(lease.id, await Now()))
+        try:
+            operation = await Create(request)
+        except CloudUnavailable as error:
+            await Record(Refused(lease.id, await Now(), error.message))
+            raise
+        await Record(Created(lease.id, await Now(), operation.name))
+
+    with patch.object(acquire, "_create", created):
+        yield
+
+
+@mutant("the next zone is tried before this one is proven empty (dstack, SkyPilot#2990)", "stockout_leaves_node")
+def zone_fallback() -> Iterator[None]:
+    real = tenure.let_go
+
+    async def let_go(held: Any, can: Any, reason: str) -> None:
+        if reason != "no capacity":
+            await real(held, can, reason)
+
+    with patch.object(tenure, "let_go", let_go):
+        yield
+
+
+@mutant("whatever has the name is adopted, and deleted, as ours (L37)", "taken_name")
+def adopt_foreign() -> Iterator[None]:
+    with patch.object(absence, "ours", lambda view, lease: True), patch.object(acquire, "ours", lambda *_: True):
+        yield
+
+
+# -- claims --------------------------------------------------------------------------------------------------------------
+
+
+@mutant("an attached run shows no sign of life", "worlds")
+def no_beat() -> Iterator[None]:
+    with patch.object(run, "Beat", Nothing):
+        yield
+
+
+@mutant("an attached run never renews its label", "long_runs")
+def no_renewal() -> Iterator[None]:
+    with patch.object(claim.Upkeep, "_renew", _no_op):
+        yield
+
+
+@mutant("`--keep` is written to the ledger alone, not to the labels", "kept")
+def keep_forgets_label() -> Iterator[None]:
+    with patch.object(claim, "_write", _no_op):
+        yield
+
+
+@mutant("a label update that was accepted counts as done (ours, F4)", "kept_labels_lost")
+def trust_relabel() -> Iterator[None]:
+    asked: list[bool] = []
+
+    def shows(view: Any, said: Any) -> bool:
+        asked.append(True)
+        return len(asked) % 2 == 0  # before: no, it has to be sent; after: surely
+
+    with patch.object(claim, "_shows", shows):
+        yield
+
+
+@mutant("times in labels are the laptop's own (R: absolute client clock)", "wrong_clock")
+def client_clock() -> Iterator[None]:
+    async def no_skew(*_: Any, **__: Any) -> float:
+        return 0.0
+
+    with patch.object(claim, "clock_skew", no_skew), patch.object(acquire, "clock_skew", no_skew):
+        yield
+
+
+@mutant("a claim that moves may become shorter (ours, F12)", "extended")
+def shorter_claim() -> Iterator[None]:
+    with patch.object(claims, "lease_label", lambda said: 0.0):
+        yield
+
+
+@mutant("signs of life go on while the release waits for the API (ours, F2)", "client_cut_off")
+def beats_on() -> Iterator[None]:
+    with patch.object(run, "Hangup", Nothing):
+        yield
+
+
+@mutant("a detached run starts although its switch proved nothing (SkyPilot#5946)", "detached_unarmed")
+def detach_unarmed() -> Iterator[None]:
+    async def handed_over(lease: Any, can: Any) -> Any:
+        await claim._write(lease, claim.apply(lease, claim.Detached(lease.id, await Now())), can)
+        await Record(claim.Detached(lease.id, await Now()))
+        return await ReadLease(lease.id)
+
+    with patch.object(run, "await_armed", _no_op), patch.object(run, "hand_over", handed_over):
+        yield
+
+
+@mutant("a command waits for its slice past the slice's own deadline (ours, F9)", "slow_create")
+def deadline_waits() -> Iterator[None]:
+    real = acquire.wait_until_ready
+
+    async def patient(lease: Any, *, give_up_at: float, operation: str | None = None) -> Any:
+        for pause_s in acquire.retry.pauses(longest_s=10.0):
+            view = await acquire._look(lease)
+            if view is not None and view.state is SliceState.READY:
+                return await real(lease, give_up_at=give_up_at, operation=operation)
+            if await Now() > give_up_at:
+                raise CloudUnavailable("still not READY")
+            await acquire.Sleep(pause_s)
+        raise AssertionError
+
+    with patch.object(acquire, "wait_until_ready", patient):
+        yield
+
+
+# -- recovery and guardian ---------------------------------------------------------------------------------------------------
+
+
+@mutant("recovery believes that what is being deleted already is somebody's business", "deaths_alone")
+def down_is_done() -> Iterator[None]:
+    real = recover.dead_wood
+
+    def dead_wood(lease: Any, *, now: float, owner_alive: bool) -> str | None:
+        return None if lease.state is LeaseState.DOWN else real(lease, now=now, owner_alive=owner_alive)
+
+    with patch.object(recover, "dead_wood", dead_wood), patch.object(watch, "dead_wood", dead_wood):
+        yield
+
+
+@mutant("a disk that is full keeps recovery from deleting (ours, F6)", "disk_full")
+def full_disk() -> Iterator[None]:
+    async def strict(event: Any) -> None:
+        await Record(event)
+
+    with patch.object(recover, "note", strict):
+        yield
+
+
+@mutant("the guardian leaves what is held alone", "holds_alone")
+def guardian_leaves() -> Iterator[None]:
+    with patch.object(watch, "TakeDuty", lambda: Nothing(answer=False)):
+        yield
+
+
+@mutant("recovery takes leases from living processes", "timer_beside_runs")
+def no_owner_check() -> Iterator[None]:
+    nobody = patch.object(recover, "OwnerAlive", lambda lease_id: Nothing(answer=False))
+    with nobody, patch.object(recover, "Claim", lambda lease_id: Nothing(answer=True)):
+        yield
+
+
+# -- the switch on the VM ------------------------------------------------------------------------------------------------------
+
+
+@mutant("the switch is installed after the create (SkyPilot#5946)", "only_switch")
+def arm_after_create() -> Iterator[None]:
+    with patch.object(shapes, "startup_script", lambda config: ""):
+        yield
+
+
+@mutant("the switch counts through a pause of its VM", "vm_pauses")
+def countoutage() -> Iterator[None]:
+    def watched(self: Any, now: float) -> None:
+        self.left_s -= 0.0 if self.seen_at is None else now - self.seen_at
+        self.seen_at = now
+
+    with patch.object(switch.Countdown, "watch", watched):
+        yield
+
+
+@mutant("a failed poll makes the switch begin to count anew", "switch_alone_flaky")
+def stretch() -> Iterator[None]:
+    real = switch.Switch.ask
+
+    def ask(self: Any) -> Iterator[Any]:
+        yield from real(self)
+        if self.status == 0:
+            self.silence.restart()
+
+    with patch.object(switch.Switch, "ask", ask):
+        yield
+
+
+@mutant("gaps between polls count as outages too soon", "second_worker_flaky")
+def gap90() -> Iterator[None]:
+    real = switch.Countdown.__init__
+
+    def init(self: Any, total_s: float, max_gap_s: float, grace_s: float) -> None:
+        real(self, total_s, max_gap_s * 0.3, grace_s)
+
+    with patch.object(switch.Countdown, "__init__", init):
+        yield
+
+
+@mutant("the switch is content with an accepted delete", "switch_alone_failing")
+def oneshot_switch() -> Iterator[None]:
+    real = switch.Switch.delete
+
+    def delete(self: Any, reason: str) -> Iterator[Any]:
+        if not getattr(self, "accepted", False):
+            yield from real(self, reason)
+            self.accepted = self.said is not None and self.said.endswith("(200)")
+
+    with patch.object(switch.Switch, "delete", delete):
+        yield
+
+
+@mutant("the switch believes what it was born with, and reads no labels", "long_runs")
+def stale_config() -> Iterator[None]:
+    real = switch.Switch.take
+
+    def take(self: Any, labels: dict[str, Any]) -> None:
+        real(self, {**labels, "tpujob-lease": str(self.config["lease"]), "tpujob-mode": self.config["mode"]})
+
+    with patch.object(switch.Switch, "take", take):
+        yield
+
+
+@mutant("an old sign of life counts for ever", "only_switch")
+def beats_from_before() -> Iterator[None]:
+    real = switch.Switch.look
+
+    def look(self: Any) -> Iterator[Any]:
+        yield from real(self)
+        if self.beat is not None:
+            self.silence.restart()
+
+    with patch.object(switch.Switch, "look", look):
+        yield
+
+
+# -- the sweep -----------------------------------------------------------------------------------------------------------------
+
+
+@mutant("the sweep goes by age, not by the claim (janitors)", "sweeps_beside_runs")
+def sweepage() -> Iterator[None]:
+    def read(view: Any, pace: Any) -> claims.Stamp:
+        until = (view.created_at or 0.0) + 30.0
+        return claims.Stamp(until, until)
+
+    with patch.object(claims, "read", read):
+        yield
+
+
+@mutant("the sweep tries every question once (boskos)", "sweeps_alone_flaky")
+def oneshot() -> Iterator[None]:
+    async def wait(self: Any, pause_s: float) -> bool:
+        return False
+
+    with patch.object(sweep._Sweep, "wait", wait):
+        yield
+
+
+@mutant("the sweep takes our label for enough (ml-auto-solutions)", "sweeps_among_neighbours")
+def sweep_by_label() -> Iterator[None]:
+    with patch.object(names, "is_ours", lambda node, labels: labels.get("tpujob") == "1"):
+        yield
+
+
+@mutant("the sweep takes our prefix for enough", "sweeps_among_neighbours")
+def sweep_by_prefix() -> Iterator[None]:
+    with patch.object(names, "is_ours", lambda node, labels: node.startswith("tpujob-")):
+        yield
+
+
+@mutant("the sweep sends its delete and believes in it", "sweeps_alone_failing")
+def sweep_fireforget() -> Iterator[None]:
+    real = sweep._Sweep._see_off
+
+    async def see_off(self: Any, name: Any) -> None:
+        await real(self, name)
+        if name in self.swept.ended and name in self._deleted_at:
+            self.swept.ended[name] = replace(self.swept.ended[name], gone=True)
+
+    with patch.object(sweep._Sweep, "_see_off", see_off):
+        yield

@@ -1,0 +1,76 @@
+"""The ledger of the simulation behaves like the production one: the same events, the same rows, the same refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core import lease as leases
+from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run
+from orchestrator.core.lease import Intent
+from orchestrator.errors import UnknownLease
+from orchestrator.ledger.ledger import Ledger
+from tests.simulation.book import Book
+from tests.unit.engine.virtual import lease_and_request
+
+LEASE, _ = lease_and_request()
+RUN = Run("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")
+ATTEMPT = Attempt("0123456789-1", RUN.id)
+EVENTS: list[Any] = [
+    Intent(LEASE),
+    leases.Sent(LEASE.id, 1.0),
+    leases.Refused(LEASE.id, 1.0, "no"),
+    leases.Created(LEASE.id, 2.0, "operation-1"),
+    leases.Settled(LEASE.id, 2.5),
+    leases.Ready(LEASE.id, 3.0),
+    leases.Held(LEASE.id, 4.0, LEASE.created_at + 60.0),
+    leases.Detached(LEASE.id, 4.0),
+    leases.Extended(LEASE.id, 4.5, LEASE.deadline + 60.0),
+    leases.Down(LEASE.id, 5.0, "because"),
+    leases.Gone(LEASE.id, 6.0, "proof"),
+    Began(RUN, ATTEMPT),
+    Leased(ATTEMPT.id, 3.0, LEASE.id),
+    Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
+    Ended(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
+]
+
+
+def outcome(port: Any, events: tuple[Any, ...]) -> str:
+    try:
+        port.record(*events)
+    except Exception as error:
+        return type(error).__name__
+    return "recorded"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=st.lists(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=3), max_size=12))
+def test_both_ledgers_tell_the_same_story(story: list[list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    real, book = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.sqlite3"), Book()
+    real._db.execute("pragma synchronous=off")
+    for events in story:
+        assert outcome(book, tuple(events)) == outcome(real, tuple(events)), events
+        assert book.open_leases() == real.open_leases()
+        assert book.attempts_open() == real.attempts_open()
+    real.close()
+
+
+def test_a_commit_survives_a_power_cut(tmp_path: Path) -> None:
+    """Which the simulation takes for granted: what `record` returned from is on the platter."""
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    assert ledger._db.execute("pragma synchronous").fetchone() == (2,)
+    assert ledger._db.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+def test_a_full_disk_takes_no_intent_and_forgets_nothing() -> None:
+    book = Book()
+    book.record(Intent(LEASE))
+    book.full = True
+    assert outcome(book, (leases.Sent(LEASE.id, 1.0),)) == "LedgerUnavailable"
+    assert book.lease(LEASE.id) == LEASE
+    with pytest.raises(UnknownLease):
+        book.lease("other")

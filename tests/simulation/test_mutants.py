@@ -1,0 +1,42 @@
+"""The mutation gate: every bug of the past is noticed, and this says where. A mutant that survives is a hole in the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.grounds import GROUNDS
+from tests.simulation.mutants import MUTANTS, Mutant
+
+KILLS: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Which test kills which: shown with `pytest -s`, and by `make sim`."""
+    yield
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print()
+        for name, where in KILLS.items():
+            print(f"  {name:22} {where:75} {MUTANTS[name].bug}")
+
+
+@pytest.mark.parametrize("name", sorted({ground for mutant in MUTANTS.values() for ground in mutant.grounds}))
+def test_where_mutants_are_hunted_nothing_breaks_by_itself(name: str) -> None:
+    for title, play in GROUNDS[name]():
+        result = play()
+        assert not result.violations, f"{name}: {title}: {result.violations[0]}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=lambda mutant: mutant.name)
+def test_every_mutant_is_killed(mutant: Mutant) -> None:
+    with mutant.change():
+        for name in mutant.grounds:
+            for title, play in GROUNDS[name]():
+                violations = play().violations
+                if violations:
+                    KILLS[mutant.name] = f"{violations[0].invariant} in {name}: {title}"
+                    return
+    pytest.fail(f"{mutant.name} survives: {mutant.bug}")
