@@ -18,6 +18,7 @@ import typer
 from orchestrator import __version__
 from orchestrator.cli import (
     attach,
+    bench,
     cancel,
     compare,
     doctor,
@@ -63,6 +64,7 @@ app.command("status")(status.status)
 app.command("list")(listing.list_runs)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
+app.command("bench")(bench.bench)
 app.command("logs")(logs.logs)
 app.command("stop")(stop.stop)
 app.command("start")(start.start)

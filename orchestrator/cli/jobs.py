@@ -14,20 +14,33 @@ if TYPE_CHECKING:
 
 def load(path: Path) -> tuple[JobSpec, dict[str, str]]:
     """The job and its resolved environment, whose secrets nobody sees from here on. Raises JobSpecError."""
-    from orchestrator.cli.talk import talk
     from orchestrator.core import job
-    from orchestrator.core.job_rules import secret_values
+
+    spec = job.load(read_file(path), path=str(path))
+    return spec, environment(spec)
+
+
+def read_file(path: Path) -> bytes:
+    """One byte more than a job file may have, at most."""
+    from orchestrator.core import job
 
     try:
         with path.open("rb") as file:
-            data = file.read(job.MAX_BYTES + 1)
+            return file.read(job.MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    spec = job.load(data, path=str(path))
+
+
+def environment(spec: JobSpec) -> dict[str, str]:
+    """The job's variables, resolved; its secrets are hidden from here on, and its warnings are said."""
+    from orchestrator.cli.talk import talk
+    from orchestrator.core import job
+    from orchestrator.core.job_rules import secret_values
+
     env = job.resolve_env(spec, os.environ)
     talk().secrets.add(*secret_values(spec.env, os.environ))
     for line in spec.warnings():
         talk().say("warning", line)
-    return spec, env
+    return env

@@ -83,7 +83,9 @@ def start(
     prepare.check_directories(spec, path)
     if spec.on == "local":
         if keep or detach or cloud or project:
-            raise UserError("a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project mean nothing")
+            raise UserError(
+                "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project mean nothing"
+            )
         run_here(spec, env, path, bench=bench)
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
