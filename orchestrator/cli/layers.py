@@ -136,7 +136,9 @@ def switches(alive: Sequence[Alive]) -> Check:
 
     name = SWITCHES
     if not alive:
-        return Check(name, None, "no slice is alive; each brings its own and says when it is armed")
+        return Check(
+            name, None, "no slice that this machine knows of is alive; each brings its own and says when it is armed"
+        )
     unarmed = [f"{each.lease.handle}: {why}" for each in alive if (why := problem(each.switches))]
     if unarmed:
         fix = "a slice that is not armed ends by this machine or by `tpujob sweep` only; see docs/sweeping.md"

@@ -60,6 +60,7 @@ class Session:
         self._light = light
         self._endpoint: Endpoint | None = None
         self._interrupted: Interrupted | None = None
+        self._guardian_words: str | None = None
 
     @classmethod
     def open(
@@ -130,7 +131,7 @@ class Session:
         reason = TeardownUnproven("you left before it was proven")
         owed = [lease for lease in self.ledger.open_leases() if self.owners.holds(lease.id)]
         for lease in owed:
-            self.talk.loud(banner(_unasked(lease, reason)))
+            self.talk.loud(banner(_unasked(lease, reason), self._guardian_words))
         if not owed and interrupted is not None:
             return interrupted  # somebody else was quicker with the proof
         return TeardownUnproven("left before the slice was proven gone", hint="any tpujob command goes on with it")
@@ -144,7 +145,13 @@ class Session:
 
         if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
             return None
-        return lambda: guardian.arm(self.directory, lambda text: self.talk.say("guardian", text))
+
+        def arm() -> None:
+            pid = guardian.arm(self.directory, lambda text: self.talk.say("guardian", text))
+            log = self.directory / "guardian.log"
+            self._guardian_words = f"guardian {pid}, once this command has ended (log: {log})"
+
+        return arm
 
     def _connect(self, kind: str) -> Cloud:
         from orchestrator.cloud.credentials import connect, connect_light, read_token
@@ -249,7 +256,7 @@ class Session:
                 self.talk.say("release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
             return
         self.unproven[released.lease.id] = released
-        self.talk.loud(banner(released))
+        self.talk.loud(banner(released, self._guardian_words))
 
     def collect_later(self, run: Run) -> None:
         """A process that waits for the end of a detached run, as if somebody had left `tpujob attach` open.

@@ -28,7 +28,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
         raise Done(session.exit_code())
     session.announce()
     if not rows:
-        emit("nothing is alive and nothing is owed")
+        emit("nothing is alive and nothing is owed that this machine knows of")
     for row in rows:
         emit(_line(row))
     raise Done(session.exit_code())

@@ -41,6 +41,7 @@ class Released:
     checked_at: float
     verdict: Verdict
     deletes_sent: int = 0
+    answer: str = ""  # what the cloud said to the last of them
 
 
 async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: float) -> Released:
@@ -55,11 +56,11 @@ async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: flo
         now = await Now()
         if verdict.gone:
             await note(Gone(lease.id, now, evidence=verdict.evidence))
-            return Released(lease, True, now, verdict, teardown.deletes_sent)
+            return Released(lease, True, now, verdict, teardown.deletes_sent, teardown.answer)
         if (await as_written(lease)).state is LeaseState.GONE:  # somebody else was quicker, and has the proof
             return Released(lease, True, now, Verdict(gone=True), teardown.deletes_sent)
         if now - started >= budget_s:
-            return Released(lease, False, now, verdict, teardown.deletes_sent)
+            return Released(lease, False, now, verdict, teardown.deletes_sent, teardown.answer)
         waits_for = "; ".join(verdict.missing)
         await Tell("release", f"{lease.name.node}: {waits_for}", passing=True)
         await Sleep(min(max(pause_s, teardown.wait_s), max(started + budget_s - now, 0.05)))
@@ -72,6 +73,7 @@ class _Teardown:
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.deletes_sent = 0
+        self.answer = ""
         self.wait_s = 0.0  # what the API asked for in the last pass: 429 with Retry-After
         self._seen = False
         self._deleted_at: float | None = None
@@ -107,6 +109,8 @@ class _Teardown:
         if self._delete_operation is not None:
             operation = await self._ask(GetOperation(self._delete_operation))
             if isinstance(operation, Operation) and operation.done:
+                if operation.error is not None:
+                    self.answer = f"accepted, and its operation failed: {operation.error}"
                 return True  # "done", with or without an error, and yet the slice is there
         return view.state is not SliceState.DELETING or now - self._deleted_at >= DELETE_AGAIN_S
 
@@ -115,11 +119,14 @@ class _Teardown:
         self.deletes_sent += 1
         operation = await self._ask(Delete(self.lease.name))
         if isinstance(operation, CloudError):
+            self.answer = f"refused: {operation.message}"
             if not isinstance(operation, CloudUnavailable):
                 await Tell("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
             self._deleted_at = None  # not known to have been accepted: send it again in the next pass
         elif operation is not None:
             self._delete_operation, self._seen = operation.name, True
+            if not self.answer.startswith("accepted"):  # how an earlier accepted one failed says more
+                self.answer = "accepted"
 
     async def _creates(self) -> tuple[Operation, ...] | CloudError:
         """Every create operation on our name that the API knows. One that was named to us needs no listing."""

@@ -126,7 +126,7 @@ def fate(lease: Lease) -> str:
     return f"no: {lease.handle} lives until {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
 
 
-def banner(released: Released) -> str:
+def banner(released: Released, guardian: str | None = None) -> str:
     """What cannot be verified gone: what it may cost, what was seen, who tries on, and what to type now."""
     lease, verdict = released.lease, released.verdict
     name = lease.name
@@ -138,11 +138,15 @@ def banner(released: Released) -> str:
         head = f"!! NOT VERIFIED GONE: {name.node} ({where}; emulated, nobody pays for it)"
     seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen
     lines = [head, f"   last seen   {seen}; missing for the proof: {'; '.join(verdict.missing)}"]
+    if released.answer:
+        lines.append(f"   delete      {released.answer}")
     if verdict.quiet_until is not None:
         lines.append(
             f"   watching    no slice is visible; a late create could still land until {clock(verdict.quiet_until)}"
         )
-    lines.append("   still trying  the guardian process, if one runs; every tpujob command goes on with this first")
+    lines.append(
+        f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command goes on with this first"
+    )
     if not emulated:
         lines.append(f"   do now      {gcloud_text.delete_node(name)}")
         lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")

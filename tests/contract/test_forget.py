@@ -88,7 +88,7 @@ def test_what_nobody_can_see_is_forgotten_by_who_says_so_and_the_ledger_keeps_it
     [(data,)] = ledger(cli, "select data from event where kind = 'forgotten'")
     assert "seen in the console" in json.loads(data)["why"]
     after = cli("status")
-    assert (after.returncode, after.stdout) == (0, "nothing is alive and nothing is owed\n")
+    assert (after.returncode, after.stdout) == (0, "nothing is alive and nothing is owed that this machine knows of\n")
     assert len(cli.alive()) == 1, "it deletes nothing: that is the person's now"
 
 

@@ -156,7 +156,7 @@ def test_what_a_sweep_deletes_is_no_longer_owed_by_the_ledger_that_made_it(cli: 
     unclaim(cli, name)
     done = cli("sweep", "--zone", ZONE)
     assert done.returncode == 0 and f"deleted\t{name}" in done.stdout
-    assert cli("status").stdout == "nothing is alive and nothing is owed\n"
+    assert cli("status").stdout == "nothing is alive and nothing is owed that this machine knows of\n"
 
 
 def test_with_a_damaged_ledger_the_sweep_works(cli: Cli) -> None:

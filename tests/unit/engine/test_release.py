@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent
+from orchestrator.core.slices import Operation
 from orchestrator.engine.release import Released, release
 from orchestrator.errors import AuthError, CloudUnavailable
 from orchestrator.ledger.ledger import LedgerUnavailable
@@ -165,3 +166,13 @@ def test_a_429_is_obeyed_for_as_long_as_it_asks_and_never_for_more_than_a_minute
         assert calls <= len(asked) <= calls + 3
     world.cloud.get_error = None
     assert let_go(world, lease).gone
+
+
+def test_what_the_cloud_answers_to_a_delete_is_kept_for_the_person(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.delete = _refuses  # type: ignore[method-assign]
+    assert let_go(world, lease, budget_s=30).answer == "refused: Permission 'tpu.nodes.delete' denied"
+
+
+def _refuses(name: object) -> Operation:
+    raise AuthError("Permission 'tpu.nodes.delete' denied")

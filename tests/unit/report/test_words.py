@@ -32,6 +32,13 @@ def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type()
     ]
 
 
+def test_the_banner_says_what_the_cloud_answered_to_the_delete_and_which_guardian_goes_on() -> None:
+    released = Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",)), 3, "refused: 503")
+    lines = banner(released, "guardian 7, once this command has ended (log: g.log)").splitlines()
+    assert "   delete      refused: 503" in lines
+    assert lines[3].startswith("   still trying  guardian 7, once this command has ended (log: g.log); every tpujob")
+
+
 def test_the_banner_says_until_when_a_late_create_could_land() -> None:
     verdict = Verdict(gone=False, missing=("the create call has not settled",), quiet_until=AT + 300)
     assert "a late create could still land until 13:51:40Z" in banner(Released(GOOGLE, False, AT, verdict))
