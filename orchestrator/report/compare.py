@@ -153,7 +153,10 @@ def one(found: Figures) -> list[str]:
 def notes(columns: Sequence[Figures]) -> list[str]:
     """What the figures mean, and where they mean less than they seem to."""
     named = list(zip(titles(columns), columns, strict=True))
-    found = ["total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up)"]
+    found = [
+        "total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up); "
+        "s / epoch is of the epochs that had none"
+    ]
     found += _about(
         named,
         "its iterations' σ is measured with a drain after each step (`timing: drained`)",

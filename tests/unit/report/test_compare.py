@@ -67,6 +67,11 @@ def test_the_three_figures_of_the_tutorials_are_the_first_three_rows(tmp_path: P
     assert [line.split("  ")[-1].strip() for line in lines[:3]] == ["0.880", "0.0800 ± 0.0082", "0.320 ± 0.028"]
 
 
+def test_what_was_left_out_as_warm_up_is_said(tmp_path: Path) -> None:
+    text = "\n".join(compare.text([column(tmp_path / "a")]))
+    assert "without the steps that compiled (warm-up); s / epoch is of the epochs that had none" in text
+
+
 def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(tmp_path: Path) -> None:
     one, two = column(tmp_path / "a"), column(tmp_path / "b", id="9xk1abcdef")
     head, *_ = compare.text([one, two])
