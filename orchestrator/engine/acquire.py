@@ -13,6 +13,7 @@ from orchestrator.core.absence import ours
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
+from orchestrator.engine.boot_script import SCRIPT_KEY, restamped
 from orchestrator.engine.claim import clock_skew
 from orchestrator.engine.cloud_effects import Create, Get, GetOperation, ListSlices
 from orchestrator.engine.effects import Arm, Claim, Now, ReadLease, Record, Sleep, Tell
@@ -32,7 +33,10 @@ async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lea
     await Tell("lease", f"{lease.name.node} · {watch}")
     # The first claim travels in the create call itself: there is no moment at which a slice exists without one.
     stamped = {**request.labels, **claims.labels(lease, await Now(), can.pace, skew_s=skew_s)}
-    await _create(lease, replace(request, labels=stamped), give_up_at=await Now() + PATIENCE_S)
+    metadata = dict(request.metadata)
+    if SCRIPT_KEY in metadata:  # the switch in it is born with the same claim, for as long as it can read no labels
+        metadata[SCRIPT_KEY] = restamped(metadata[SCRIPT_KEY], stamped)
+    await _create(lease, replace(request, labels=stamped, metadata=metadata), give_up_at=await Now() + PATIENCE_S)
     return await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -18,6 +19,7 @@ from orchestrator.core.lease import Lease
 from orchestrator.core.pace import Pace
 
 VERSION = 1
+SCRIPT_KEY = "startup-script"
 END = "END-OF-TPUJOB-FILE"
 PERIODS = ("beat_s", "ttl_s", "grace_s", "poll_s", "linger_s", "margin_s", "stagger_s")
 
@@ -89,6 +91,14 @@ def switch_config(lease: Lease, labels: Mapping[str, str], pace: Pace, *, idle_s
         "idle_s": idle_s,
         **periods,
     }
+
+
+def restamped(script: str, labels: Mapping[str, str]) -> str:
+    """The same script with the times of these labels, which are the server's."""
+    for key, label in (("lease", claims.LEASE), ("deadline", claims.DEADLINE)):
+        script, count = re.subn(rf'\n "{key}": \d+', f'\n "{key}": {int(labels[label])}', script)
+        assert count == 1, f"the configuration in the startup-script has one {key}"
+    return script
 
 
 def startup_script(config: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ class Plan:
     # the cloud
     create_effects: list[Fault] = field(default_factory=list)  # for the first creates, in order
     lost_creates: int = 0  # so many of the first creates have their effect, and their replies get lost
+    lost_patches: int = 0
     delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes, in order
     patch_effects: list[Fault] = field(default_factory=list)
     while_creating: Fault | None = None  # what happens to deletes of a node in CREATING
@@ -159,13 +160,15 @@ class Faults:
                 luck -= probability
                 if luck < 0:
                     fate = _FATES[kind](rng)
-                    fate.back_s = min(fate.back_s, VM_TIMEOUT_S) if caller == "vm" else fate.back_s
+                    if caller == "vm":
+                        fate.there_s, fate.back_s = min(fate.there_s, VM_TIMEOUT_S), min(fate.back_s, VM_TIMEOUT_S)
                     if fate.reaches:
                         fate.effect = self._effect(verb)
                     return fate
         fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
         fate.effect = self._effect(verb)
-        if verb == "nodes.create" and self.creates <= plan.lost_creates:
+        lost = {"nodes.create": (self.creates, plan.lost_creates), "nodes.patch": (self.patches, plan.lost_patches)}
+        if verb in lost and lost[verb][0] <= lost[verb][1]:
             fate.error = _unavailable("connection reset")
         return fate
 

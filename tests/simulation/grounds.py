@@ -179,6 +179,36 @@ def extended() -> Hunt:
 
 
 @ground
+def extended_answer_lost() -> Hunt:
+    doing = Doing("up", hold_s=60.0, extend_at=20.0, sweep_every_s=10.0, life_s=60.0)
+    yield "a hold", one(doing, layers=SWEEPER, lost_patches=2, **_dead_laptop(40.0))
+
+
+@ground
+def extended_at_hand_over() -> Hunt:
+    for tenth in range(60, 120):
+        doing = Doing("detached", lasts_s=80.0, extend_at=tenth / 10)
+        yield f"at {tenth / 10} s", one(doing)
+
+
+@ground
+def end_with_dead_worker() -> Hunt:
+    doing = Doing("run", lasts_s=900.0, life_s=300.0)
+    yield "no answer at the deadline", one(doing, layers=NOBODY, worker_dies=[(0, 200.0, None)])
+    yield (
+        "no answer at the end of the job",
+        one(replace(doing, lasts_s=250.0), layers=NOBODY, worker_dies=[(0, 254.0, None)]),
+    )
+
+
+@ground
+def proved_by_another() -> Hunt:
+    doing = Doing("run", lasts_s=20.0, down_at=15.0)
+    rest = {"stopped": [(10.0, 40.0)], "forbidden": {"laptop-api": [(30.0, FOREVER)]}}
+    yield "down, then no permission", one(doing, layers=NOBODY, **rest)
+
+
+@ground
 def client_cut_off() -> Hunt:
     for at in (12.0, 15.0):
         yield f"at {at} s", one(RUN, layers=SWITCH, cut={"laptop-api": [(at, FOREVER)]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.slices import Capabilities
@@ -55,9 +54,9 @@ class Machine:
         self.on, self.asleep = True, False
         self.on_since = world.timeline.now
         self.commands_at: list[float] = []  # when somebody typed one
-        self._count = 0
+        self._count = self._boots = 0
         if timer_s is not None:
-            self.timeline.after(timer_s, self._timer, self.on_since)
+            self.timeline.after(timer_s, self._timer, self._boots)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -121,8 +120,9 @@ class Machine:
     def _boot(self) -> None:
         self.world.say(f"{self.name} is back")
         self.on, self.asleep, self.on_since = True, False, self.timeline.now
+        self._boots += 1
         if self.timer_s is not None:
-            self.timeline.after(min(2.0, self.timer_s), self._timer, self.on_since)
+            self.timeline.after(min(2.0, self.timer_s), self._timer, self._boots)
         self.world.came_back(self)
 
     def sleep(self) -> None:
@@ -141,18 +141,16 @@ class Machine:
         for process in list(self.processes):
             process.thaw()
 
-    def _timer(self, since: float) -> None:
-        """`tpujob install-sweeper`: the OS starts the recovery every so often."""
-        if not self.on or (since != self.on_since and not self.asleep):
-            if self.on:
-                since = self.on_since
-            else:
-                return
-        if not self.asleep and not any(process.role == "timer" for process in self.processes):
+    def _timer(self, boot: int) -> None:
+        """`tpujob install-sweeper`: the OS starts the recovery every so often, from this boot to the next power cut."""
+        if not self.on or boot != self._boots:
+            return
+        owed = bool(self.book.open_leases() or self.book.attempts_open())
+        if owed and not self.asleep and not any(process.role == "timer" for process in self.processes):
             self._count += 1
             self.run(f"timer{self._count}", command(self.world.can, None, budget_s=60.0), role="timer")
         assert self.timer_s is not None
-        self.timeline.after(self.timer_s, partial(self._timer, self.on_since))
+        self.timeline.after(self.timer_s, self._timer, boot)
 
     def lose_ledger(self) -> None:
         """The file is deleted: those that have it open go on with it, all others begin an empty one."""

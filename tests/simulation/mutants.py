@@ -17,7 +17,7 @@ from orchestrator.core import absence, claims, names
 from orchestrator.core.absence import Verdict
 from orchestrator.core.lease import Created, Intent, LeaseState, Refused, Sent
 from orchestrator.core.slices import Listing, SliceState
-from orchestrator.engine import acquire, claim, recover, release, run, sweep, tenure, watch
+from orchestrator.engine import acquire, claim, recover, release, run, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudUnavailable
@@ -342,6 +342,52 @@ def deadline_waits() -> Iterator[None]:
         raise AssertionError
 
     with patch.object(acquire, "wait_until_ready", patient):
+        yield
+
+
+@mutant("artifacts are waited for past the deadline (ours, F8)", "end_with_dead_worker")
+def collect_past_end() -> Iterator[None]:
+    async def collect(lease: Any, fleet: Any, directory: Any, patterns: Any) -> Any:
+        return await work.Collect(fleet, directory, patterns, work.COLLECT_S)
+
+    with patch.object(work, "collect", collect):
+        yield
+
+
+@mutant("an extension whose reply was lost is added once more (ours, F11)", "extended_answer_lost")
+def extended_twice() -> Iterator[None]:
+    real = claim._write
+
+    async def write(before: Any, wanted: Any, can: Any) -> None:
+        if before.deadline == wanted.deadline:
+            return await real(before, wanted, can)
+        for _ in range(5):
+            found, skew_s = await claim._listed(wanted)
+            said = await claim._said(before, wanted, found, skew_s, can)
+            try:
+                await claim.Relabel(wanted.name, {**found.labels, **said})
+            except CloudUnavailable:
+                await claim.Sleep(1.0)
+            else:
+                return None
+        return None
+
+    with patch.object(claim, "_write", write):
+        yield
+
+
+@mutant("two commands change the labels of one slice at once (ours, F13)", "extended_at_hand_over")
+def no_claim_lock() -> Iterator[None]:
+    with patch.object(claim, "_alone", lambda lease, made: made()):
+        yield
+
+
+@mutant("a release does not hear that another process has the proof (ours, F14)", "proved_by_another")
+def deaf_release() -> Iterator[None]:
+    async def unread(lease: Any) -> Any:
+        return replace(lease, state=LeaseState.DOWN)
+
+    with patch.object(release, "as_written", unread):
         yield
 
 

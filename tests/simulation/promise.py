@@ -95,10 +95,10 @@ def _own_s(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     plan, need = world.plan, OWN_S
     if node.lost_at is not None:
         busy = case.detach or case.keep_s is not None or case.connected_at is None
-        need += LOOK_S + (CONNECT_S if busy else 0.0)
+        need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0)
         if case.job_ends_at is not None and case.job_ends_at < node.lost_at + LOOK_S:
             need += COLLECT_S  # it is bringing home what nobody answers for any more
-    if plan.worker_dies or plan.cut.get("laptop-vm"):
+    if plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
         need += STOP_S
     return need
 

@@ -157,9 +157,18 @@ class Sky:
             self.world.truth.delete_accepted(node, fate)
         return _operation(operation)
 
-    def node(self, full: str) -> Node:
+    def settled(self) -> CloudState:
+        """The same, operations that depend on no node included."""
         self.state.advance(self.timeline.now)
-        return self.state.node(full)
+        return self.state
+
+    def look(self) -> CloudState:
+        """The state as of now. What passes by itself has passed: each such time is an event of the timeline."""
+        self.state.now = self.timeline.now
+        return self.state
+
+    def node(self, full: str) -> Node:
+        return self.look().node(full)
 
 
 def _operation(record: Any) -> Operation:
@@ -240,8 +249,7 @@ class Port:
             return None
 
     def list(self, project: str, zone: str) -> Listing[SliceView]:
-        self.sky.state.advance(self.sky.now())
-        nodes, unreachable = self.sky.state.listed(project, zone, self._fate.effect)
+        nodes, unreachable = self.sky.look().listed(project, zone, self._fate.effect)
         return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.sky.now())))
 
     def delete(self, name: SliceName) -> Operation | None:
@@ -271,22 +279,21 @@ class Port:
                 raise Vanished(refusal.message) from None
             raise
         self.sky.settle()
+        self.sky.world.truth.labelled(self.sky.state.nodes[full_name(name)])
         return _operation(operation)
 
     def operation(self, name: str) -> Operation | None:
-        self.sky.state.advance(self.sky.now())
         try:
-            return _operation(self.sky.state.operation(name, self._fate.effect))
+            return _operation(self.sky.settled().operation(name, self._fate.effect))
         except ApiError:
             return None
 
     def operations(self, project: str, zone: str) -> Listing[Operation]:
-        self.sky.state.advance(self.sky.now())
         effect = self._fate.effect
         if effect is not None and effect.kind == "unreachable":
             return Listing((), (zone,))
         here = f"projects/{project}/locations/{zone}/"
-        known = self.sky.state.operations.values()
+        known = self.sky.settled().operations.values()
         return Listing(tuple(_operation(record) for record in known if record.name.startswith(here)))
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:

@@ -202,6 +202,11 @@ def busy_labels(rng: Random, plan: Plan, doing: Doing) -> None:
 
 
 @family
+def lost_answers(rng: Random, plan: Plan, doing: Doing) -> None:
+    plan.lost_creates, plan.lost_patches = rng.choice((0, 1, 1, 2)), rng.choice((0, 1, 1, 2))
+
+
+@family
 def preempted(rng: Random, plan: Plan, doing: Doing) -> None:
     plan.preempt_at = _moment(rng, doing)
 

@@ -132,7 +132,15 @@ class Truth:
                 if other.case is case and other.lease_id not in self.down_at:
                     self.broken("I6", f"{node.node_id} and {other.node_id} of one run are billed at once")
         self.nodes[node.uid] = known
+        self.labelled(node)
         self.world.watch_leaks()
+
+    def labelled(self, node: Node) -> None:
+        """I11: no label may promise more than the person did; whoever reads it by the server's clock would believe it."""
+        case = self.nodes[node.uid].case
+        said = node.spec.get("labels", {}).get("tpujob-deadline", "")
+        if case is not None and said.isdigit() and int(said) > case.final_at + 15.0:
+            self.broken("I11", f"{node.node_id} is labelled to live {int(said) - case.final_at:.0f} s too long")
 
     def died(self, uid: str, name: str) -> None:
         node = self.nodes[uid]
@@ -304,7 +312,7 @@ class Truth:
                 self.broken("I1", f"{lease.name.node} is left to a switch that can never have been armed")
             return
         if isinstance(event, Extended):
-            case.sure_life_s = case.life_s = lease.deadline - lease.created_at
+            case.sure_life_s = case.life_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0)
             if case.hold_until is None:
                 return
         ahead_s = lease.ends_at - self.world.laptop.clock.now()

@@ -21,7 +21,7 @@ from orchestrator.core import claims
 from orchestrator.core.lease import Lease, Purpose
 from orchestrator.core.pace import GOOGLE
 from orchestrator.core.slices import SliceName
-from orchestrator.engine.boot_script import startup_script, switch_config, switch_sha256, switch_source
+from orchestrator.engine.boot_script import restamped, startup_script, switch_config, switch_sha256, switch_source
 
 NOW = 1_800_000_000.0
 LEASE = Lease(
@@ -203,3 +203,10 @@ def test_a_real_vm_gets_a_unit_that_is_always_restarted_and_never_killed_for_mem
     assert (tmp_path / "calls").read_text().splitlines() == ["daemon-reload", "restart tpujob-switch.service"] * 2
     assert (run / "tpujob").stat().st_mode & 0o7777 == 0o1777
     assert (directory / "switch.py").read_text() == switch_source()
+
+
+def test_a_script_takes_on_the_times_of_the_labels_that_travel_with_it() -> None:
+    labels = {"tpujob-mode": "run", "tpujob-lease": "1800000320", "tpujob-deadline": "1800001200"}
+    script = startup_script(switch_config(LEASE, labels, GOOGLE, idle_s=None))
+    later = {**labels, "tpujob-lease": "1800086720", "tpujob-deadline": "1800087600"}
+    assert restamped(script, later) == startup_script(switch_config(LEASE, later, GOOGLE, idle_s=None))
