@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tests docs bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-fast lint format check docs bench clean
+.PHONY: help install test test-fast sim sim-long lint format check docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,15 @@ test:  ## the whole suite, one test after the other; side by side with `make tes
 test-fast:  ## the unit tests alone
 	$(PYTHON) -m pytest tests/unit
 
+WORLDS ?= 10000
+sim:  ## the guarantee in 10,000 simulated worlds, a death at every step, and every bug of the past put back in
+	$(PYTHON) -m tests.simulation --worlds $(WORLDS) --processes 2
+	$(PYTHON) -m pytest tests/simulation
+
+sim-long:  ## the same in a million worlds: about an hour on two cores; goes on where it was stopped
+	@mkdir -p build
+	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
+
 lint:  ## ruff, its formatter and mypy; changes nothing
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m ruff format --check $(SOURCES)
@@ -27,7 +36,7 @@ format:  ## let ruff repair what it can
 	$(PYTHON) -m ruff check --fix $(SOURCES)
 	$(PYTHON) -m ruff format $(SOURCES)
 
-check: lint test  ## lint and test: what a change has to pass
+check: lint test-fast sim  ## the quick check, under three minutes on two quiet cores: lint, unit tests, simulation
 
 docs:  ## write again what is generated: docs/cli.md, the job file's tables and schema, the exit codes in README.md
 	$(PYTHON) docs/cli_reference.py
