@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
+import operator
 import os
 import signal
 import sys
@@ -29,6 +31,7 @@ from tests.faults.world import World, is_stopped, wait_until
 
 SPEED = 300.0  # ttl 3 s
 SIDES = ("before", "after")
+RECORDINGS, TRIES = 3, 5  # how often a run looks again depends a little on the moment
 CLI, BOTH, LOCAL, GUARDIAN, RECOVERY = "CLI", "CLI and guardian", "everything local", "guardian", "recovery"
 JOB_RUNS = "StartPhase:2:after"  # where the CLI is killed when it is not the one whose points are swept
 JOB = "name: swept\ntpu: {zone: us-central1-a}\ncode: code\nsetup: test -f main.sh\ncommand: bash main.sh\n"
@@ -64,14 +67,14 @@ def world(directory: Path) -> World:
 
 
 def points_of_run(w: World) -> list[str]:
-    """Every effect of a run, by name and number, both sides; those that two runs have in common."""
+    """Every effect of a run, by name and number, both sides; those that several runs have in common."""
     counts = []
-    for _ in range(2):
+    for _ in range(RECORDINGS):
         record = w.directory / f"record{len(w.commands)}"
         done = w.do("run", "job.yaml", env={"TPUJOB_CRASH_AT": f"record:{record}"})
         assert done.code() == 0, done.err
         counts.append(collections.Counter(record.read_text().split()))
-    return _named(counts[0] & counts[1])
+    return _named(functools.reduce(operator.and_, counts))
 
 
 def points_of_recovery(w: World) -> list[str]:
@@ -212,7 +215,7 @@ def sweep(points: list[Point], directory: Path, at_once: int) -> Iterator[Verdic
 
     def play(point: Point) -> Verdict:
         verdict = Verdict(point, reached=False)
-        for _ in range(2):  # what a run does depends a little on the moment
+        for _ in range(TRIES):
             if getattr(own, "world", None) is None:
                 own.world = world(directory / f"world{len(worlds)}-{threading.get_ident()}")
                 worlds.append(own.world)
@@ -242,13 +245,23 @@ def table(verdicts: list[Verdict]) -> list[str]:
         reached, unclean = sum(v.reached for v in own), sum(v.problem is not None for v in own)
         worst_text = f"{worst.unclaimed_s:5.1f} s ({worst.bound_s:.1f} s) at {worst.point.at}"
         lines.append(f"{killed:<18} {len(own):>6} {reached:>7} {unclean:>7}   {worst_text}")
-    return lines
+    program = {CLI: "run", BOTH: "run", LOCAL: "run"}
+    every, hit = (
+        {(program.get(v.point.killed, v.point.killed), v.point.at) for v in some}
+        for some in (verdicts, filter(_hit, verdicts))
+    )
+    return [*lines, f"{len(hit)} of {len(every)} registered points were hit"]
+
+
+def _hit(verdict: Verdict) -> bool:
+    return verdict.reached
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--at-once", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--killed", choices=list(PLAYS), action="append", help="only these")
+    parser.add_argument("--at", action="append", help="only these, such as Create:1:before")
     parser.add_argument("--every", type=int, default=1, help="only every so many-th point")
     options = parser.parse_args()
     began = time.monotonic()
@@ -259,7 +272,8 @@ def main() -> int:
             points = all_points(points_of_run(first), points_of_recovery(first))
         finally:
             first.close()
-        points = [point for point in points if not options.killed or point.killed in options.killed][:: options.every]
+        points = [point for point in points if not options.killed or point.killed in options.killed]
+        points = [point for point in points if not options.at or point.at in options.at][:: options.every]
         for verdict in sweep(points, Path(directory), options.at_once):
             verdicts.append(verdict)
             said = verdict.problem or ("clean" if verdict.reached else "never reached")

@@ -21,9 +21,7 @@ def revoked(w: World) -> None:
     w.fault("status", "*", caller="client", status=403)
     w.until_absent()
     w.keeps("C8", w.first_delete(), w.promise.switch())
-    run.press()
-    run.press()
-    run.press()
+    run.leave()
     assert run.code() == 75 and "NOT VERIFIED GONE" in run.err
     assert w.states() == {"down"}
     w.admin("DELETE", "faults")

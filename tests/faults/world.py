@@ -62,6 +62,14 @@ class Command:
         wait_until(lambda: text in self.out or self.ended, timeout_s, text)
         assert text in self.out, f"{text!r} never came: {self.out}\n{self.err}"
 
+    def leave(self) -> float:
+        """Ctrl-C three times, each once the one before was heard; when the first one was."""
+        at = self.press()
+        for heard in ("2 more to leave", "1 more to leave"):
+            wait_until(lambda heard=heard: heard in self.err or self.ended, what=heard)  # type: ignore[misc]
+            self.press()
+        return at
+
     def press(self, number: int = signal.SIGINT) -> float:
         """Signal it; when that was."""
         at = time.time()
