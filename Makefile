@@ -21,6 +21,7 @@ test-fast:  ## the unit tests alone
 WORLDS ?= 10000
 sim:  ## the guarantee in 10,000 simulated worlds, a death at every step, and every bug of the past put back in
 	$(PYTHON) -m tests.simulation --worlds $(WORLDS) --processes 2
+	$(PYTHON) -m tests.simulation --deaths --processes 2
 	$(PYTHON) -m pytest tests/simulation
 
 sim-long:  ## the same in a million worlds: about an hour on two cores; goes on where it was stopped

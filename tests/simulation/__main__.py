@@ -1,7 +1,7 @@
 """`python -m tests.simulation`: many worlds, or one of them with all that happened in it.
 
---seed N --trace replays one world; --worlds N --from S --processes P runs many, prints what was broken and how fast it
-went, and with --progress FILE goes on where an earlier one was stopped.
+--seed N --trace replays one world. --worlds N --from S --processes P runs many, prints what was broken and how fast it
+went, and with --progress FILE goes on where an earlier one was stopped. --deaths kills each canonical life at every step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.simulation.crash_sweep import SCENARIOS, sweep
 from tests.simulation.swarm import world_of
 
 CHUNK = 250
@@ -72,6 +73,24 @@ def run_many(first: int, worlds: int, processes: int, progress: Path | None, *, 
     return 1 if broken_by else 0
 
 
+def die(number: int) -> tuple[str, int, list[str]]:
+    """All deaths of one scenario."""
+    scenario = SCENARIOS[number]
+    count, broken = sweep(scenario)
+    return scenario.name, count, [f"{kind} dies at step {step}: {r.violations[0].text}" for step, kind, r in broken]
+
+
+def die_everywhere(processes: int) -> int:
+    began, deaths, broken = time.perf_counter(), 0, 0
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for name, count, told in pool.imap(die, range(len(SCENARIOS))):
+            deaths, broken = deaths + count, broken + len(told)
+            print(f"{name}: {count} deaths, {len(told)} broke a promise", *told[:5], sep="\n    ", flush=True)
+    took = time.perf_counter() - began
+    print(f"{len(SCENARIOS)} lives, {deaths} deaths, {broken} broke a promise; {took:.0f} s")
+    return 1 if broken else 0
+
+
 def show(seed: int, *, trace: bool) -> int:
     world = world_of(seed, without=without, trace=True)
     print(f"TPUJOB_SIM_SEED={seed}  {world.shape}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
@@ -89,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TPUJOB_SIM_SEED", "-1")))
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--deaths", action="store_true", help="a death at every step of the canonical lives instead")
     parser.add_argument("--worlds", type=int, default=10_000)
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -100,6 +120,8 @@ def main() -> int:
     without = frozenset(filter(None, options.without.split(",")))
     if options.seed >= 0:
         return show(options.seed, trace=options.trace)
+    if options.deaths:
+        return die_everywhere(options.processes)
     return run_many(options.first, options.worlds, options.processes, options.progress, keep_going=options.keep_going)
 
 

@@ -129,6 +129,8 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         for worker in range(world.workers)
     }
     start = max(begin, vm.ready_at + world.boot_s)
+    if node.lease_id in case.downers and case.mode == "run":  # the run goes on until it hears of the `down`
+        start = max(start, world.truth.beats.get(node.uid, begin))
     candidates = []
     for worker, when in broken.items():
         if when == ALWAYS:
@@ -136,12 +138,7 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         since = max(start, origin + when + world.boot_s)
         extra = SWITCH_EXTRA_S / world.speed + 3.0
         if worker == 0:
-            need = {
-                "run": pace.ttl_s + pace.grace_s + extra,
-                "coming": _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s + extra,
-                "hold": _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s + extra,
-                "detached": _job_s(world, case, begin) + pace.grace_s + 3 * pace.poll_s + extra + pace.linger_s,
-            }["coming" if case.mode == "run" and case.for_hold else case.mode]
+            need = _by_mode(world, case, begin) + extra
         else:
             need = _label_s(world, case, begin) + 2 * pace.grace_s + worker * pace.stagger_s + 20 * pace.poll_s + extra
         by_label = worker > 0 or case.mode != "run" or case.for_hold
@@ -157,6 +154,18 @@ def _sweeper(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     return _finish(world, "sweeper", node, begin, begin, need, until)
 
 
+def _by_mode(world: World, case: Case, begin: float) -> float:
+    """What the switch on worker 0 waits for, from the end of the claim on."""
+    pace = world.pace
+    run = pace.ttl_s + pace.grace_s
+    detached = _job_s(world, case, begin) + pace.linger_s + pace.grace_s + 3 * pace.poll_s
+    if case.mode == "detached":
+        return detached
+    if case.mode == "hold" or case.for_hold:
+        return _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s
+    return max(run, detached) if case.detach else run  # the job may have the claim already, its command not know it
+
+
 def _job_s(world: World, case: Case, begin: float) -> float:
     """The job that a `down` could not reach goes on, and its switch with it."""
     return max(min(case.job_ends_at or case.final_at, case.final_at) - begin, 0.0)
@@ -167,7 +176,7 @@ def _label_s(world: World, case: Case, begin: float) -> float:
     pace = world.pace
     if case.mode == "hold":
         return max((case.hold_until or begin) - begin, 0.0)
-    if case.mode == "detached":
+    if case.mode == "detached" or case.detach:
         return max(case.final_at - begin, 0.0)
     first = case.begun_at + pace.provision_s + pace.boot_s + world.create_patience_s
     return max(pace.label_ttl_s, first - begin) if begin < case.final_at else 0.0
@@ -317,6 +326,8 @@ def renewals_got_through(world: World, case: Case) -> bool:
     felt = sum(
         lasted + 5.0 for at, role, lasted in world.faults.felt_calls if role == "cli" and at >= now - pace.label_ttl_s
     )
+    if case.connected_at is None and now - case.begun_at > pace.provision_s:
+        return False  # it is still waiting for SSH, and its first lease is over
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
     return lost + felt + stuck < (pace.label_ttl_s - pace.renew_s) / 2
 

@@ -86,7 +86,12 @@ class Worker:
 
     def start_switch(self, booted_at: float) -> None:
         """`booted_at` tells this boot from a later one."""
-        if not self.up or booted_at != self.booted_at or not self.world.layers.switch:
+        if (
+            not self.up
+            or booted_at != self.booted_at
+            or not self.world.layers.switch
+            or not self.world.plan.script_runs
+        ):
             return
         script = self.vm.node.spec.get("metadata", {}).get("startup-script")
         if not script:
