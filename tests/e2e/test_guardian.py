@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -89,16 +89,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.torch
-def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire_within_5_s(
-    world: World, record_property: Callable[[str, object], None]
-) -> None:
+def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire_within_5_s(world: World) -> None:
     run = world.begin("run", str(MNIST))
     run.until("worker0 | ", timeout_s=120)
     run.process.kill()
     died_at = time.time()
     wait_until(lambda: bool(world.requests("nodes.delete", "client")), 30, "the delete is on the wire")
     seconds = world.first_delete() - died_at
-    record_property("seconds from kill -9 to the delete", round(seconds, 2))
+    print(f"the delete was on the wire {seconds:.2f} s after the kill -9")
     assert seconds <= 5.0
     world.until_alone()
     assert world.states() == {"gone"} and not world.alive()
@@ -106,7 +104,7 @@ def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire_within_5
 
 @pytest.mark.torch
 def test_kill_9_of_everything_local_during_a_training_is_followed_by_the_slices_deletion_of_itself(
-    world: World, record_property: Callable[[str, object], None]
+    world: World,
 ) -> None:
     run = world.begin("run", str(MNIST))
     run.until("worker0 | ", timeout_s=120)
@@ -114,7 +112,7 @@ def test_kill_9_of_everything_local_during_a_training_is_followed_by_the_slices_
     died_at = world.power_cut()
     world.until_absent()
     seconds = world.unclaimed_s(died_at)
-    record_property("seconds from kill -9 of everything to absence", round(seconds, 2))
+    print(f"the slice was absent {seconds:.2f} s after the kill -9 of everything")
     assert seconds <= world.promise.switch()
     assert {call["caller"] for call in world.requests("nodes.delete")} == {"vm"}
     assert world.do("status").code() == 0 and world.states() == {"gone"}
