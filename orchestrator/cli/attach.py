@@ -94,5 +94,7 @@ def _say_ended(session: Session, found: Run, attempt: Attempt) -> NoReturn:
     emit(f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}")
     emit(f"released {fate(session.ledger.lease(attempt.lease_id)) if attempt.lease_id else 'nothing was created'}")
     session.talk.say("run", f"{found.id} · {found.directory} · tpujob show {found.id}")
-    code = 0 if attempt.state is AttemptState.SUCCEEDED else attempt.rc or 71
-    raise Done(session.exit_code(min(code, 63) if attempt.rc else code))
+    code = attempt.exit_code
+    if code is None:  # nobody was there when it ended
+        code = 0 if attempt.state is AttemptState.SUCCEEDED else 71
+    raise Done(session.exit_code(code))

@@ -151,10 +151,24 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
     session.talk.say(
         "cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}"
     )
+    session.talk.say("bounds", _bounds(session, lease))
     run = outcome.run.id
-    session.talk.say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h")
+    session.talk.say(
+        "next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h"
+    )
     emit(run)
     raise Done(session.exit_code())
+
+
+def _bounds(session: Session, lease: Lease) -> str:
+    """Who would end it if this machine never came back."""
+    import time
+
+    from orchestrator.core.durations import format_duration
+
+    swept = [ran for ran in session.ledger.sweeps(lease.cloud, lease.name.project) if ran.scope != "local"]
+    sweep = f"a sweep ran {format_duration(time.time() - swept[0].at)} ago" if swept else "no sweep was ever seen here"
+    return f"the switch on every worker ✓ · {sweep} (`tpujob doctor`) · no end by the cloud itself"
 
 
 def make_directory(path: Path) -> None:

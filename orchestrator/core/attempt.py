@@ -52,6 +52,7 @@ class Attempt:
     detail: str = ""
     started_at: float | None = None
     ended_at: float | None = None
+    exit_code: int | None = None  # of the command that ended it; None: it was killed, or it has not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Ended:
     state: AttemptState
     rc: int | None = None
     detail: str = ""
+    exit_code: int | None = None
 
 
 AttemptEvent = Began | Leased | Moved | Ended
@@ -98,5 +100,5 @@ def apply(attempt: Attempt, event: Leased | Moved | Ended) -> Attempt:
         case Moved(at=at, state=state):
             started = attempt.started_at or (at if state is AttemptState.RUNNING else None)
             return replace(attempt, state=state, started_at=started)
-        case Ended(at=at, state=state, rc=rc, detail=detail):
-            return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at)
+        case Ended(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
+            return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)

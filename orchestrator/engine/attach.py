@@ -121,5 +121,6 @@ async def _write_down(to: Attachment, outcome: Outcome) -> None:
     if not outcome.detached:
         rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
         detail = outcome.error.message if outcome.error else ""
-        await note(Ended(to.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail))
+        ended = Ended(to.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code)
+        await note(ended)
     await Disclaim(to.attempt.id)

@@ -72,7 +72,10 @@ class Outcome:
         self._span = None if span is None else (span, now)
 
     @property
-    def exit_code(self) -> int:
-        if self.tenure.unproven:
-            return TeardownUnproven.exit_code
+    def own_code(self) -> int:
+        """The attempt's, whatever became of its slice."""
         return self.error.exit_code if self.error else 0
+
+    @property
+    def exit_code(self) -> int:
+        return TeardownUnproven.exit_code if self.tenure.unproven else self.own_code

@@ -108,7 +108,10 @@ async def run_local(job: LocalRun) -> Outcome:
     outcome.ended_at = await Now()
     rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
     detail = outcome.error.message if outcome.error else ""
-    await note(AttemptEnded(job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail))
+    ended = AttemptEnded(
+        job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code
+    )
+    await note(ended)
     await Disclaim(job.attempt.id)
     return outcome
 

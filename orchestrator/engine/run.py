@@ -91,7 +91,8 @@ async def _write_down(job: JobRun, outcome: Outcome) -> None:
         return
     rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
     detail = outcome.error.message if outcome.error else ""
-    await note(Ended(job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail))
+    ended = Ended(job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code)
+    await note(ended)
     await Disclaim(job.attempt.id)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.core.slices import SliceState
 from orchestrator.engine.claim import Upkeep
@@ -36,6 +37,7 @@ STOP_GRACE_S = 10.0
 WATCH_S = 2.0
 LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
 SILENT_S = 600.0  # a worker that cannot be reached for so long is lost
+TOLD_BEFORE_S = (7200.0, 1800.0)  # the end is announced
 LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and save what it made
 
 
@@ -59,6 +61,7 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
 async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkeep | None) -> None:
     """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing."""
     looked_at = await Now()
+    last_s = end.at - looked_at  # nobody needs to hear of the two hours that a short job never had
     extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
         status = await Watch(fleet, WATCH_S)
@@ -68,6 +71,13 @@ async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkee
         if status.all_succeeded:
             return
         now = await Now()
+        left_s = end.at + extended_s - now
+        if any(left_s <= mark_s < last_s for mark_s in TOLD_BEFORE_S):
+            text = f"{format_duration(left_s)} until {end.why}; `tpujob extend {lease.handle} --by 2h` moves the end"
+            await Tell("limit", text)
+        last_s = left_s
+        if now >= end.at + extended_s:  # perhaps it was extended a moment ago
+            extended_s = (await as_written(lease)).deadline - lease.deadline
         if now >= end.at + extended_s:
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")

@@ -42,7 +42,7 @@ def test_the_code_of_a_failed_job_comes_home_and_the_slice_goes(world: VirtualWo
     world.fleet.rc = 7
     outcome = world.drive(attach(to, CAN))
     assert outcome.exit_code == 7
-    assert attempt_of(world).rc == 7
+    assert (attempt_of(world).rc, attempt_of(world).exit_code) == (7, 7)
     assert world.cloud.nodes == {}
 
 

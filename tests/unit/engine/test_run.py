@@ -219,3 +219,14 @@ def test_a_worker_that_cannot_be_told_to_stop_does_not_hide_the_jobs_own_code(
     outcome = run(world)
     assert outcome.exit_code == 7 and world.cloud.nodes == {}
     assert any("may still be running" in line for line in world.told)
+
+
+def test_the_end_of_a_long_job_is_announced_twice_and_that_of_a_short_one_never(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1e6
+    run(world, replace(job(world), max_duration_s=3 * 3600))
+    assert sum(line.startswith("limit ") for line in world.told) == 2
+    (world.ledger.path.parent / "other").mkdir()
+    other = VirtualWorld(world.ledger.path.parent / "other")
+    other.fleet.phase_s = 1e6
+    run(other, replace(job(other), max_duration_s=900))
+    assert not any(line.startswith("limit ") for line in other.told)
