@@ -25,18 +25,19 @@ PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is g
 async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
     await Claim(lease.id)
-    began = await Now()
-    listing = await retry.until(began + PATIENCE_S, ListSlices(lease.name.project, lease.name.zone))
-    skew_s = await clock_skew(listing, said=True)
+    asked_at = await Now()
+    listing = await retry.until(asked_at + PATIENCE_S, ListSlices(lease.name.project, lease.name.zone))
+    skew_s = await clock_skew(listing, asked_at=asked_at, said=True)
     await Record(Intent(lease))
     watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Tell("lease", f"{lease.name.node} · {watch}")
+    now = await Now()
     # The first claim travels in the create call itself: there is no moment at which a slice exists without one.
-    stamped = {**request.labels, **claims.labels(lease, await Now(), can.pace, skew_s=skew_s)}
+    stamped = {**request.labels, **claims.labels(lease, now, can.pace, skew_s=skew_s)}
     metadata = dict(request.metadata)
     if SCRIPT_KEY in metadata:  # the switch in it is born with the same claim, for as long as it can read no labels
         metadata[SCRIPT_KEY] = restamped(metadata[SCRIPT_KEY], stamped)
-    await _create(lease, replace(request, labels=stamped, metadata=metadata), give_up_at=await Now() + PATIENCE_S)
+    await _create(lease, replace(request, labels=stamped, metadata=metadata), give_up_at=now + PATIENCE_S)
     return await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
 
 

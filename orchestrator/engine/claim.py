@@ -59,13 +59,18 @@ async def _alone(lease: Lease, work: Callable[[], Program[T]]) -> T:
     return result
 
 
-async def clock_skew(listing: Listing[SliceView], *, said: bool = False) -> float:
-    """How far the cloud's clock is ahead of this machine's. With `said`, a person hears of a clock that is wrong."""
+async def clock_skew(listing: Listing[SliceView], *, asked_at: float, said: bool = False) -> float:
+    """How far the cloud's clock is ahead of this machine's. With `said`, a person hears of a clock that is wrong.
+
+    The listing was made at some time between `asked_at` and now: of what that allows, the least is believed, so that a
+    slow answer, or a lid that was closed meanwhile, is not taken for a wrong clock.
+    """
     if listing.server_now is None:
         return 0.0
-    skew_s = listing.server_now - await Now()
-    if abs(skew_s) < SKEW_WORTH_S:
+    least_s, most_s = listing.server_now - await Now(), listing.server_now - asked_at
+    if least_s <= SKEW_WORTH_S and most_s >= -SKEW_WORTH_S:
         return 0.0  # a Date has whole seconds, and the answer took its time
+    skew_s = least_s if least_s > 0 else most_s
     if said and abs(skew_s) > SKEW_TOLD_S:
         how = "behind" if skew_s > 0 else "ahead of"
         await Tell("warning", f"this machine's clock is {format_duration(abs(skew_s))} {how} the cloud's, which counts")
@@ -97,11 +102,11 @@ async def _write(before: Lease, wanted: Lease, can: Capabilities) -> None:
 
 async def _listed(lease: Lease) -> tuple[SliceView, float]:
     """The slice as a list shows it, and how far the clock of whoever made the list is ahead of ours."""
-    name = lease.name
+    name, asked_at = lease.name, await Now()
     listing = await ListSlices(name.project, name.zone)
     found = next((row for row in listing.rows if absence.ours(row, lease)), None)
     if found is not None:
-        return found, await clock_skew(listing)
+        return found, await clock_skew(listing, asked_at=asked_at)
     if listing.complete:
         raise Vanished(f"{name.node} does not exist (any more)")
     raise CloudUnavailable(f"{name.node} is not listed, and {', '.join(listing.unreachable)} is unreachable")

@@ -200,7 +200,8 @@ class Faults:
     def felt(self, process: Process | None, fate: Fate) -> None:
         """A call of this process failed by our doing: its layer may be late by so much."""
         role = "vm" if process is None else process.role
-        self.felt_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
+        asked_s = getattr(fate.error, "retry_after_s", None) or 0.0  # 429: come back later
+        self.felt_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s + asked_s))
 
 
 _UNREACHABLE = cloud_fault("unreachable", "nodes.list")
