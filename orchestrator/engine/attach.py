@@ -84,7 +84,9 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
         fleet = outcome.fleet = await _reach(to.lease)
         await outcome.enter("main")
         await FollowPhase(fleet, to.attempt.id, "main", to.sink)
-        end = work.end_of(to.lease, to.attempt.started_at or to.lease.created_at, to.max_duration_s)
+        began = to.attempt.started_at or to.lease.created_at
+        # An extension that came before us is in the lease already, and not in what the job file says.
+        end = work.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
         await work.follow(to.lease, fleet, "main", end, upkeep=None)
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error

@@ -192,6 +192,26 @@ def extended_at_hand_over() -> Hunt:
 
 
 @ground
+def extended_before_it_is_followed() -> Hunt:
+    for extend_at in (10.0, 18.6, 23.0):
+        doing = Doing("detached", lasts_s=40.0, life_s=30.0, extend_at=extend_at, boot_s=4.0)
+        yield f"extended at {extend_at} s", one(doing)
+
+
+@ground
+def lid_closed_at_create() -> Hunt:
+    for tenth in range(0, 8):
+        begin = tenth / 50
+        yield f"lid closed at {begin} s", one(Doing("up", hold_s=200.0), asleep=[(begin, begin + 900.0)])
+
+
+@ground
+def clock_behind_and_blind() -> Hunt:
+    hidden = [cloud_fault("hidden", "nodes.create", seconds=9.0)]
+    yield "seen late", one(RUN, clock_offset_s=-86400.0, create_effects=hidden)
+
+
+@ground
 def end_with_dead_worker() -> Hunt:
     doing = Doing("run", lasts_s=900.0, life_s=300.0)
     yield "no answer at the deadline", one(doing, layers=NOBODY, worker_dies=[(0, 200.0, None)])

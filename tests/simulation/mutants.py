@@ -22,7 +22,6 @@ from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudUnavailable
 from orchestrator.vm import switch
-from tests.simulation import shapes
 
 
 @dataclass(frozen=True)
@@ -376,6 +375,35 @@ def extended_twice() -> Iterator[None]:
         yield
 
 
+@mutant(
+    "whoever follows a detached job goes by the job file's limit, not by the extension (ours, F20)",
+    "extended_before_it_is_followed",
+)
+def old_limit() -> Iterator[None]:
+    real = work.end_of
+
+    def end_of(lease: Any, began: float, max_duration_s: float) -> Any:
+        return real(lease, began, min(max_duration_s, 30.0))
+
+    with patch.object(work, "end_of", end_of):
+        yield
+
+
+@mutant("an answer that took long is taken for a clock that is wrong (ours, F19)", "lid_closed_at_create")
+def slow_is_wrong() -> Iterator[None]:
+    async def clock_skew(listing: Any, *, asked_at: float, said: bool = False) -> float:
+        return (listing.server_now or 0.0) - await Now()
+
+    with patch.object(claim, "clock_skew", clock_skew), patch.object(acquire, "clock_skew", clock_skew):
+        yield
+
+
+@mutant("the switch is born with the laptop's times (ours, F17)", "clock_behind_and_blind")
+def born_wrong() -> Iterator[None]:
+    with patch.object(acquire, "restamped", lambda script, labels: script):
+        yield
+
+
 @mutant("two commands change the labels of one slice at once (ours, F13)", "extended_at_hand_over")
 def no_claim_lock() -> Iterator[None]:
     with patch.object(claim, "_alone", lambda lease, made: made()):
@@ -432,7 +460,7 @@ def no_owner_check() -> Iterator[None]:
 
 @mutant("the switch is installed after the create (SkyPilot#5946)", "only_switch")
 def arm_after_create() -> Iterator[None]:
-    with patch.object(shapes, "startup_script", lambda config: ""):
+    with patch.object(acquire, "restamped", lambda script, labels: ""):
         yield
 
 

@@ -85,7 +85,7 @@ def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         start = max(awake_since, killed_at or begin, ended_at)
         return _finish(world, "local", node, begin, start, machine.timer_s + NOTICE_S, until)
     typed = [at for at in machine.commands_at if at >= max(begin, ended_at)]
-    if not typed or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
+    if not typed or node.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
     return _finish(world, "local", node, begin, max(typed[0], awake_since), COMMAND_S, until)
 
@@ -163,7 +163,9 @@ def _by_mode(world: World, case: Case, begin: float) -> float:
         return detached
     if case.mode == "hold" or case.for_hold:
         return _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s
-    return max(run, detached) if case.detach else run  # the job may have the claim already, its command not know it
+    if case.detach:
+        return max(run, detached)  # the job may have the claim already, and its command not know it
+    return max(run, case.keep_s + 2 * pace.grace_s + 3 * pace.poll_s) if case.keep_s is not None else run
 
 
 def _job_s(world: World, case: Case, begin: float) -> float:
@@ -179,7 +181,7 @@ def _label_s(world: World, case: Case, begin: float) -> float:
     if case.mode == "detached" or case.detach:
         return max(case.final_at - begin, 0.0)
     first = case.begun_at + pace.provision_s + pace.boot_s + world.create_patience_s
-    return max(pace.label_ttl_s, first - begin) if begin < case.final_at else 0.0
+    return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < case.final_at else 0.0
 
 
 # -- what the world took -----------------------------------------------------------------------------------------------
@@ -330,6 +332,13 @@ def renewals_got_through(world: World, case: Case) -> bool:
         return False  # it is still waiting for SSH, and its first lease is over
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
     return lost + felt + stuck < (pace.label_ttl_s - pace.renew_s) / 2
+
+
+def was_blind(world: World) -> bool:
+    """A switch that is refused its look at the labels goes by what it was born with, and that is no hold."""
+    now = world.faults.since()
+    back = now - world.pace.ttl_s - world.pace.grace_s
+    return bool(_overlap(world.plan.forbidden.get("vm-api", []), back, now))
 
 
 def job_was_lost(world: World, node: NodeTruth) -> bool:

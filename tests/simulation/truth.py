@@ -212,6 +212,8 @@ class Truth:
             slack = (case.hold_s or case.life_s) * 0.02 + 3.0
             if case.mode == "detached" and caller == "collector" and case.job_ends_at is not None:
                 return now < min(case.job_ends_at, ended_at) and not promise.job_was_lost(self.world, node)
+            if caller.startswith("switch") and promise.was_blind(self.world):
+                return False
             if case.mode == "detached" and caller.startswith("switch"):
                 return now < ended_at - slack and not promise.job_was_lost(self.world, node)
             return now < ended_at - slack
@@ -315,6 +317,6 @@ class Truth:
             case.sure_life_s = case.life_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0)
             if case.hold_until is None:
                 return
-        ahead_s = lease.ends_at - self.world.laptop.clock.now()
+        ahead_s = max(lease.ends_at - self.world.laptop.clock.now(), 0.0)
         case.hold_s, case.hold_until = ahead_s, now + ahead_s * 1.01
         self.world.watch_leaks()
