@@ -25,8 +25,8 @@ PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is g
 async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
     await Claim(lease.id)
-    asked_at = await Now()
-    listing = await retry.until(asked_at + PATIENCE_S, ListSlices(lease.name.project, lease.name.zone))
+    question = retry.Timed(ListSlices(lease.name.project, lease.name.zone))
+    asked_at, listing = await retry.until(await Now() + PATIENCE_S, question)
     skew_s = await clock_skew(listing, asked_at=asked_at, said=True)
     await Record(Intent(lease))
     watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"

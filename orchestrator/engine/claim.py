@@ -15,7 +15,7 @@ from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState,
 from orchestrator.core.slices import Capabilities, Listing, SliceView
 from orchestrator.engine.cloud_effects import ListSlices, Published, Relabel
 from orchestrator.engine.effects import Claim, Disclaim, Now, Program, ReadLease, Record, Sleep, Tell
-from orchestrator.engine.retry import pauses
+from orchestrator.engine.retry import Timed, pauses
 from orchestrator.errors import CloudError, CloudUnavailable, NotArmed, Vanished, WrongState
 
 T = TypeVar("T")
@@ -102,8 +102,8 @@ async def _write(before: Lease, wanted: Lease, can: Capabilities) -> None:
 
 async def _listed(lease: Lease) -> tuple[SliceView, float]:
     """The slice as a list shows it, and how far the clock of whoever made the list is ahead of ours."""
-    name, asked_at = lease.name, await Now()
-    listing = await ListSlices(name.project, name.zone)
+    name = lease.name
+    asked_at, listing = await Timed(ListSlices(name.project, name.zone))
     found = next((row for row in listing.rows if absence.ours(row, lease)), None)
     if found is not None:
         return found, await clock_skew(listing, asked_at=asked_at)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from orchestrator.engine.effects import Effect, Now, Sleep
 from orchestrator.errors import CloudUnavailable
@@ -25,7 +26,19 @@ def pauses(
         pause_s = min(pause_s * growth, longest_s)
 
 
-async def until(deadline: float, question: Effect[T]) -> T:
+@dataclass(frozen=True, slots=True)
+class Timed(Generic[T]):
+    """A question that also answers when it was asked. Like an effect, it can be asked again."""
+
+    question: Effect[T]
+
+    def __await__(self) -> Generator[Effect[Any], Any, tuple[float, T]]:
+        asked_at = yield from Now().__await__()
+        answer = yield from self.question.__await__()
+        return asked_at, answer
+
+
+async def until(deadline: float, question: Awaitable[T]) -> T:
     """Ask until an answer comes. CloudUnavailable passes by; at the deadline, or for any other error, it is raised."""
     for pause_s in pauses(first_s=0.5):
         try:
