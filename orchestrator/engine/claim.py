@@ -32,12 +32,9 @@ async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilitie
 
 
 async def _move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
-    try:
-        before = await ReadLease(lease.id)
-        await _write(before, apply(before, event), can)
-        await Record(event)
-    except NotAllowed as error:
-        raise Vanished(f"{lease.name.node} was given up meanwhile") from error
+    before = await ReadLease(lease.id)
+    await _write(before, apply(before, event), can)
+    await Record(event)
     return await ReadLease(lease.id)
 
 
@@ -52,6 +49,9 @@ async def _alone(lease: Lease, work: Callable[[], Program[T]]) -> T:
         await Sleep(pause_s)
     try:
         result = await work()
+    except NotAllowed as error:
+        await Disclaim(lock)
+        raise Vanished(f"{lease.name.node} was given up meanwhile") from error
     except Exception:  # not `finally`: a killed process runs no line more, and the kernel drops its lock
         await Disclaim(lock)
         raise

@@ -212,6 +212,12 @@ def clock_behind_and_blind() -> Hunt:
 
 
 @ground
+def down_at_hand_over() -> Hunt:
+    for tenth in range(70, 110, 2):
+        yield f"down at {tenth / 10} s", one(Doing("detached", lasts_s=40.0, down_at=tenth / 10))
+
+
+@ground
 def end_with_dead_worker() -> Hunt:
     doing = Doing("run", lasts_s=900.0, life_s=300.0)
     yield "no answer at the deadline", one(doing, layers=NOBODY, worker_dies=[(0, 200.0, None)])

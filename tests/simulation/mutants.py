@@ -20,7 +20,7 @@ from orchestrator.core.slices import Listing, SliceState
 from orchestrator.engine import acquire, claim, recover, release, run, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
-from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.errors import AuthError, CloudUnavailable, Vanished
 from orchestrator.vm import switch
 
 
@@ -401,6 +401,20 @@ def slow_is_wrong() -> Iterator[None]:
 @mutant("the switch is born with the laptop's times (ours, F17)", "clock_behind_and_blind")
 def born_wrong() -> Iterator[None]:
     with patch.object(acquire, "restamped", lambda script, labels: script):
+        yield
+
+
+@mutant("a slice that is given up while it changes hands is a bug in tpujob (ours, F23)", "down_at_hand_over")
+def strict_hand_over() -> Iterator[None]:
+    alone = claim._alone
+
+    async def unfiltered(lease: Any, made: Any) -> Any:
+        try:
+            return await alone(lease, made)
+        except Vanished as error:
+            raise (error.__cause__ or error) from None
+
+    with patch.object(claim, "_alone", unfiltered):
         yield
 
 

@@ -129,6 +129,8 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         for worker in range(world.workers)
     }
     start = max(begin, vm.ready_at + world.boot_s)
+    if case.extended_at is not None:  # a person said so: that is a sign of life, too
+        start = max(start, case.extended_at + 1.0)
     if node.lease_id in case.downers and case.mode == "run":  # the run goes on until it hears of the `down`
         start = max(start, world.truth.beats.get(node.uid, begin))
     candidates = []

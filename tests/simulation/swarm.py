@@ -191,7 +191,7 @@ def forgotten_operations(rng: Random, plan: Plan, doing: Doing) -> None:
 
 @family
 def slow_cloud(rng: Random, plan: Plan, doing: Doing) -> None:
-    plan.provision_s, plan.delete_s = rng.choice((0.5, 20.0, 60.0)), rng.choice((0.2, 5.0, 15.0))
+    plan.provision_s, plan.delete_s = rng.choice((0.5, 20.0, 50.0)), rng.choice((0.2, 5.0, 15.0))
 
 
 @family

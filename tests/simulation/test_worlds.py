@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.swarm import FAMILIES, world_of
+from tests.simulation.faults import Plan, cloud_fault
+from tests.simulation.shapes import take_down
+from tests.simulation.swarm import FAMILIES, Doing, world_of
+from tests.simulation.world import World
 
 SEEDS = [
     int(line.split()[0])
@@ -45,3 +48,19 @@ def test_the_same_seed_is_the_same_world_event_for_event() -> None:
 def test_every_family_of_faults_is_met_within_a_few_hundred_worlds() -> None:
     met = {name for seed in range(WORLDS) for name in world_of(seed).plan.families}
     assert met == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("down_at", [4.0, 9.0, 12.5, 16.0])
+def test_however_many_tear_down_at_once_it_ends_once_and_nobody_complains(down_at: float) -> None:
+    """I9: a person in two terminals, the run itself, a timer and a sweep, over a cloud whose deletes fail twice."""
+
+    def shape(world: World) -> None:
+        Doing("run", lasts_s=8.0, timer_s=3.0, sweep_every_s=5.0)(world)
+        for pause_s in (0.0, 0.05, 1.0):
+            world._at(down_at + pause_s, take_down, world)
+
+    failing = [cloud_fault("operation_fails", "nodes.delete")] * 2
+    world = World(11, shape, Plan(delete_effects=failing))
+    result = world.run()
+    assert not result.violations, result.violations
+    assert world.truth.alive() == [] and world.laptop.book.open_leases() == []

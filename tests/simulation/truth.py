@@ -44,6 +44,7 @@ class Case:
     detached_at: float | None = None
     job_ends_at: float | None = None
     connected_at: float | None = None
+    extended_at: float | None = None
     downers: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it
     ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
 
@@ -314,6 +315,7 @@ class Truth:
                 self.broken("I1", f"{lease.name.node} is left to a switch that can never have been armed")
             return
         if isinstance(event, Extended):
+            case.extended_at = now
             case.sure_life_s = case.life_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0)
             if case.hold_until is None:
                 return

@@ -17,6 +17,7 @@ from orchestrator.emulator.records import Settings
 from orchestrator.engine.hold import Brought
 from orchestrator.engine.interpreter import Abandoned
 from orchestrator.engine.job_run import Outcome
+from orchestrator.errors import TpujobError
 from tests.simulation.faults import Faults, Plan
 from tests.simulation.machine import Machine
 from tests.simulation.process import Process
@@ -248,9 +249,13 @@ class World:
     def process_ended(self, process: Process) -> None:
         """I7: the exit code is honest."""
         self.look_whether_over()
+        result, failure = process.result, process.error
+        if isinstance(failure, Exception) and not isinstance(failure, TpujobError):
+            self.broken("bug", f"{process.name} ended with {failure!r}")
+        if str(getattr(result, "error", "")).startswith("a bug in tpujob"):
+            self.broken("bug", f"{process.name}: {result.error}")
         if process.killed or process.role not in ("cli", "collector"):
             return
-        result = process.result
         code = 75 if isinstance(process.error, Abandoned) else getattr(result, "exit_code", None)
         case = next((case for case in self.truth.cases if case.owner is process), None)
         if code is None or case is None:
