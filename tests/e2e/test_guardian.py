@@ -19,7 +19,14 @@ MNIST = Path(__file__).parents[2] / "jobs" / "mnist.yaml"
 
 
 def guardians(cli: Cli) -> list[psutil.Process]:
-    return [process for process in cli.local() if "orchestrator.engine.guardian" in process.cmdline()]
+    return [process for process in cli.local() if _is_guardian(process)]
+
+
+def _is_guardian(process: psutil.Process) -> bool:
+    try:
+        return "orchestrator.engine.guardian" in process.cmdline()
+    except psutil.Error:
+        return False  # it ended since it was found
 
 
 @pytest.fixture
