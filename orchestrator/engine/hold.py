@@ -45,6 +45,8 @@ class Brought:
     def exit_code(self) -> int:
         if self.tenure.unproven:
             return TeardownUnproven.exit_code
+        if isinstance(self.error, TeardownUnproven):
+            return CloudUnavailable.exit_code  # it took long, but it is proven now
         return self.error.exit_code if self.error else 0
 
 

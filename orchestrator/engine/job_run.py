@@ -11,7 +11,7 @@ from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.lease import Lease
 from orchestrator.engine.effects import Now
 from orchestrator.engine.tenure import Draft, Tenure
-from orchestrator.errors import TeardownUnproven, TpujobError
+from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
@@ -74,6 +74,8 @@ class Outcome:
     @property
     def own_code(self) -> int:
         """The attempt's, whatever became of its slice."""
+        if isinstance(self.error, TeardownUnproven):
+            return CloudError.exit_code  # it took long, but it is proven now
         return self.error.exit_code if self.error else 0
 
     @property
