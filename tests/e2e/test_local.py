@@ -60,7 +60,12 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(cli: Cli) -> N
     shown = only_run(cli)
     assert (shown["cloud"], shown["lease"], shown["state"], shown["rc"]) == ("local", None, "succeeded", None)
     assert {file["path"] for file in shown["files"]} == {
-        *("logs/worker0.log", "worker0/artifacts/a.txt", "worker0/artifacts/ls.txt", "worker0/work/out/x.json")
+        *(
+            "logs/worker0.log",
+            "worker0/artifacts/a.txt",
+            "worker0/artifacts/ls.txt",
+            "/".join(("worker0", "work", "out", "x.json")),
+        )
     }
     assert not cli.emulator_directory.exists()
     assert list((cli.directory / "state" / "local").iterdir()) == [], "the place where it worked is gone"
