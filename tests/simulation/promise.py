@@ -210,7 +210,9 @@ def _finish(
     after = world.pace.grace_s + 3 * world.pace.poll_s if layer == "vm" else POLL_MOST_S
     need += sum(length for length in outages) + len(outages) * (after + 2.0)
     roles = {"local": LOCAL, "vm": ("vm",), "sweeper": ("sweeper",)}[layer]
-    felt = [lasted for at, role, lasted in world.faults.felt_calls if role in roles and begin <= at + lasted and at <= until]
+    felt = [
+        lasted for at, role, lasted in world.faults.felt_calls if role in roles and begin <= at + lasted and at <= until
+    ]
     if layer == "vm":
         need += _vm_trouble_s(world, need, start, until, by_label=by_label)
     else:
