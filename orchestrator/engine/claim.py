@@ -13,7 +13,7 @@ from orchestrator.core import absence, armed, claims
 from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
 from orchestrator.core.slices import Capabilities, Listing, SliceView
-from orchestrator.engine.cloud_effects import ListSlices, Published, Relabel
+from orchestrator.engine.cloud_effects import Get, ListSlices, Published, Relabel
 from orchestrator.engine.effects import Claim, Disclaim, Now, Program, ReadLease, Record, Sleep, Tell
 from orchestrator.engine.retry import Timed, pauses
 from orchestrator.errors import CloudError, CloudUnavailable, NotArmed, Vanished, WrongState
@@ -105,11 +105,12 @@ async def _listed(lease: Lease) -> tuple[SliceView, float]:
     name = lease.name
     asked_at, listing = await Timed(ListSlices(name.project, name.zone))
     found = next((row for row in listing.rows if absence.ours(row, lease)), None)
-    if found is not None:
-        return found, await clock_skew(listing, asked_at=asked_at)
-    if listing.complete:
+    skew_s = await clock_skew(listing, asked_at=asked_at)
+    if found is None and not listing.complete:
+        found = await Get(name)  # the list cannot speak for its zone; what time it is, it said all the same
+    if found is None or not absence.ours(found, lease):
         raise Vanished(f"{name.node} does not exist (any more)")
-    raise CloudUnavailable(f"{name.node} is not listed, and {', '.join(listing.unreachable)} is unreachable")
+    return found, skew_s
 
 
 async def _said(before: Lease, wanted: Lease, found: SliceView, skew_s: float, can: Capabilities) -> dict[str, str]:
@@ -217,7 +218,7 @@ async def _hand_over(lease: Lease, can: Capabilities) -> Lease:
     wanted = apply(before, Detached(lease.id, await Now()))
     await _write(before, wanted, can)
     await Tell("detach", "waiting until the switch knows that the job has the claim", passing=True)
-    give_up_at = await Now() + max(3 * can.pace.poll_s, PATIENCE_S)
+    give_up_at = min(await Now() + max(3 * can.pace.poll_s, PATIENCE_S), wanted.deadline)
     for pause_s in pauses(first_s=0.2, longest_s=can.pace.poll_s / 4):
         try:
             first = armed.switches((await Published(lease.name))[:1], 1)[0]

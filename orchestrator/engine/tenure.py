@@ -15,7 +15,7 @@ from orchestrator.engine.acquire import acquire
 from orchestrator.engine.claim import move
 from orchestrator.engine.effects import Disclaim, Now, ReadLease, Shield, Tell
 from orchestrator.engine.release import Released, release
-from orchestrator.errors import CapacityError, TeardownUnproven, TpujobError, UnknownLease, Vanished
+from orchestrator.errors import CapacityError, DeadlineExceeded, TeardownUnproven, TpujobError, UnknownLease, Vanished
 
 RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
 
@@ -91,6 +91,8 @@ async def keep(tenure: Tenure, until: float, can: Capabilities) -> Lease:
     """Let the slice outlive this process. Raises Vanished when it was given up meanwhile."""
     assert tenure.lease is not None
     lease = await move(tenure.lease, Held(tenure.lease.id, await Now(), until), can)
+    if lease.ends_at <= await Now():  # this machine slept, or tpujob was stopped
+        raise DeadlineExceeded(f"{lease.name.node} reached its end before it could be kept")
     tenure.kept_until = lease.hold_until
     await Disclaim(lease.id)
     return lease

@@ -99,7 +99,7 @@ def _own_s(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         if case.job_ends_at is not None and case.job_ends_at < node.lost_at + LOOK_S:
             need += COLLECT_S  # it is bringing home what nobody answers for any more
     if plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
-        need += STOP_S
+        need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
     return need
 
 
@@ -336,6 +336,14 @@ def renewals_got_through(world: World, case: Case) -> bool:
         return False  # it is still waiting for SSH, and its first lease is over
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
     return lost + felt + stuck < (pace.label_ttl_s - pace.renew_s) / 2
+
+
+def clock_doubt_s(world: World) -> float:
+    """A clock that is wrong can be put right only as well as the answer was quick that told so."""
+    plan = world.plan
+    if not plan.clock_offset_s:
+        return 0.0
+    return max((end - begin for begin, end in plan.asleep + plan.stopped), default=0.0) + (30.0 if plan.rates else 0.0)
 
 
 def was_blind(world: World) -> bool:

@@ -41,6 +41,7 @@ class Case:
     detach: bool = False  # is its command about to pass the claim to the job?
     hold_until: float | None = None
     hold_s: float | None = None
+    asked_until: float = 0.0  # what a person typed may be in the labels, whether or not it could be written down
     detached_at: float | None = None
     job_ends_at: float | None = None
     connected_at: float | None = None
@@ -187,7 +188,7 @@ class Truth:
             if case.job_ends_at is not None:
                 ends.append((case.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
         elif case.hold_until is not None:
-            ends.append((case.hold_until, "its hold ended"))
+            ends.append((max(case.hold_until, case.asked_until), "its hold ended"))
         else:
             ends += case.ends
             if case.owner is not None and not case.owner.alive:
@@ -210,7 +211,7 @@ class Truth:
             return False
         if case.mode != "run":
             ended_at, _ = self.claim_end(case, node)
-            slack = (case.hold_s or case.life_s) * 0.02 + 3.0
+            slack = (case.hold_s or case.life_s) * 0.02 + 3.0 + promise.clock_doubt_s(self.world)
             if case.mode == "detached" and caller == "collector" and case.job_ends_at is not None:
                 return now < min(case.job_ends_at, ended_at) and not promise.job_was_lost(self.world, node)
             if caller.startswith("switch") and promise.was_blind(self.world):
@@ -316,7 +317,9 @@ class Truth:
             return
         if isinstance(event, Extended):
             case.extended_at = now
-            case.sure_life_s = case.life_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0)
+            case.life_s, sure_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0), case.sure_life_s
+            in_time = sure_s is None or now < case.begun_at + sure_s - promise.last_minute_s(sure_s)
+            case.sure_life_s = case.life_s if in_time else sure_s  # else its job is being stopped already
             if case.hold_until is None:
                 return
         ahead_s = max(lease.ends_at - self.world.laptop.clock.now(), 0.0)
