@@ -12,7 +12,7 @@ from random import Random
 
 from tests.simulation import shapes
 from tests.simulation.faults import FOREVER, Plan, cloud_fault
-from tests.simulation.world import ZONES, Layers, World
+from tests.simulation.world import SPEED, ZONES, Layers, World
 
 LAPTOP_S = 25.0  # of one world in which nothing goes wrong, roughly: where faults are worth most
 
@@ -300,7 +300,12 @@ def doing_of(rng: Random) -> Doing:
 
 
 def world_of(
-    seed: int, *, without: frozenset[str] = frozenset(), trace: bool = False, layers: Layers | None = None
+    seed: int,
+    *,
+    without: frozenset[str] = frozenset(),
+    trace: bool = False,
+    layers: Layers | None = None,
+    speed: float = SPEED,
 ) -> World:
     rng = Random(seed)
     doing = doing_of(rng)
@@ -316,4 +321,4 @@ def world_of(
         plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")
     if any(f.kind == "create_fails_leaving_node" for f in plan.create_effects):
         plan.while_creating = None  # a node that stays in CREATING and can never be deleted is nobody's to promise
-    return World(seed, doing, plan, trace=trace, layers=layers)
+    return World(seed, doing, plan, trace=trace, layers=layers, speed=speed)

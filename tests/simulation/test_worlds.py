@@ -34,6 +34,14 @@ def test_random_worlds_keep_every_promise(first: int) -> None:
         check(seed)
 
 
+@pytest.mark.parametrize("speed", [1.0, 8.0, 100.0], ids=["Google's", "8 times that", "100 times that"])
+def test_the_promises_do_not_hang_on_one_pace(speed: float) -> None:
+    """The programs have times of their own that no pace scales: the ratio between them must not matter."""
+    for seed in range(60):
+        result = world_of(seed, speed=speed).run()
+        assert not result.violations, f"TPUJOB_SIM_SEED={seed} at speed {speed}: {result.violations[0]}"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_world_that_once_broke_a_promise_keeps_it(seed: int) -> None:
     check(seed)

@@ -211,6 +211,7 @@ class Truth:
             return False
         if case.mode != "run":
             ended_at, _ = self.claim_end(case, node)
+            ended_at = min(ended_at, case.hold_until) if case.hold_until is not None else ended_at
             slack = (case.hold_s or case.life_s) * 0.02 + 3.0 + promise.clock_doubt_s(self.world)
             if case.mode == "detached" and caller == "collector" and case.job_ends_at is not None:
                 return now < min(case.job_ends_at, ended_at) and not promise.job_was_lost(self.world, node)
