@@ -126,12 +126,10 @@ class Session:
 
     def _left_behind(self, interrupted: Interrupted | None) -> TpujobError:
         """The person left before the proof: say what that means for each slice that this process answers for."""
-        from orchestrator.report.words import banner
-
         reason = TeardownUnproven("you left before it was proven")
         owed = [lease for lease in self.ledger.open_leases() if self.owners.holds(lease.id)]
         for lease in owed:
-            self.talk.loud(banner(_unasked(lease, reason), self._guardian_words))
+            self._loud(_unasked(lease, reason))
         if not owed and interrupted is not None:
             return interrupted  # somebody else was quicker with the proof
         return TeardownUnproven("left before the slice was proven gone", hint="any tpujob command goes on with it")
@@ -247,7 +245,6 @@ class Session:
     def note(self, released: Released) -> None:
         """Say how a release ended, and remember it for the exit code."""
         from orchestrator.report.times import clock
-        from orchestrator.report.words import banner
 
         if released.gone:
             self.unproven.pop(released.lease.id, None)
@@ -256,7 +253,28 @@ class Session:
                 self.talk.say("release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
             return
         self.unproven[released.lease.id] = released
-        self.talk.loud(banner(released, self._guardian_words))
+        self._loud(released)
+
+    def _loud(self, released: Released) -> None:
+        import time
+
+        from orchestrator.core import claims
+        from orchestrator.report.words import banner
+
+        lease = released.lease
+        pace = settings.pace_of(lease.cloud, os.environ)
+        switch_by = claims.switch_acts_by(lease, time.time(), pace) if lease.sent_at is not None else None
+        self.talk.loud(banner(released, self._guardian_words, switch_by=switch_by))
+
+    def note_overdue(self) -> None:
+        """Deletions that another process is at, and that take longer than any should: somebody has to look."""
+        import time
+
+        for lease in self.ledger.open_leases():
+            pace = settings.pace_of(lease.cloud, os.environ)
+            if lease.id in self.unproven or lease.down_at is None or time.time() - lease.down_at < 2 * pace.absent_s:
+                continue
+            self.note(_unasked(lease, TeardownUnproven("another process is still at it")))
 
     def collect_later(self, run: Run) -> None:
         """A process that waits for the end of a detached run, as if somebody had left `tpujob attach` open.

@@ -20,6 +20,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
 
     session = Session.open(cloud, project, ends=True)
     session.recover(look=True)
+    session.note_overdue()
     rows = [_row(session, lease) for lease in session.ledger.open_leases()]
     if as_json:
         emit_json(

@@ -8,6 +8,7 @@ nothing can bring the slice to life later. Timeouts, 5xx, 403 and partial lists 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from orchestrator.core.lease import Lease
 from orchestrator.core.slices import Capabilities, Listing, Operation, SliceView
@@ -50,12 +51,15 @@ def settled(
     Any of these suffices: no create left that could have an effect; as many terminal create operations as creates left, if
     they failed or the slice was seen (one that succeeded a moment ago may not be visible yet); longer ago than the
     visibility bound, a complete list of operations in which none is under way; or longer ago than any create takes to
-    settle. A create that was sent again after a lost reply counts twice: both may land, one after the other.
+    settle. A create that was sent again after a lost reply counts twice: both may land, one after the other. One that the
+    API says is still under way is never settled by time: `inf`.
     """
     if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
     bound = can.settles_within_s
-    if not isinstance(creates, CloudError) and all(operation.done for operation in creates):
+    if not isinstance(creates, CloudError):
+        if not all(operation.done for operation in creates):
+            return inf
         known = seen or lease.ready_at is not None or all(operation.error is not None for operation in creates)
         if len(creates) >= lease.sends and known:
             return None
@@ -88,12 +92,12 @@ def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Ve
                 missing.append("not yet listed")
     certain_at = settled(lease, evidence.creates, now, can, seen=evidence.seen)
     if certain_at is not None:
-        missing.append("the create call has not settled")
+        missing.append("the create call has not settled" if isfinite(certain_at) else "the create call is still under way")
     return Verdict(
         gone=not missing,
         missing=tuple(missing),
         last_seen=last_seen,
-        quiet_until=certain_at if evidence.view is None else None,
+        quiet_until=certain_at if evidence.view is None and certain_at != inf else None,
     )
 
 

@@ -62,6 +62,13 @@ def lease_label(said: Mapping[str, str]) -> float:
     return _seconds(said.get(LEASE)) or 0.0
 
 
+def switch_acts_by(lease: Lease, now: float, pace: Pace) -> float:
+    """When the switch on the VM has deleted the slice at the latest, if nobody else does from `now` on, and if it lives."""
+    begin = now if lease.ready_at is not None else now + pace.provision_s + pace.boot_s
+    ends_at = {Mode.RUN: begin + pace.ttl_s, Mode.HOLD: lease.ends_at, Mode.DETACHED: lease.deadline}[lease.mode]
+    return max(begin, min(ends_at, lease.deadline)) + pace.grace_s + 3 * pace.poll_s
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What the labels of a slice say. `odd` holds remarks about those that cannot be read."""

@@ -225,7 +225,7 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             return replace(lease, deadline=max(lease.deadline, until), hold_until=held_until)
         case Down(at=at, reason=reason):
             if lease.state is LeaseState.DOWN:
-                return lease
+                return replace(lease, reason=reason)  # the latest word: a person may want the run ended, not only this try
             return replace(lease, state=LeaseState.DOWN, down_at=at, reason=reason)
         case Gone(at=at):
             return replace(lease, state=LeaseState.GONE, gone_at=at)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.lease import Lease
+from orchestrator.core.redact import Redactor
 from orchestrator.engine.effects import Program, Sleep, Tell
 from orchestrator.engine.guardian import CHILD_CRASH_AT
 from orchestrator.engine.owners import FileOwners
@@ -70,7 +71,8 @@ class GuardianWorld:
         return time.time()
 
     def tell(self, told: Tell) -> None:
-        print(f"{told.stage} {told.text}", file=sys.stderr, flush=True)
+        text = Redactor().hide(told.text)  # the word of an API, in a file that is kept
+        print(f"{told.stage} {text}", file=sys.stderr, flush=True)
 
     def recover(self) -> None:
         self.crash_point("before_recovery")

@@ -14,9 +14,10 @@ from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine.acquire import acquire
 from orchestrator.engine.claim import move
 from orchestrator.engine.effects import Disclaim, Now, ReadLease, Shield, Tell
-from orchestrator.engine.release import Released, release
+from orchestrator.engine.release import Released, as_written, release
 from orchestrator.errors import CapacityError, DeadlineExceeded, TeardownUnproven, TpujobError, UnknownLease, Vanished
 
+NO_CAPACITY = "no capacity"
 RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
 
 Draft = tuple[Lease, SliceRequest]
@@ -48,9 +49,12 @@ async def first_available(drafts: Sequence[Draft], can: Capabilities, tenure: Te
             raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
         except CapacityError as error:
             refused = error
-            await let_go(tenure, can, "no capacity")
+            await let_go(tenure, can, NO_CAPACITY)
             if tenure.unproven:
                 raise TeardownUnproven(f"{where}: no capacity, but the failed create is not proven gone") from error
+            reason = (await as_written(draft)).reason
+            if reason != NO_CAPACITY:
+                raise Vanished(f"{draft.name.node} was given up meanwhile: {reason}") from error
             await Tell("create", f"{where}   no capacity (released: absent) → next")
             await Shield(raised=False)
             continue

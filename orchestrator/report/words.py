@@ -126,7 +126,7 @@ def fate(lease: Lease) -> str:
     return f"no: {lease.handle} lives until {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
 
 
-def banner(released: Released, guardian: str | None = None) -> str:
+def banner(released: Released, guardian: str | None = None, *, switch_by: float | None = None) -> str:
     """What cannot be verified gone: what it may cost, what was seen, who tries on, and what to type now."""
     lease, verdict = released.lease, released.verdict
     name = lease.name
@@ -147,6 +147,8 @@ def banner(released: Released, guardian: str | None = None) -> str:
     lines.append(
         f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command goes on with this first"
     )
+    if switch_by is not None:
+        lines.append(f"   its switch  deletes it by {day_clock(switch_by)} if its VM lives and may")
     if not emulated:
         lines.append(f"   do now      {gcloud_text.delete_node(name)}")
         lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")

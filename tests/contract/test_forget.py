@@ -7,6 +7,7 @@ import sqlite3
 import time
 from typing import Any
 
+from orchestrator.engine.owners import FileOwners
 from tests.cli_fixture import Cli, wait_for
 
 ZONE = "us-central1-a"
@@ -99,3 +100,17 @@ def test_a_deletion_that_is_stuck_may_be_given_up_after_a_while(cli: Cli) -> Non
     assert early.returncode == 64 and "give it ten minutes" in early.stderr
     ledger(cli, "update lease set down_at = ?", time.time() - 700)
     assert cli("forget", "alice", "--verified-by-me").returncode == 0
+
+
+def test_a_deletion_that_another_process_has_been_at_for_too_long_is_loud_in_status(cli: Cli) -> None:
+    stuck_down(cli, "nodes.delete", kind="stuck", seconds=3600)
+    ledger(cli, "update lease set down_at = ?", time.time() - 700)
+    [(lease_id,)] = ledger(cli, "select id from lease")
+    other = FileOwners(cli.directory / "state" / "locks")
+    assert other.claim(lease_id), "the other process"
+    try:
+        shown = cli("status")
+    finally:
+        other.release(lease_id)
+    assert shown.returncode == 75
+    assert "NOT VERIFIED GONE" in shown.stderr and "another process is still at it" in shown.stderr

@@ -1,6 +1,7 @@
 """The proof of absence, question by question."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -56,8 +57,13 @@ def test_anything_less_is_not(evidence: Evidence) -> None:
 
 
 def test_a_404_while_the_create_may_land_is_not_gone_and_says_until_when() -> None:
-    verdict = judge(SENT, Evidence(None, CLEAN, (under_way(1),)), 10.0, CAN)
+    verdict = judge(SENT, Evidence(None, CLEAN, CloudUnavailable("503")), 10.0, CAN)
     assert not verdict.gone and verdict.quiet_until == CAN.settles_within_s
+
+
+def test_a_create_that_is_known_to_be_under_way_is_not_settled_by_time() -> None:
+    verdict = judge(SENT, Evidence(None, CLEAN, (under_way(1),)), 1e9, CAN)
+    assert verdict.missing == ("the create call is still under way",) and verdict.quiet_until is None
 
 
 @pytest.mark.parametrize(
@@ -69,21 +75,21 @@ def test_a_404_while_the_create_may_land_is_not_gone_and_says_until_when() -> No
         pytest.param(SENT, (failed(1),), None, id="its operation failed"),
         pytest.param(SENT, (done(1),), 300.0, id="its operation succeeded, and the slice may not be visible yet"),
         pytest.param(replace(SENT, ready_at=5.0), (done(1),), None, id="its operation succeeded, the slice was READY"),
-        pytest.param(SENT, (under_way(1),), 2700.0, id="its operation is under way"),
+        pytest.param(SENT, (under_way(1),), inf, id="its operation is under way"),
         pytest.param(SENT, (), 300.0, id="no trace of it: it would show within the visibility bound"),
         pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="no answer about it"),
         pytest.param(replace(SENT, sends=2), (done(1),), 300.0, id="sent twice, one operation seen"),
         pytest.param(replace(SENT, sends=2), (failed(1),), 300.0, id="sent twice, one failed, of the other no trace"),
         pytest.param(replace(SENT, sends=2), (failed(1), failed(2)), None, id="sent twice, both failed"),
         pytest.param(replace(SENT, sends=2), (done(1), failed(2)), 300.0, id="sent twice, one may not be visible yet"),
-        pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), 2700.0, id="sent twice, one under way"),
+        pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), inf, id="sent twice, one under way"),
     ],
 )
 def test_when_no_create_can_land_any_more(
     lease: Lease, creates: tuple[Operation, ...], certain_at: float | None
 ) -> None:
     assert settled(lease, creates, 10.0, CAN) == certain_at
-    if certain_at is not None:
+    if certain_at is not None and certain_at != inf:
         assert settled(lease, creates, certain_at, CAN) is None
 
 

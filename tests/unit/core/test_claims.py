@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import claims
-from orchestrator.core.claims import Stamp, ended, labels, lease_until, read
+from orchestrator.core.claims import Stamp, ended, labels, lease_until, read, switch_acts_by
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
 from orchestrator.core.pace import GOOGLE, emulated
 from orchestrator.core.slices import SliceName, SliceState, SliceView
@@ -103,3 +103,20 @@ def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
         assert (
             pace.provision_s + pace.boot_s > pace.label_ttl_s - pace.renew_s
         )  # the create call's claim is not at once old
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins_after_s"),
+    [
+        pytest.param({"ready_at": NOW}, GOOGLE.ttl_s, id="a run: no sign of life from now on"),
+        pytest.param({"purpose": Purpose.HOLD, "hold_until": NOW + 7200, "ready_at": NOW}, 7200, id="held: its time"),
+        pytest.param({"ready_at": NOW, "detached_at": NOW}, 86400, id="detached: its deadline"),
+        pytest.param({"ready_at": NOW, "deadline": NOW + 60}, 60, id="a run with a minute left"),
+        pytest.param(
+            {}, GOOGLE.provision_s + GOOGLE.boot_s + GOOGLE.ttl_s, id="still being created: its VM has to boot first"
+        ),
+    ],
+)
+def test_by_when_the_switch_has_deleted_it(changes: dict[str, object], begins_after_s: float) -> None:
+    by = switch_acts_by(lease(**changes), NOW, GOOGLE)
+    assert by == NOW + begins_after_s + GOOGLE.grace_s + 3 * GOOGLE.poll_s

@@ -66,8 +66,9 @@ def test_nothing_brings_back_what_is_to_be_deleted(event: LeaseEvent) -> None:
         apply(DOWN, event)
 
 
-def test_a_second_down_keeps_the_first_reason() -> None:
-    assert apply(DOWN, Down(DOWN.id, 9.0, "another")).reason == "test"
+def test_a_second_down_has_the_last_word_and_the_first_time() -> None:
+    again = apply(DOWN, Down(DOWN.id, 9.0, "tpujob down"))
+    assert (again.reason, again.down_at) == ("tpujob down", DOWN.down_at)
 
 
 def test_one_create_that_became_ready_has_settled() -> None:

@@ -10,6 +10,7 @@ from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.core.plan import Wish, make
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import Released
+from orchestrator.report.times import day_clock
 from orchestrator.report.words import banner, fate, outcome_lines, plan_lines, usd_so_far
 from tests.unit.engine.virtual import lease_and_request
 
@@ -42,6 +43,11 @@ def test_the_banner_says_what_the_cloud_answered_to_the_delete_and_which_guardia
 def test_the_banner_says_until_when_a_late_create_could_land() -> None:
     verdict = Verdict(gone=False, missing=("the create call has not settled",), quiet_until=AT + 300)
     assert "a late create could still land until 13:51:40Z" in banner(Released(GOOGLE, False, AT, verdict))
+
+
+def test_the_banner_says_by_when_the_switch_acts() -> None:
+    text = banner(Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",))), switch_by=AT + 60)
+    assert f"   its switch  deletes it by {day_clock(AT + 60)} if its VM lives and may" in text.splitlines()
 
 
 def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
