@@ -16,7 +16,7 @@ test:  ## the whole suite, one test after the other; side by side with `make tes
 	$(PYTHON) -m pytest $(if $(JOBS),-n $(JOBS))
 
 test-fast:  ## the unit tests alone
-	$(PYTHON) -m pytest tests/unit
+	$(PYTHON) -m pytest -n auto tests/unit
 
 WORLDS ?= 10000
 sim:  ## the guarantee in 10,000 simulated worlds, a death at every step, and every bug of the past put back in
