@@ -20,7 +20,7 @@ from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.fault_replies import Reply
 from orchestrator.emulator.faults import ALL_IS_WELL, Decision, NoReply
 from orchestrator.emulator.request_log import RequestLog
-from orchestrator.emulator.rest import method_of, resource_of
+from orchestrator.emulator.rest_calls import method_of, resource_of
 
 
 def logging(log: RequestLog, driver: Driver) -> Middleware:

@@ -5,7 +5,7 @@ Each route is one question to the state machine and one answer of `wire`; nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -14,9 +14,9 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors, node_request, wire
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
-from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.records import Operation
+from orchestrator.emulator.rest_calls import effect_on, node_name, page, parent_of, place, query_of
 from orchestrator.emulator.schema import camel
 
 ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
@@ -56,35 +56,35 @@ class RestApi:
     # --- what is offered ----------------------------------------------------------------------------------------------
 
     async def list_locations(self, request: web.Request) -> web.Response:
-        return _page(request, "locations", [_location(request, zone) for zone in sorted(catalog.zones())])
+        return page(request, "locations", [_location(request, zone) for zone in sorted(catalog.zones())])
 
     async def get_location(self, request: web.Request) -> web.Response:
-        _, zone = _place(request)
+        _, zone = place(request)
         return web.json_response(_location(request, zone))
 
     async def list_accelerator_types(self, request: web.Request) -> web.Response:
-        parent = _parent(request)
+        parent = parent_of(request)
         kinds = [_accelerator_type(parent, name) for name in catalog.types_in_zone(request.match_info["zone"])]
-        return _page(request, "acceleratorTypes", kinds)
+        return page(request, "acceleratorTypes", kinds)
 
     async def get_accelerator_type(self, request: web.Request) -> web.Response:
-        parent, name = _parent(request), request.match_info["type"]
+        parent, name = parent_of(request), request.match_info["type"]
         if name not in catalog.types_in_zone(request.match_info["zone"]):
             raise api_errors.not_found(f"{parent}/acceleratorTypes/{name}")
         return web.json_response(_accelerator_type(parent, name))
 
     def list_runtimes(self, collection: str) -> Callable[[web.Request], Any]:
         async def list_runtimes(request: web.Request) -> web.Response:
-            parent = _parent(request)
+            parent = parent_of(request)
             rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
-            return _page(request, collection, rows)
+            return page(request, collection, rows)
 
         return list_runtimes
 
     def get_runtime(self, collection: str) -> Callable[[web.Request], Any]:
         async def get_runtime(request: web.Request) -> web.Response:
             version = request.match_info["runtime"]
-            name = f"{_parent(request)}/{collection}/{version}"
+            name = f"{parent_of(request)}/{collection}/{version}"
             if version not in node_request.runtimes():
                 raise api_errors.not_found(name)
             return web.json_response({"name": name, "version": version})
@@ -96,7 +96,7 @@ class RestApi:
     async def create_node(self, request: web.Request) -> web.Response:
         project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
         wanted = node_request.parse_create(
-            project, zone, _query(request).get("nodeId", ""), await json_object(request), version
+            project, zone, query_of(request).get("nodeId", ""), await json_object(request), version
         )
         operation = self.state.create(
             project=project,
@@ -119,33 +119,33 @@ class RestApi:
         nodes, silent = self.state.listed(project, zone, effect_on(request))
         rows = [wire.node_json(node, request.match_info["version"]) for node in nodes]
         extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
-        return _page(request, "nodes", rows, extra)
+        return page(request, "nodes", rows, extra)
 
     async def get_node(self, request: web.Request) -> web.Response:
         self.driver.advance()
-        return web.json_response(wire.node_json(self.state.node(_node_name(request)), request.match_info["version"]))
+        return web.json_response(wire.node_json(self.state.node(node_name(request)), request.match_info["version"]))
 
     async def delete_node(self, request: web.Request) -> web.Response:
         return self._changed(
             request,
             self.state.delete(
-                _node_name(request), request.match_info["version"], self.driver.clock(), effect_on(request)
+                node_name(request), request.match_info["version"], self.driver.clock(), effect_on(request)
             ),
         )
 
     async def patch_node(self, request: web.Request) -> web.Response:
-        name, version = _node_name(request), request.match_info["version"]
-        changes = node_request.parse_patch(await json_object(request), _query(request).get("updateMask", ""), version)
+        name, version = node_name(request), request.match_info["version"]
+        changes = node_request.parse_patch(await json_object(request), query_of(request).get("updateMask", ""), version)
         return self._changed(request, self.state.patch(name, changes, version, self.driver.clock(), effect_on(request)))
 
     async def change_power(self, request: web.Request) -> web.Response:
         verb, version = request.match_info["verb"], request.match_info["version"]
-        operation = self.state.change_power(_node_name(request), verb, version, self.driver.clock(), effect_on(request))
+        operation = self.state.change_power(node_name(request), verb, version, self.driver.clock(), effect_on(request))
         return self._changed(request, operation)
 
     async def guest_attributes(self, request: web.Request) -> web.Response:
         self.driver.advance()
-        node, body = self.state.node(_node_name(request)), await json_object(request)
+        node, body = self.state.node(node_name(request)), await json_object(request)
         asked = {camel(key): value for key, value in body.items()}
         workers, query = asked.get("workerIds", []), asked.get("queryPath", "")
         if not isinstance(query, str) or not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
@@ -158,17 +158,17 @@ class RestApi:
 
     async def list_operations(self, request: web.Request) -> web.Response:
         self.driver.advance()
-        parent, version = _parent(request), request.match_info["version"]
+        parent, version = parent_of(request), request.match_info["version"]
         effect = effect_on(request)
         forgotten = effect is not None and effect.kind == "operation_gone"
         silent = request.match_info["zone"] if effect is not None and effect.kind == "unreachable" else None
         rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
         shown = [] if forgotten or silent else [wire.operation_json(op, version) for op in reversed(rows)]
-        return _page(request, "operations", shown, {"unreachable": [parent]} if silent else None)
+        return page(request, "operations", shown, {"unreachable": [parent]} if silent else None)
 
     async def get_operation(self, request: web.Request) -> web.Response:
         self.driver.advance()
-        name = f"{_parent(request)}/operations/{request.match_info['operation']}"
+        name = f"{parent_of(request)}/operations/{request.match_info['operation']}"
         operation = self.state.operation(name, effect_on(request))
         return web.json_response(wire.operation_json(operation, request.match_info["version"]))
 
@@ -184,62 +184,6 @@ class RestApi:
         return web.json_response(wire.operation_json(operation, request.match_info["version"]))
 
 
-# What the API calls the methods behind the routes; faults and the request log speak of these.
-METHODS = {
-    "create_node": "nodes.create",
-    "list_nodes": "nodes.list",
-    "get_node": "nodes.get",
-    "delete_node": "nodes.delete",
-    "patch_node": "nodes.patch",
-    "change_power": "nodes.{verb}",
-    "guest_attributes": "nodes.getGuestAttributes",
-    "list_operations": "operations.list",
-    "get_operation": "operations.get",
-    "list_locations": "locations.list",
-    "get_location": "locations.get",
-    "list_accelerator_types": "acceleratorTypes.list",
-    "get_accelerator_type": "acceleratorTypes.get",
-    "list_runtimes": "runtimeVersions.list",
-    "get_runtime": "runtimeVersions.get",
-}
-
-
-def method_of(request: web.Request) -> str | None:
-    """None for what is not this API's."""
-    name = getattr(request.match_info.handler, "__name__", "")
-    return METHODS[name].format_map(request.match_info) if name in METHODS else None
-
-
-def resource_of(request: web.Request) -> str:
-    """The full name of the node, the operation or the place that the request is about."""
-    parts = request.match_info
-    name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
-    node = parts.get("node") or _query(request).get("nodeId" if request.method == "POST" else "", "")
-    operation = parts.get("operation")
-    return f"{name}/nodes/{node}" if node else f"{name}/operations/{operation}" if operation else name
-
-
-def effect_on(request: web.Request) -> Fault | None:
-    """What a fault wants the cloud to do with this request; `fault_wire` decided it."""
-    effect: Fault | None = request.get("effect")
-    return effect
-
-
-def _place(request: web.Request) -> tuple[str, str]:
-    project, zone = request.match_info["project"], request.match_info["zone"]
-    node_request.check_location(project, zone)
-    return project, zone
-
-
-def _parent(request: web.Request) -> str:
-    project, zone = _place(request)
-    return f"projects/{project}/locations/{zone}"
-
-
-def _node_name(request: web.Request) -> str:
-    return f"{_parent(request)}/nodes/{request.match_info['node']}"
-
-
 def _location(request: web.Request, zone: str) -> dict[str, str]:
     return {"name": f"projects/{request.match_info['project']}/locations/{zone}", "locationId": zone}
 
@@ -249,24 +193,3 @@ def _accelerator_type(parent: str, name: str) -> dict[str, Any]:
     assert kind is not None, f"the catalog offers {name} but does not describe it"
     config = {"type": kind.api_type, "topology": kind.topology}
     return {"name": f"{parent}/acceleratorTypes/{name}", "type": name, "acceleratorConfigs": [config]}
-
-
-def _query(request: web.Request) -> dict[str, str]:
-    return {camel(key): value for key, value in request.query.items()}
-
-
-def _page(
-    request: web.Request, collection: str, rows: Iterable[dict[str, Any]], extra: dict[str, Any] | None = None
-) -> web.Response:
-    query, effect = _query(request), effect_on(request)
-    shown, token = wire.page(list(rows), query.get("pageSize"), query.get("pageToken"))
-    if effect is not None and effect.kind == "page_loop":
-        token = wire.token_from(0)
-    if effect is not None and effect.kind == "page_error":
-        if query.get("pageToken"):
-            raise api_errors.internal()
-        shown, token = shown[:1], wire.token_from(1)
-    body: dict[str, Any] = {collection: list(shown)} if shown else {}
-    if token:
-        body["nextPageToken"] = token
-    return web.json_response(body | (extra or {}))
