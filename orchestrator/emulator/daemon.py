@@ -19,6 +19,7 @@ from orchestrator.emulator import fault_wire, guard
 from orchestrator.emulator.admin import Admin
 from orchestrator.emulator.admin_faults import FaultAdmin
 from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.grpc_door import GrpcDoor
 from orchestrator.emulator.request_log import RequestLog
 from orchestrator.emulator.rest import RestApi
 from orchestrator.emulator.store import ENVIRONMENT, Store
@@ -43,6 +44,8 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     app = web.Application(middlewares=[*doors, fault_wire.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
     app.add_routes(RestApi(driver).routes())
     app.add_routes([*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes()])
+    grpc_door = GrpcDoor(driver)
+    app.add_routes(grpc_door.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     await driver.recover()
@@ -65,6 +68,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     for task in (driving, watching, stopping):
         task.cancel()
     store.withdraw()
+    await grpc_door.close()
     await runner.cleanup()
     await driver.power_off()
     store.save(driver.state)
