@@ -125,9 +125,18 @@ class Fleet:
 
     def push(self, bundle: Bundle, on_progress: Callable[[int], None] | None = None) -> list[PushResult]:
         """The bundle to every worker that lacks it. `on_progress` hears the bytes sent since it last did."""
+        return self.push_each([bundle] * len(self.workers), on_progress)
+
+    def push_each(
+        self, bundles: Sequence[Bundle | None], on_progress: Callable[[int], None] | None = None
+    ) -> list[PushResult]:
+        """A bundle for each worker, in their order, unless it is there."""
+        assert len(bundles) == len(self.workers), "one bundle per worker, or None"
 
         def push_one(link: Link) -> PushResult:
-            began = time.monotonic()
+            began, bundle = time.monotonic(), bundles[self._links.index(link)]
+            if bundle is None:
+                return PushResult(link.worker.index, True, 0.0)
             with Call(link, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
                 skipped = bool(call.answer()["have"])
                 if not skipped:
@@ -155,10 +164,12 @@ class Fleet:
         }
 
         def start_one(link: Link) -> None:
-            env = dict(request.env_by_worker[self._links.index(link)])
+            position = self._links.index(link)
+            env = dict(request.env_by_worker[position])
+            carried = request.carried_by_worker[position] if request.carried_by_worker else None
             with contextlib.ExitStack() as unless_started:
                 call = unless_started.enter_context(Call(link, "start", silence_s=START_S))
-                call.send(json.dumps({**common, "env": env}).encode())
+                call.send(json.dumps({**common, "env": env, "carried_sha256": carried}).encode())
                 call.end_input()
                 call.answer()
                 self._streams[link.worker.index] = call  # it goes on as the stream that `follow` wants

@@ -96,8 +96,8 @@ def _supervise(phase: Phase, request: dict[str, Any], tell: int) -> NoReturn:
     try:
         inherit_orphans()
         try:
-            bundle_sha256 = request.get("bundle_sha256")
-            unpack(phase, None if bundle_sha256 is None else bundle_path(bundle_sha256))
+            shas = (request.get("bundle_sha256"), request.get("carried_sha256"))
+            unpack(phase, *(None if sha256 is None else bundle_path(sha256) for sha256 in shas))
             supervisor = Supervisor(phase, request)
         except Exception as error:
             _say(tell, {"error": f"{type(error).__name__}: {error}"})
@@ -127,27 +127,39 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     os.close(fd)
 
 
-def unpack(phase: Phase, bundle: Path | None) -> None:
-    """The bundle into `work/`, once per attempt. Its content was checked against its name when it arrived."""
-    work = phase.run / "work"
-    (phase.run / "artifacts").mkdir(exist_ok=True)
+def unpack(phase: Phase, bundle: Path | None, carried: Path | None = None) -> None:
+    """The bundle into `work/`, once per attempt, and over it what an earlier attempt left in `work/` and `artifacts/`.
+
+    Their content was checked against their names when they arrived.
+    """
+    work, artifacts = phase.run / "work", phase.run / "artifacts"
     if work.exists():
         return
-    import shutil  # only the first phase pays for these
+    import shutil  # only the first phase pays for this
+
+    draft = phase.run / f".draft.{os.getpid()}"
+    for name in ("work", "artifacts"):
+        (draft / name).mkdir(parents=True)
+    if bundle is not None:
+        _extract(bundle, draft / "work")
+    if carried is not None:
+        _extract(carried, draft)
+    if not artifacts.exists():
+        (draft / "artifacts").rename(artifacts)
+    try:
+        (draft / "work").rename(work)
+    except OSError:
+        if not work.exists():  # else another phase was first
+            raise
+    shutil.rmtree(draft)
+
+
+def _extract(archive: Path, into: Path) -> None:
     import tarfile
 
-    draft = phase.run / f".work.{os.getpid()}"
-    draft.mkdir()
-    if bundle is not None:
-        with tarfile.open(bundle) as tar:
-            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            tar.extractall(draft, **safely)  # noqa: S202 (our own archive, its hash checked)
-    try:
-        draft.rename(work)
-    except OSError:
-        if not work.exists():
-            raise
-        shutil.rmtree(draft)  # another phase was first
+    with tarfile.open(archive) as tar:
+        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(into, **safely)  # noqa: S202 (our own archive, its hash checked)
 
 
 class Supervisor:

@@ -18,6 +18,7 @@ from orchestrator.core.slices import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
 from orchestrator.remote import agent
 from orchestrator.remote.bundle import make_bundle
+from orchestrator.remote.carry import Luggage
 from orchestrator.remote.fan_out import Abandoned
 from orchestrator.remote.fleet import Fleet, StartRequest, WorkerState
 from tests.contract.remote_fixture import Road, Slice, four, one, road, until_ended
@@ -585,3 +586,29 @@ def test_letting_go_ends_a_beat_that_waits_for_its_turn_at_once(alone: Slice) ->
     for thread in threads:
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Slice, tmp_path: Path) -> None:
+    fleet = four.fleet()
+    fleet.connect(20)
+    script = (
+        'echo "step $TPUJOB_WORKER" > $TPUJOB_ARTIFACTS/checkpoint; mkdir out; echo x > out/a.png; echo y > b; sleep 60'
+    )
+    fleet.start(request("first", script, 4))
+    fleet.follow(Log())
+    time_out = time.monotonic() + 20
+    luggage = Luggage(tmp_path / "carried", ("out/**",))
+    while len(luggage.pull(fleet, 20).files) < 8:
+        assert time.monotonic() < time_out, "the job never wrote its files"
+    fleet.stop(1)
+    bundles = luggage.bundles(4, tmp_path / "bundles")
+    assert [result.skipped for result in fleet.push_each(bundles)] == [False] * 4
+    code = make_bundle({"out/a.png": b"of the bundle", "run.sh": b""}, tmp_path / "bundles")
+    fleet.push(code)
+    carried = [bundle.sha256 if bundle else None for bundle in bundles]
+    show = 'cat "$TPUJOB_ARTIFACTS/checkpoint" out/a.png; ls'
+    fleet.start(replace(request("second", show, 4), bundle_sha256=code.sha256, carried_by_worker=carried))
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert log.of == {worker: f"step {worker}\nx\nout\nrun.sh\n".encode() for worker in range(4)}
