@@ -22,6 +22,8 @@ from orchestrator.errors import (
     WrongState,
 )
 
+# With which of these a queued request fails whose time is over is not documented; that it names the time is likely.
+QUEUE_ENDED = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "CANCELLED")
 OTHER_ZONE = "try another zone: a region or a comma list as the zone tries one after the other"
 
 
@@ -39,6 +41,7 @@ class Rule:
 TABLE: tuple[Rule, ...] = (
     Rule(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
     Rule(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
+    Rule(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
     Rule(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
     Rule(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
     Rule(

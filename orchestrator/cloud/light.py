@@ -22,6 +22,9 @@ CALLS = {
     "get_node": ("GET", "{name}"),
     "list_nodes": ("GET", "{parent}/nodes"),
     "delete_node": ("DELETE", "{name}"),
+    "get_queued_resource": ("GET", "{name}"),
+    "list_queued_resources": ("GET", "{parent}/queuedResources"),
+    "delete_queued_resource": ("DELETE", "{name}"),
     "list_locations": ("GET", "{name}/locations"),
     "get_operation": ("GET", "{name}"),
     "list_operations": ("GET", "{name}/operations"),
@@ -65,8 +68,9 @@ class LightApi(Questions):
     def _ask(self, call: str, request: Mapping[str, Any]) -> Answer:
         method, template = CALLS[call]
         path = quote(template.format_map(request), safe="/:")
-        token = request.get("page_token")
-        url = f"{self.endpoint}/v2/{path}{'?' + urlencode({'pageToken': token}) if token else ''}"
+        query = {"pageToken": request.get("page_token"), "force": "true" if request.get("force") else None}
+        asked = urlencode({key: value for key, value in query.items() if value})
+        url = f"{self.endpoint}/v2/{path}{'?' + asked if asked else ''}"
         try:
             return self._send(method, url)
         except _RefusedToken as refused:

@@ -51,29 +51,52 @@ class Questions(ABC):
         """Tried once, with a timeout. Raises a CloudError for whatever is not a JSON object with a status below 300."""
 
     def get(self, name: SliceName) -> SliceView | None:
+        # The queue first: once it has no such request, no node can come of it between the two answers.
+        queue = self._queue(name) if name.queued else None
         try:
-            node = self._node(name)
+            return reading.slice_view(self._node(name), name)
+        except NotFound:
+            return None if queue is None else reading.queue_view(queue, name)
+
+    def _queue(self, name: SliceName) -> Mapping[str, Any] | None:
+        try:
+            return self._named(name, "get_queued_resource", queue_path(name))
         except NotFound:
             return None
-        return reading.slice_view(node, name)
 
     def _node(self, name: SliceName) -> Mapping[str, Any]:
-        said = self._ask("get_node", {"name": path(name)}).said
+        return self._named(name, "get_node", path(name))
+
+    def _named(self, name: SliceName, call: str, full: str) -> Mapping[str, Any]:
+        said = self._ask(call, {"name": full}).said
         if str(said.get("name", "")).rpartition("/")[2] != name.node:
             shown = repr(said.get("name"))[:200]
             raise UnexpectedReply(f"asked for {name.node}, the API answered {shown}", details=dict(said))
         return said
 
-    def list(self, project: str, zone: str) -> Listing[SliceView]:
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        nodes = ("list_nodes", "nodes", reading.slice_view)
+        if not queued:
+            return self._listed(project, zone, *nodes)
+        requests = self._listed(project, zone, "list_queued_resources", "queuedResources", reading.queue_view)
+        listing = self._listed(project, zone, *nodes)
+        alive = {(row.name.zone, row.name.node) for row in listing.rows}
+        waiting = (row for row in requests.rows if (row.name.zone, row.name.node) not in alive)
+        unreachable = dict.fromkeys((*requests.unreachable, *listing.unreachable))
+        return Listing((*listing.rows, *waiting), tuple(unreachable), requests.server_now)
+
+    def _listed(
+        self, project: str, zone: str, call: str, field: str, read: Callable[[Mapping[str, Any], SliceName], SliceView]
+    ) -> Listing[SliceView]:
         here = SliceName(project, zone, "")
         rows: dict[SliceName, SliceView] = {}
         unreachable: list[str] = []
         dates: list[float | None] = []
 
         def fetch(token: str) -> str:
-            answer = self._ask("list_nodes", {"parent": parent(project, zone), "page_token": token})
-            for node in dicts(answer.said, "nodes"):
-                view = reading.slice_view(node, here)
+            answer = self._ask(call, {"parent": parent(project, zone), "page_token": token})
+            for row in dicts(answer.said, field):
+                view = read(row, here)
                 rows[view.name] = view
             unreachable.extend(words(answer.said, "unreachable"))
             dates.append(answer.server_now)
@@ -96,8 +119,18 @@ class Questions(ABC):
         return Listing(tuple(zone for zone in rows if names.zone_problem(zone) is None))
 
     def delete(self, name: SliceName) -> Operation | None:
+        if not name.queued:
+            return self._delete("delete_node", {"name": path(name)})
         try:
-            return reading.operation(self._ask("delete_node", {"name": path(name)}).said)
+            request = self._delete("delete_queued_resource", {"name": queue_path(name), "force": True})
+        except AuthError:
+            self._delete("delete_node", {"name": path(name)})  # the request has to stay; what is billed has not
+            raise
+        return request or self._delete("delete_node", {"name": path(name)})
+
+    def _delete(self, call: str, request: Mapping[str, Any]) -> Operation | None:
+        try:
+            return reading.operation(self._ask(call, request).said)
         except NotFound:
             return None
 
@@ -142,7 +175,7 @@ def capabilities(
     return Capabilities(
         cloud_deadline=False,
         multi_host=True,
-        queue=False,
+        queue=True,
         idempotent_create="name",
         owner_filter="client",
         preempt_action="tombstone",
@@ -161,9 +194,17 @@ def parent(project: str, zone: str) -> str:
 
 
 def path(name: SliceName) -> str:
+    return _full(name, "nodes")
+
+
+def queue_path(name: SliceName) -> str:
+    return _full(name, "queuedResources")
+
+
+def _full(name: SliceName, kind: str) -> str:
     if problem := names.node_problem(name.node):
         raise BadRequest(f"{name.node!r} {problem}")
-    return f"{parent(name.project, name.zone)}/nodes/{name.node}"
+    return f"{parent(name.project, name.zone)}/{kind}/{name.node}"
 
 
 def every_page(fetch: Callable[[str], str]) -> None:

@@ -12,17 +12,20 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from orchestrator.cloud import translate
+from orchestrator.cloud.advice import OTHER_ZONE
 from orchestrator.core.slices import Operation, SliceName, SliceState, SliceView, WorkerAddress
-from orchestrator.errors import CloudUnavailable, UnexpectedReply
+from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply
 
 T = TypeVar("T")
 
 _NODE = re.compile(r"projects/[^/]+/locations/([^/]+)/nodes/([^/]+)")
+_QUEUED = re.compile(r"projects/[^/]+/locations/([^/]+)/queuedResources/([^/]+)")
 OPERATION = re.compile(r"projects/[^/]+/locations/[^/]+/operations/[^/]+")
 _KEY = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _LOOPBACK = re.compile(r"127\.\d+\.\d+\.\d+|::1")
 HOST_KEY = "hostkeys/ssh-ed25519"
 EMULATED_PORT = "tpujob-emulator/ssh-port"
+DEADLINE_EXCEEDED = 4  # google.rpc.Code
 
 STATES = {
     "CREATING": SliceState.CREATING,
@@ -54,6 +57,28 @@ _STATE_NUMBERS = {
     15: "UNHIDING",
     16: "UNKNOWN",
 }
+QUEUE_STATES = {
+    "CREATING": SliceState.QUEUED,
+    "ACCEPTED": SliceState.QUEUED,
+    "WAITING_FOR_RESOURCES": SliceState.QUEUED,
+    "PROVISIONING": SliceState.CREATING,
+    "ACTIVE": SliceState.CREATING,  # of a request whose node is not visible yet
+    "FAILED": SliceState.TOMBSTONE,
+    "SUSPENDED": SliceState.TOMBSTONE,
+    "SUSPENDING": SliceState.DELETING,
+    "DELETING": SliceState.DELETING,
+}
+_QUEUE_STATE_NUMBERS = {
+    1: "CREATING",
+    2: "ACCEPTED",
+    3: "PROVISIONING",
+    4: "FAILED",
+    5: "DELETING",
+    6: "ACTIVE",
+    7: "SUSPENDING",
+    8: "SUSPENDED",
+    9: "WAITING_FOR_RESOURCES",
+}
 _NO_HEALTH = "HEALTH_UNSPECIFIED"
 _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENSORFLOW", 5: "UNHEALTHY_MAINTENANCE"}
 
@@ -66,17 +91,63 @@ def slice_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
     health = _word(said, "health", _HEALTH_NUMBERS, _NO_HEALTH)
     scheduling = _typed(said, "schedulingConfig", dict, {})
     return SliceView(
-        name=SliceName(asked.project, match[1], match[2]),
+        name=SliceName(asked.project, match[1], match[2], asked.queued or _came_of_a_queue(said, match[2])),
         state=STATES.get(native_state, SliceState.UNKNOWN),
         native_state=native_state,
         accelerator_type=_typed(said, "acceleratorType", str, ""),
         runtime_version=_typed(said, "runtimeVersion", str, ""),
-        labels={str(key): _text(said, value) for key, value in _typed(said, "labels", dict, {}).items()},
+        labels=_labels(said),
         created_at=_time(said, "createTime"),
         spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
         health=None if health == _NO_HEALTH else health,
+        deadline=_time(scheduling, "terminationTimestamp"),
         hosts=_hosts(said),
     )
+
+
+def queue_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+    """A queued resource without a node: what is asked for is in its first node specification."""
+    match = _QUEUED.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
+    if match is None:
+        odd = f"the API listed a queued resource with the odd name {said.get('name')!r:.200}"
+        raise UnexpectedReply(odd, details=dict(said))
+    state = _typed(said, "state", dict, {})
+    native_state = _word(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
+    specs = _typed(_typed(said, "tpu", dict, {}), "nodeSpec", list, [])
+    node = _typed(specs[0], "node", dict, {}) if specs and isinstance(specs[0], dict) else {}
+    return SliceView(
+        name=SliceName(asked.project, match[1], match[2], queued=True),
+        state=QUEUE_STATES.get(native_state, SliceState.UNKNOWN),
+        native_state=native_state,
+        accelerator_type=_typed(node, "acceleratorType", str, ""),
+        runtime_version=_typed(node, "runtimeVersion", str, ""),
+        labels=_labels(node),
+        created_at=_time(said, "createTime"),
+        spot=said.get("spot") is not None or said.get("provisioningModel") == "SPOT",
+        error=_why_failed(state) if native_state == "FAILED" else None,
+    )
+
+
+def _came_of_a_queue(node: Mapping[str, Any], node_id: str) -> bool:
+    """Of one that bears another name, the node is all that we know how to speak of."""
+    match = _QUEUED.fullmatch(_typed(node, "queuedResource", str, ""))
+    return match is not None and match[2] == node_id
+
+
+def _why_failed(state: Mapping[str, Any]) -> CloudError:
+    status = _typed(_typed(state, "failedData", dict, {}), "error", dict, {})
+    if not status:
+        return UnexpectedReply("the queued request failed, and the API does not say why", details=dict(state))
+    error = translate.operation_error(status)
+    if status.get("code") == DEADLINE_EXCEEDED and not isinstance(error, CapacityError):
+        return CapacityError(
+            error.message, hint=OTHER_ZONE, details=error.details
+        )  # valid-until passed: no room till then
+    return error
+
+
+def _labels(node: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): _text(node, value) for key, value in _typed(node, "labels", dict, {}).items()}
 
 
 def operation(said: Mapping[str, Any]) -> Operation:

@@ -92,7 +92,9 @@ def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Ve
                 missing.append("not yet listed")
     certain_at = settled(lease, evidence.creates, now, can, seen=evidence.seen)
     if certain_at is not None:
-        missing.append("the create call has not settled" if isfinite(certain_at) else "the create call is still under way")
+        missing.append(
+            "the create call has not settled" if isfinite(certain_at) else "the create call is still under way"
+        )
     return Verdict(
         gone=not missing,
         missing=tuple(missing),

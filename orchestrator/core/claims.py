@@ -29,8 +29,8 @@ def lease_until(lease: Lease, now: float, pace: Pace) -> float:
 
 
 def first_lease_until(lease: Lease, sent_at: float, pace: Pace) -> float:
-    """What the create call says: long enough to become READY and to boot."""
-    return min(sent_at + pace.provision_s + pace.boot_s, lease.deadline)
+    """What the create call says: long enough to wait in the queue (if it is queued), to become READY and to boot."""
+    return min(max(sent_at, lease.ready_by or 0.0) + pace.provision_s + pace.boot_s, lease.deadline)
 
 
 def labels(
@@ -64,7 +64,8 @@ def lease_label(said: Mapping[str, str]) -> float:
 
 def switch_acts_by(lease: Lease, now: float, pace: Pace) -> float:
     """When the switch on the VM has deleted the slice at the latest, if nobody else does from `now` on, and if it lives."""
-    begin = now if lease.ready_at is not None else now + pace.provision_s + pace.boot_s
+    waited = max(now, lease.ready_by or 0.0)
+    begin = now if lease.ready_at is not None else waited + pace.provision_s + pace.boot_s
     ends_at = {Mode.RUN: begin + pace.ttl_s, Mode.HOLD: lease.ends_at, Mode.DETACHED: lease.deadline}[lease.mode]
     return max(begin, min(ends_at, lease.deadline)) + pace.grace_s + 3 * pace.poll_s
 

@@ -50,6 +50,8 @@ class Lease:
     owner: str
     deadline: float
     created_at: float
+    provisioning: str = "on-demand"  # a value of `core.provisioning.Provisioning`
+    ready_by: float | None = None  # until when a queued request may wait for capacity
     usd_per_hour: float | None = None
     budget_usd: float | None = None  # what its owner wants to spend at most; the deadline keeps to it
     state: LeaseState = LeaseState.INTENT
@@ -225,7 +227,8 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             return replace(lease, deadline=max(lease.deadline, until), hold_until=held_until)
         case Down(at=at, reason=reason):
             if lease.state is LeaseState.DOWN:
-                return replace(lease, reason=reason)  # the latest word: a person may want the run ended, not only this try
+                # The latest word: a person may want the run ended, not only this try.
+                return replace(lease, reason=reason)
             return replace(lease, state=LeaseState.DOWN, down_at=at, reason=reason)
         case Gone(at=at):
             return replace(lease, state=LeaseState.GONE, gone_at=at)

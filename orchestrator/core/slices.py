@@ -20,22 +20,36 @@ T = TypeVar("T")
 class SliceState(StrEnum):
     """What a slice's life looks like to us. Absence is not a state: `Cloud.get` answers None for it."""
 
+    QUEUED = "queued"  # a queued request waits for capacity: nothing is made yet, nothing is billed
     CREATING = "creating"  # also starting and restarting: will become READY by itself
     READY = "ready"
     STOPPING = "stopping"
     STOPPED = "stopped"
     DELETING = "deleting"
-    TOMBSTONE = "tombstone"  # preempted or terminated, still listed, holds name and quota until deleted
+    TOMBSTONE = "tombstone"  # preempted, terminated, or its request failed: listed, holds name and quota until deleted
     UNKNOWN = "unknown"  # repairing, hidden, or a state newer than this program
 
 
 @dataclass(frozen=True, slots=True)
 class SliceName:
-    """Where a slice lives. `node` is chosen by us, written down before the create call, and never used twice."""
+    """Where a slice lives. `node` is chosen by us, written down before the create call, and never used twice.
+
+    A `queued` slice is a queued resource and the node that comes of it, both under this one id.
+    """
 
     project: str
     zone: str
     node: str
+    queued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How a slice is asked for through a queued resource."""
+
+    valid_for_s: float  # no node is made of the request later than this
+    request_id: str  # a UUID that is written down before the call: sent again, the call has no second effect
+    flex_start_s: float | None = None  # the cloud itself ends the VMs after so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +60,12 @@ class SliceRequest:
     accelerator_type: str
     runtime_version: str
     spot: bool = False
+    reserved: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     network: str = "default"
     service_account: str | None = None
+    queue: Queue | None = None  # exactly where `name.queued`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,7 @@ class SliceView:
     health: str | None = None
     deadline: float | None = None  # the cloud's own, enforced end, where it has one
     hosts: tuple[str, ...] = ()  # addresses in worker order; empty before READY
+    error: CloudError | None = None  # why its queued request failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +143,14 @@ class Cloud(Protocol):
 
     capabilities: Capabilities
 
-    def create(self, request: SliceRequest) -> Operation: ...
+    def create(self, request: SliceRequest) -> Operation:
+        """With a queue, the operation's end means that the request was accepted, not that there is a slice."""
 
     def get(self, name: SliceName) -> SliceView | None:
-        """None only for a 404 of the resource itself; 403, timeouts and odd replies raise."""
+        """None only for a 404 of the resource itself (of queue and node, if queued); 403, timeouts and odd replies raise."""
 
-    def list(self, project: str, zone: str) -> Listing[SliceView]: ...
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        """Every node; with `queued` also the queued requests without one. Complete only if every list that it took is."""
 
     def delete(self, name: SliceName) -> Operation | None:
         """None: there is no such resource now (which proves nothing while a create may be settling)."""

@@ -29,9 +29,10 @@ class Get(Effect["SliceView | None"]):
 class ListSlices(Effect[Listing[SliceView]]):
     project: str
     zone: str
+    queued: bool = False  # the queued requests, too
 
     def perform(self, world: World) -> Listing[SliceView]:
-        return world.cloud.list(self.project, self.zone)
+        return world.cloud.list(self.project, self.zone, self.queued)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,12 @@ from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownR
 from orchestrator.ledger import disk
 
 # Each brings the ledger from the version of its place in this list to the next; what is released never changes.
-MIGRATIONS = ("schema.sql", "claims.sql")
+MIGRATIONS = ("schema.sql", "claims.sql", "queued.sql")
 SCHEMA_VERSION = len(MIGRATIONS)
 KEPT_SWEEPS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
-_NAME_COLUMNS = ("project", "zone", "node")
+_NAME_COLUMNS = ("project", "zone", "node", "queued")
 _LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)
 
 
@@ -286,13 +286,14 @@ def _translated(path: Path) -> Iterator[None]:
 
 def _lease_row(lease: Lease) -> list[Any]:
     row = asdict(lease)
-    row |= {"project": lease.name.project, "zone": lease.name.zone, "node": lease.name.node}
+    row |= row["name"]
     return [row[column] for column in _LEASE_COLUMNS]
 
 
 def _lease_of(row: tuple[Any, ...]) -> Lease:
     data = dict(zip(_LEASE_COLUMNS, row, strict=True))
-    name = SliceName(*(data.pop(column) for column in _NAME_COLUMNS))
+    project, zone, node, queued = (data.pop(column) for column in _NAME_COLUMNS)
+    name = SliceName(project, zone, node, bool(queued))
     data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
     data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
     return Lease(name=name, **data)

@@ -248,7 +248,7 @@ class Port:
         except ApiError:
             return None
 
-    def list(self, project: str, zone: str) -> Listing[SliceView]:
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
         nodes, unreachable = self.sky.look().listed(project, zone, self._fate.effect)
         return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.sky.now())))
 

@@ -110,7 +110,7 @@ class World:
         self._question("zones")
         return Listing(self.zones_known)
 
-    def list(self, project: str, zone: str) -> Listing[SliceView]:
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
         self._question("list", f"list {zone}")
         unreachable: tuple[str, ...] = ()
         if self.unreachable:

@@ -100,7 +100,7 @@ class VirtualCloud:
         node = self.nodes.get(name.node)
         return self._view(node) if node else None
 
-    def list(self, project: str, zone: str) -> Listing[SliceView]:
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
         self._settle()
         rows = tuple(self._view(node) for node in self.nodes.values() if node.request.name.zone == zone)
         return Listing(rows, self.unreachable, self.world.time + self.clock_ahead_s)

@@ -2,6 +2,7 @@
 
 import sqlite3
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,25 @@ def test_sweeps_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> 
     assert len(ran) == KEPT_SWEEPS + 1
     assert ran[0].at == KEPT_SWEEPS + 19 and ran[-1] == SweepRun(5.0, "google", "acme", "all", False, 3, 1)
     assert {each.project for each in ledger.sweeps("google")} == {"acme", "other"}
+
+
+def test_a_ledger_of_an_older_version_keeps_its_leases_and_learns_how_they_were_provisioned(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    lease, _ = lease_and_request()
+    older = Ledger(path)
+    older.record(Intent(replace(lease, spot=True)), Sent(lease.id, 5.0))
+    older._db.executescript(
+        "alter table lease drop column queued; alter table lease drop column provisioning;"
+        "alter table lease drop column ready_by; pragma user_version = 2;"
+    )
+    older.close()
+    found = Ledger(path).lease(lease.id)
+    assert (found.name, found.provisioning, found.ready_by, found.sent_at) == (lease.name, "spot", None, 5.0)
+    assert found.name.queued is False
+
+
+def test_a_queued_slice_is_found_again_with_how_it_was_asked_for(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    queued = replace(lease, name=replace(lease.name, queued=True), provisioning="flex-start", ready_by=77.5)
+    ledger.record(Intent(queued))
+    assert Ledger(ledger.path).lease(lease.id) == queued
