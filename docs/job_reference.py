@@ -57,8 +57,10 @@ def _default(part: dict[str, Any]) -> str:
 
 
 def _kind(part: dict[str, Any]) -> str:
-    if _reference(part):
+    if "$ref" in part:
         return "section"
+    if "$ref" in part.get("items", {}):
+        return "list of sections"
     if "anyOf" in part:
         kinds = [_kind(each) for each in part["anyOf"] if each.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -24,11 +25,11 @@ def plan(
     """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
     from orchestrator.cli import slices
     from orchestrator.cli.jobs import load
+    from orchestrator.cli.planning import plan_of
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.core.durations import format_usd_per_hour
     from orchestrator.core.lease import Purpose
-    from orchestrator.core.plan import make
     from orchestrator.engine import prepare
 
     spec, _ = load(job)
@@ -37,7 +38,7 @@ def plan(
     session.recover()
     if spec.on == "local":
         _nothing_asked(session, spec, as_json=as_json)
-    made = make(prepare.wish(spec, session.target.pace), default_zone=session.target.zone)
+    made = plan_of(session, spec)
     drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     shape: dict[str, Any] = {
         "job": spec.name,
@@ -48,15 +49,26 @@ def plan(
                 "accelerator_type": candidate.accelerator_type,
                 "zone": candidate.zone,
                 "runtime_version": candidate.runtime_version,
+                "provisioning": candidate.provisioning,
+                "queued": candidate.queued,
                 "spot": candidate.spot,
+                "workers": candidate.workers,
+                "cores": candidate.cores,
                 "usd_per_hour": candidate.usd_per_hour,
+                "list_usd_per_hour": candidate.list_usd_per_hour,
+                "granted": candidate.granted,
+                "life_s": candidate.life_s,
+                "worst_case_usd": candidate.worst_case_usd,
                 "why": candidate.why,
             }
             for candidate in made.candidates
         ],
-        "dropped": [{"zone": dropped.zone, "why": dropped.why} for dropped in made.dropped],
-        "workers": made.workers,
-        "cores": made.cores,
+        "dropped": [asdict(dropped) for dropped in made.dropped],
+        "order": made.order,
+        "race": made.race,
+        "wait_s": made.wait_s,
+        "workers": made.candidates[0].workers,
+        "cores": made.candidates[0].cores,
         "max_duration_s": made.max_duration_s,
         "worst_case_usd": made.worst_case_usd,
         "request": session.preview(drafts[0][1]),

@@ -66,11 +66,11 @@ def start(
     from orchestrator.cli.amounts import duration
     from orchestrator.cli.awake import stay_awake
     from orchestrator.cli.here import run_here
+    from orchestrator.cli.planning import check_heeded, plan_of
     from orchestrator.cli.session import Session
     from orchestrator.cli.stream import JobOutput
     from orchestrator.core.durations import format_duration
     from orchestrator.core.lease import Purpose
-    from orchestrator.core.plan import make
     from orchestrator.engine import prepare
     from orchestrator.engine.run import run_job
     from orchestrator.errors import UserError
@@ -89,12 +89,13 @@ def start(
         run_here(spec, env, path, bench=bench)
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
-    plan = make(prepare.wish(spec, session.target.pace, keep_s=keep_s or 0.0), default_zone=session.target.zone)
+    plan = plan_of(session, spec, keep_s=keep_s or 0.0)
+    check_heeded(plan, spec)
     if emulated and spec.train is not None:
         prepare.check_local_training()
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
     session.announce()
-    emulation = prepare.Emulation(_emulated_cores(session, spec, plan.cores_per_worker)) if emulated else None
+    emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     slices.show_plan(session, plan, emulation.cores if emulation else None)
     session.recover(look=True)
 
@@ -181,11 +182,12 @@ def make_directory(path: Path) -> None:
         raise ConfigError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
 
 
-def _emulated_cores(session: Session, spec: JobSpec, real: int) -> int:
+def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
     """How many processes stand for the cores of one emulated host: never more than it has, few by default."""
     from orchestrator.cli.slices import DEFAULT_EMULATED_CORES
 
     declared = spec.train.emulated.cores if spec.train and spec.train.emulated else None
+    real = max(candidate.cores_per_worker for candidate in plan.candidates)
     return min(declared or session.target.emulated_cores or DEFAULT_EMULATED_CORES, real)
 
 

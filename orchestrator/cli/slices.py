@@ -29,4 +29,6 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None) -
     for line in lines:
         session.talk.say("plan", line)
     for dropped in plan.dropped:
-        session.talk.say("plan", f"not {dropped.zone}: {dropped.why}")
+        session.talk.say(
+            "plan", f"not {dropped.accelerator} in {dropped.zone} ({dropped.provisioning.words}): {dropped.why}"
+        )

@@ -46,6 +46,7 @@ def up(
     from orchestrator.core import names
     from orchestrator.core.lease import LeaseState, Purpose
     from orchestrator.core.plan import Wish, make
+    from orchestrator.core.provisioning import Provisioning
     from orchestrator.engine import hold, prepare
     from orchestrator.errors import TpujobError, UserError
     from orchestrator.report.times import day_clock
@@ -75,10 +76,10 @@ def up(
         accelerator=accelerator or (existing.accelerator_type if existing else "v5litepod-8"),
         places=places,
         runtime=runtime,
-        spot=spot,
+        provisioning=Provisioning.SPOT if spot else Provisioning.ON_DEMAND,
         max_duration_s=hold_s,
     )
-    plan = make(wish, default_zone=session.target.zone)
+    plan = make([wish], default_zone=session.target.zone)
     if existing is not None and zone and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
         raise UserError(
             f"{handle} is in {existing.name.zone}, not in {zone}", hint=f"`tpujob down {handle}`, or give another NAME"

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic import WithJsonSchema as Shape
 
-from orchestrator import catalog
 from orchestrator.core import job_rules as rules
 from orchestrator.core import names, yaml_source
 from orchestrator.core.job_mistakes import Sections, explain
 from orchestrator.core.job_schema import schema_of
+from orchestrator.core.job_section import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section
+from orchestrator.core.job_tpu import Alternative, Tpu, any_of_as_written, spelled_out
 from orchestrator.core.placement import shown
 from orchestrator.core.yaml_source import Mistake, Path, Source
 from orchestrator.errors import JobSpecError
@@ -26,48 +27,16 @@ from orchestrator.errors import JobSpecError
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 MAX_REPORTED = 20
 
+_OF_A_CLOUD = ("tpu", "allow_egress", "on_preemption", "max_restarts")
+
 # `train:` with nothing below it means the default training, not its absence.
 _EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits")
-
-_TEXT: dict[str, Any] = {"type": "string"}
-_TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT, "minItems": 1}
-_TEXT_OR_TEXTS: dict[str, Any] = {"anyOf": [_TEXT, _TEXTS]}
-_ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}
-_OR_NULL: dict[str, Any] = {"anyOf": [_TEXT, _TEXTS, {"type": "null"}]}
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Directory = Annotated[str, AfterValidator(rules.directory)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Tpu(_Section):
-    """Which TPU to ask for."""
-
-    accelerator: Annotated[str, BeforeValidator(rules.accelerator)] = Field(
-        default="v5litepod-8", description="Accelerator type, as in the Cloud TPU API."
-    )
-    zone: Annotated[tuple[str, ...], BeforeValidator(rules.places), Shape(_OR_NULL)] = Field(
-        default=(),
-        description="Zone, region (its zones that offer the type) or a list of them (or `a, b`), tried in order. "
-        "Left out: the zone of your settings, else every zone that offers the type.",
-    )
-    runtime: Annotated[str, AfterValidator(rules.runtime)] | None = Field(
-        default=None, description="Runtime version (the VM image). Left out: the usual one for the accelerator type."
-    )
-    spot: bool = Field(default=False, description="Ask for spot capacity: cheaper, and may be taken away at any time.")
-    unlisted: bool = Field(default=False, description="Allow types and zones that are newer than tpujob's own table.")
-
-    @property
-    def runtime_version(self) -> str:
-        """The runtime to ask for: the job's own, else the accelerator type's default."""
-        kind = catalog.lookup(self.accelerator)
-        return self.runtime or (kind.default_runtime if kind else "")
-
-
-class Emulated(_Section):
+class Emulated(Section):
     """A smaller slice of the training, used only on the emulated Cloud TPU and said in log and artifacts."""
 
     cores: Annotated[int, Field(ge=1, le=64)] | None = Field(
@@ -78,7 +47,7 @@ class Emulated(_Section):
     epochs: Count | None = Field(default=None, description="Train for so many epochs.")
 
 
-class Train(_Section):
+class Train(Section):
     """The built-in training, an image classifier on every core of the slice, or (`entry:`) one of the job's own."""
 
     entry: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None = Field(
@@ -108,7 +77,7 @@ class Train(_Section):
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=128, description="Examples per step over all cores together (the global batch)."
     )
-    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(_ALL_OR_NUMBER)] = Field(
+    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(ALL_OR_NUMBER)] = Field(
         default="all", description="`all` cores of the slice, or a number of them."
     )
     lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(
@@ -143,7 +112,7 @@ class Train(_Section):
     emulated: Emulated = Field(default=Emulated(), description="Overrides on the emulated Cloud TPU.")
 
 
-class Limits(_Section):
+class Limits(Section):
     """Where the job ends, whatever happens."""
 
     max_duration: Annotated[
@@ -160,7 +129,7 @@ class Limits(_Section):
         default=None,
         description="Dollars by the price table: the TPU is deleted before the run has cost more. Nothing: no budget.",
     )
-    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [_TEXT, {"type": "null"}]})] = Field(
+    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,
         description="How long a detached job's artifacts wait on the TPU: 1m to 24h. Nothing: 10m (emulated: 20s).",
     )
@@ -170,7 +139,7 @@ class Limits(_Section):
         return self.max_duration
 
 
-class JobSpec(_Section):
+class JobSpec(Section):
     """A job that is well-formed; nothing about it has been asked of a cloud yet."""
 
     name: Annotated[str, AfterValidator(rules.job_name)] = Field(
@@ -182,10 +151,10 @@ class JobSpec(_Section):
     )
     tpu: Tpu = Field(default=Tpu(), description="The TPU to run on.")
     train: Train | None = Field(default=None, description="The built-in training. A job has either this or `command`.")
-    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(_TEXT_OR_TEXTS)] = Field(
+    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(TEXT_OR_TEXTS)] = Field(
         default=None, description="What bash runs on every worker: text, or a list of arguments."
     )
-    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(_OR_NULL)] = Field(
+    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(OR_NULL)] = Field(
         default=None,
         description="Commands that prepare a worker before the job. Left out: nothing for `command:`; "
         "for `train:` an environment with torch_xla.",
@@ -201,18 +170,30 @@ class JobSpec(_Section):
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to bring back besides what the job writes to $TPUJOB_ARTIFACTS."
     )
-    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape({"anyOf": [_TEXT, {"type": "null"}]})] = Field(
+    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,
         description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended.",
     )
+    allow_egress: bool = Field(
+        default=False,
+        description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
+    )
     limits: Limits = Field(default=Limits(), description="What the job may use at most.")
+    on_preemption: Literal["stop", "restart"] = Field(
+        default="stop",
+        description="What to do when the TPU is taken away or fails: `restart` gets another one and goes on from the newest "
+        "checkpoint.",
+    )
+    max_restarts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=3, description="How often at most, with `on_preemption: restart`."
+    )
 
     _file: str = PrivateAttr("job")
     _source: Source = PrivateAttr(default_factory=Source)
 
     def mistake(self, path: Path, text: str) -> str:
         """A line about a place of the file, for checks that need more than the file: `job.yaml:7: code: is not there`."""
-        return _line(self._file, Mistake(self._source.line(path), path, text))
+        return _line(self._file, self._source, Mistake(self._source.line(path), path, text))
 
     def with_max_duration(self, seconds: float) -> JobSpec:
         """The same job with another time limit."""
@@ -224,8 +205,9 @@ class JobSpec(_Section):
     def warnings(self) -> list[str]:
         """Lines about what is allowed and rarely wanted."""
         found = list(rules.env_warnings(self.env))
-        if self.on == "local" and "tpu" in self.model_fields_set:
-            found.append((("tpu",), "says nothing to a job with `on: local`"))
+        if self.on == "local":
+            silent = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
+            found += [((key,), "says nothing to a job with `on: local`") for key in silent]
         return [self.mistake(path, text) for path, text in found]
 
 
@@ -236,6 +218,7 @@ def load(text: str | bytes, *, path: str) -> JobSpec:
 
 def check(source: Source, *, path: str) -> JobSpec:
     """The same for what has been read already."""
+    source = spelled_out(source)
     mistakes = list(source.mistakes)
     data = _with_sections(source.data)
     spec: JobSpec | None = None
@@ -246,7 +229,7 @@ def check(source: Source, *, path: str) -> JobSpec:
             mistakes += explain(error, source, _sections())
         mistakes += list(_unsaid(rules.whole(data), source, mistakes))
     if mistakes or spec is None:
-        lines = [_line(path, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
+        lines = [_line(path, source, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
         more = [f"{path}: and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
         hint = f"`tpujob plan {path}` checks a file without creating anything"
         raise JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
@@ -300,12 +283,14 @@ def _sections() -> Sections:
     return {
         (): list(JobSpec.model_fields),
         ("tpu",): list(Tpu.model_fields),
+        ("tpu", "any_of"): list(Alternative.model_fields),
         ("train",): list(Train.model_fields),
         ("train", "emulated"): list(Emulated.model_fields),
         ("limits",): list(Limits.model_fields),
     }
 
 
-def _line(file: str, mistake: Mistake) -> str:
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in mistake.path).lstrip(".")
+def _line(file: str, source: Source, mistake: Mistake) -> str:
+    parts = any_of_as_written(source, mistake.path)
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
     return f"{file}:{mistake.line}: {field}: {mistake.text}" if field else f"{file}:{mistake.line}: {mistake.text}"

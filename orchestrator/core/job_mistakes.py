@@ -26,6 +26,11 @@ _MEANT = {
     "runtime_version": "tpu.runtime",
     "version": "tpu.runtime",
     "preemptible": "tpu.spot",
+    "queued": "tpu.queue",
+    "alternatives": "tpu.any_of",
+    "max_price": "tpu.max_price_per_hour",
+    "restart": "on_preemption",
+    "restarts": "max_restarts",
     "batch": "train.batch_size",
     "learning_rate": "train.lr",
     "run": "command",
@@ -77,7 +82,7 @@ def _sentence(detail: ErrorDetails, path: Path, source: Source, sections: Sectio
 
 
 def _unknown_key(path: Path, sections: Sections) -> str:
-    section, key = path[:-1], str(path[-1])
+    section, key = tuple(part for part in path[:-1] if not isinstance(part, int)), str(path[-1])
     siblings = sections.get(section, ())
     meant = _MEANT.get(key.lower().replace("-", "_"))
     near = difflib.get_close_matches(key.lower()[:40], siblings, n=1, cutoff=0.6)
@@ -87,9 +92,9 @@ def _unknown_key(path: Path, sections: Sections) -> str:
         return f"does not belong here; did you mean `{place}`?"
     if not near and not meant:
         return f"unknown key; known here: {', '.join(siblings)}"
-    here = ".".join(map(str, section))
     word = meant or near[0]
-    return f"unknown key; did you mean `{word.removeprefix(f'{here}.') if here else word}`?"
+    last = word.rpartition(".")[2]
+    return f"unknown key; did you mean `{last if last in siblings else word}`?"
 
 
 def _choice(expected: str, value: Any, got: str) -> str:

@@ -6,16 +6,15 @@ yield (path, sentence) pairs, so that every mistake is reported at its own line 
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator import catalog
-from orchestrator.core import names, placement, redact
+from orchestrator.core import names, redact, tpu_rules
 from orchestrator.core.durations import parse_duration
 from orchestrator.core.placement import shown
+from orchestrator.core.tpu_rules import as_written
 from orchestrator.core.yaml_source import Path
 
 MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0
@@ -26,7 +25,6 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
 _BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+)*/?")
 _RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
-_RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 
 _SECRET_VALUE = re.compile(r"(?=.*\d)[^\s/$]{16,}")
 # What a job may take over from its person without a secret in it: hiding these would hide every path of every log.
@@ -39,33 +37,10 @@ def job_name(text: str) -> str:
     return text
 
 
-def accelerator(value: Any) -> Any:
-    """Only its kind: whether such a type exists depends on `unlisted`."""
-    if isinstance(value, str):
-        return value
-    raise ValueError(placement.accelerator_problem(shown(str(value))))
-
-
-def places(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return placement.split_places(value)
-    if isinstance(value, list) and all(isinstance(place, str) for place in value):
-        return tuple(place.strip() for place in value)
-    if value is None:
-        return ()
-    raise ValueError("expected a zone, a region or a list of them, such as us-central1-a")
-
-
-def runtime(text: str) -> str:
-    if not _RUNTIME.fullmatch(text):
-        raise ValueError(f"`{shown(text)}` is not a runtime version; they look like v2-alpha-tpuv5-lite")
-    return text
-
-
 def cores(value: Any) -> Any:
     if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return value
-    raise ValueError(f"expected `all` or a number of cores from 1 on, not `{shown(_number(value))}`")
+    raise ValueError(f"expected `all` or a number of cores from 1 on, not `{shown(as_written(value))}`")
 
 
 def directory(text: str) -> str:
@@ -104,7 +79,7 @@ def commands(value: Any) -> tuple[str, ...] | None:
 
 
 def max_duration(value: Any) -> float:
-    written = _number(value)
+    written = as_written(value)
     try:
         seconds = parse_duration(written)
     except ValueError as error:
@@ -115,17 +90,13 @@ def max_duration(value: Any) -> float:
 
 
 def max_cost(value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
-        raise ValueError(f"`{shown(_number(value))}` is not an amount of dollars; write for example 5.00")
-    return float(value)
+    return tpu_rules.dollars(value, "5.00")
 
 
 def linger(value: Any) -> float | None:
     if value is None:
         return None
-    written = _number(value)
+    written = as_written(value)
     try:
         seconds = parse_duration(written)
     except ValueError as error:
@@ -140,7 +111,7 @@ def bucket(value: Any) -> str | None:
         return None
     if not isinstance(value, str) or not _BUCKET.fullmatch(value):
         raise ValueError(
-            f"`{shown(_number(value))}` is not a place in Cloud Storage; write for example gs://my-bucket/runs"
+            f"`{shown(as_written(value))}` is not a place in Cloud Storage; write for example gs://my-bucket/runs"
         )
     return value.rstrip("/")
 
@@ -151,7 +122,8 @@ def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     local = data.get("on") == "local"
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
-    yield from _tpu(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from tpu_rules.whole(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from _restarts(data)
     yield from _env(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
     yield from _secrets(data, ())
@@ -182,31 +154,9 @@ def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield (), "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"
 
 
-def _tpu(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    unlisted = tpu.get("unlisted") is True
-    kind = tpu.get("accelerator", "v5litepod-8")
-    if not isinstance(kind, str):
-        return
-    problem = placement.accelerator_problem(kind, unlisted=unlisted)
-    if problem:
-        yield ("tpu", "accelerator"), problem
-    elif not catalog.lookup(kind) and tpu.get("runtime") is None:
-        yield ("tpu", "runtime"), f"{kind} is not in the catalog, so it has no default runtime; name one here"
-    yield from _zones(tpu.get("zone"), kind, unlisted=unlisted)
-    known, wanted = catalog.lookup(kind), train.get("cores")
-    if known and isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > known.cores:
-        yield ("train", "cores"), f"{kind} has {known.cores} cores, not {wanted}; write at most {known.cores}, or `all`"
-
-
-def _zones(zone: Any, kind: str, *, unlisted: bool) -> Iterator[tuple[Path, str]]:
-    if zone == [] or (isinstance(zone, str) and not placement.split_places(zone)):
-        yield ("tpu", "zone"), "is empty; name a zone or region, or remove the key to take any zone that has the type"
-    each: list[tuple[Path, Any]] = [(("tpu", "zone", number), place) for number, place in enumerate(_list(zone))]
-    if isinstance(zone, str):
-        each = [(("tpu", "zone"), place) for place in placement.split_places(zone)]
-    for path, place in each:
-        if isinstance(place, str) and (problem := placement.place_problem(place.strip(), kind, unlisted=unlisted)):
-            yield path, problem
+def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if data.get("max_restarts") is not None and data.get("on_preemption") != "restart":
+        yield ("max_restarts",), "only counts with `on_preemption: restart`; add that, or remove this"
 
 
 def _env(env: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -268,11 +218,4 @@ def _list(value: Any) -> list[Any]:
 
 
 def _quoted(value: Any) -> str:
-    return f'"{shown(_number(value))}"' if isinstance(value, (int, float)) else '"…"'
-
-
-def _number(value: Any) -> str:
-    """As a file says it: `true`, `null`, 3, 1e+09, .inf."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return f"{value:g}".replace("inf", ".inf").replace("nan", ".nan") if isinstance(value, float) else str(value)
+    return f'"{shown(as_written(value))}"' if isinstance(value, (int, float)) else '"…"'

@@ -11,6 +11,7 @@ import re
 from orchestrator import catalog
 from orchestrator.core import names
 
+ANY = "any"  # as a place: every zone that offers the type
 _ACCELERATOR = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
 _EXAMPLES = "v5litepod-8, v5p-8 or v6e-8"
 _SHOWN_ZONES = 4
@@ -33,7 +34,9 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
 
 
 def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> str | None:
-    """One zone or region, for an accelerator type that `accelerator_problem` has nothing against."""
+    """One zone or region (or `any`), for an accelerator type that `accelerator_problem` has nothing against."""
+    if place == ANY:
+        return None
     in_region = catalog.zones_of(place)
     if not in_region and names.zone_problem(place):
         return f"`{shown(place)}` is not a zone or a known region; {_places_near(place)}"

@@ -1,48 +1,68 @@
 """A plan: what will be asked of the cloud, with a reason for each choice, before anything happens. Pure.
 
 `run` and `up` do what their plan printed: candidates in order, the next one only after a stockout and only when the one
-before is proven gone.
+before is proven gone; or, in a race, all queued ones at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from orchestrator import catalog
-from orchestrator.catalog import AcceleratorType
 from orchestrator.core import budget
+from orchestrator.core.provisioning import Provisioning
+from orchestrator.core.wish import UNPRICED, Known, Wish, grant_for, list_usd_per_hour, zones
 from orchestrator.errors import UserError
 
+__all__ = ["Candidate", "Dropped", "Known", "Order", "Plan", "Wish", "make"]
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What somebody wants, from a job's `tpu:` section or from the options of `up`. `places` are zones or regions."""
 
-    accelerator: str
-    places: tuple[str, ...] = ()
-    runtime: str | None = None
-    spot: bool = False
-    max_duration_s: float = 24 * 3600.0
-    max_cost: float | None = None  # dollars
-    absent_s: float = 0.0  # what the cloud needs from a delete to absence: it is paid out of `max_cost` too
-    unlisted: bool = False  # allow what the shipped table does not know
+class Order(StrEnum):
+    """In which order candidates are asked. Equals keep the order in which they were listed."""
+
+    AS_LISTED = "as-listed"
+    CHEAPEST = "cheapest"  # what is granted first, what has no known price last
+    FASTEST = "fastest"  # least expected waiting: on-demand, reserved and granted, then spot, then whatever is queued
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
+    """One request that may be sent. `granted`: it costs this person nothing, by their own settings."""
+
     accelerator_type: str
     zone: str
     runtime_version: str
-    spot: bool
-    usd_per_hour: float | None  # None: the table has no price
+    provisioning: Provisioning
+    usd_per_hour: float | None  # to this person: 0 if granted; None: the table has no price
     why: str
+    queued: bool = False
+    granted: bool = False
+    list_usd_per_hour: float | None = None  # what the table says
     life_s: float = 24 * 3600.0  # from the create call to the delete at the latest: the time limit or the budget's
+    workers: int = 1
+    cores: int = 1
+
+    @property
+    def spot(self) -> bool:
+        return self.provisioning.spot
+
+    @property
+    def cores_per_worker(self) -> int:
+        return self.cores // self.workers
+
+    @property
+    def worst_case_usd(self) -> float | None:
+        """What it costs from the create call to its deadline."""
+        return None if self.usd_per_hour is None else self.usd_per_hour * self.life_s / 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
+    accelerator: str
     zone: str
+    provisioning: Provisioning
     why: str
 
 
@@ -50,88 +70,143 @@ class Dropped:
 class Plan:
     candidates: tuple[Candidate, ...]
     dropped: tuple[Dropped, ...]
-    workers: int
-    cores: int
-    cores_per_worker: int
     max_duration_s: float
     max_cost: float | None = None
+    order: Order = Order.AS_LISTED
+    race: bool = False  # the queued candidates at once; the first that is there wins
+    wait_s: float = 0.0  # how long to wait for capacity altogether; 0: every candidate is asked once
 
     @property
     def worst_case_usd(self) -> float | None:
         """The dearest candidate until its deadline. None when a price is unknown."""
-        costs = [one.usd_per_hour * one.life_s / 3600 for one in self.candidates if one.usd_per_hour is not None]
+        costs = [cost for one in self.candidates if (cost := one.worst_case_usd) is not None]
         return max(costs) if costs and len(costs) == len(self.candidates) else None
 
+    @property
+    def racing(self) -> tuple[Candidate, ...]:
+        """Those that are asked for at once."""
+        return tuple(one for one in self.candidates if one.queued) if self.race else ()
 
-def make(wish: Wish, *, default_zone: str | None = None) -> Plan:
-    """Candidates in the order of asking. Raises UserError when nothing that was asked for exists."""
-    kind = catalog.lookup(wish.accelerator)
-    if kind is None and not wish.unlisted:
-        near = ", ".join(catalog.nearest(wish.accelerator)) or "none close"
-        raise UserError(f"{wish.accelerator!r} is not a known accelerator type", hint=f"nearest: {near}")
-    places = wish.places or ((default_zone,) if default_zone else ())
-    candidates: list[Candidate] = []
-    dropped: list[Dropped] = []
-    too_dear: UserError | None = None
-    for zone, why in _zones(wish, kind, places, from_settings=not wish.places):
-        if kind is not None and not wish.unlisted and zone not in catalog.zones_with(kind.name):
-            dropped.append(Dropped(zone, f"{kind.name} is not offered there"))
-        elif zone not in {candidate.zone for candidate in candidates}:
-            price = catalog.usd_per_hour(wish.accelerator, zone, spot=wish.spot)
-            runtime = wish.runtime or (kind.default_runtime if kind else "")
+    def overlap_usd(self, overlap_s: float) -> float | None:
+        """What the losers of a race cost at most, if all come alive with the winner and take so long to be gone."""
+        prices = [one.usd_per_hour for one in self.racing]
+        known = [price for price in prices if price is not None]
+        if len(known) < len(prices):
+            return None
+        return (sum(known) - min(known, default=0.0)) * overlap_s / 3600
+
+
+_NOTHING_MORE = Known()
+
+
+def make(
+    wishes: Sequence[Wish],
+    *,
+    default_zone: str | None = None,
+    order: Order = Order.AS_LISTED,
+    max_price_per_hour: float | None = None,
+    race: bool = False,
+    wait_s: float = 0.0,
+    known: Known = _NOTHING_MORE,
+) -> Plan:
+    """Candidates in the order of asking. Raises UserError when nothing that was asked for exists or may be had."""
+    candidates: dict[tuple[object, ...], Candidate] = {}
+    dropped: dict[tuple[str, str, Provisioning], Dropped] = {}
+    refusals: list[UserError] = []
+    for wish in wishes:
+        for zone, why in zones(wish, default_zone, known):
             try:
-                life_s = _life_s(wish, zone, price)
+                one = _candidate(wish, zone, why, max_price_per_hour, known)
             except UserError as error:
-                too_dear = too_dear or error
-                dropped.append(Dropped(zone, error.message))
-                continue
-            candidates.append(Candidate(wish.accelerator, zone, runtime, wish.spot, price, why, life_s))
-    if too_dear is not None and not candidates:
-        raise too_dear
+                refusals.append(error)
+                no = Dropped(wish.accelerator, zone, wish.way, error.message)
+                dropped.setdefault((no.accelerator, no.zone, no.provisioning), no)
+            else:
+                same = (one.accelerator_type, one.zone, one.provisioning, one.queued, one.runtime_version)
+                candidates.setdefault(same, one)
     if not candidates:
-        offered = ", ".join(catalog.zones_with(wish.accelerator)) or "no zone of the table"
-        raise UserError(
-            f"{wish.accelerator} is not offered in {', '.join(places)}", hint=f"it is offered in: {offered}"
-        )
+        raise _nothing_left(wishes, refusals)
+    kept = tuple(sorted(candidates.values(), key=lambda one: _rank(one, order)))
     return Plan(
-        candidates=tuple(candidates),
-        dropped=tuple(dropped),
-        workers=kind.hosts if kind else 1,
-        cores=kind.cores if kind else 1,
-        cores_per_worker=kind.cores_per_host if kind else 1,
-        max_duration_s=max(candidate.life_s for candidate in candidates),
-        max_cost=wish.max_cost,
+        candidates=kept,
+        dropped=tuple(dropped.values()),
+        max_duration_s=max(candidate.life_s for candidate in kept),
+        max_cost=wishes[0].max_cost,
+        order=order,
+        race=race,
+        wait_s=wait_s,
     )
 
 
+def _candidate(wish: Wish, zone: str, why: str, max_price_per_hour: float | None, known: Known) -> Candidate:
+    """Raises UserError with the reason why this is none."""
+    kind = catalog.lookup(wish.accelerator)
+    has = known.offering.has(wish.accelerator, zone) if known.offering else None
+    if has is False and known.offering:
+        raise _NotOffered(f"your project has no {wish.accelerator} there ({known.offering.asked})")
+    if kind is not None and not wish.unlisted and not has and zone not in catalog.zones_with(kind.name):
+        raise _NotOffered(f"{kind.name} is not offered there")
+    if known.bucket is not None and (problem := known.bucket.problem(zone)):
+        raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
+    listed = list_usd_per_hour(wish, zone)
+    grant = grant_for(wish, zone, known)
+    price = 0.0 if grant is not None else listed
+    if max_price_per_hour is not None:
+        _check_price(wish, zone, price, max_price_per_hour)
+    return Candidate(
+        accelerator_type=wish.accelerator,
+        zone=zone,
+        runtime_version=wish.runtime or (kind.default_runtime if kind else ""),
+        provisioning=wish.way,
+        usd_per_hour=price,
+        why=f"{why}; your settings say that it is granted ({grant.words})" if grant is not None else why,
+        queued=wish.queue or wish.way.queued,
+        granted=grant is not None,
+        list_usd_per_hour=listed,
+        life_s=_life_s(wish, zone, price),
+        workers=kind.hosts if kind else 1,
+        cores=kind.cores if kind else 1,
+    )
+
+
+class _NotOffered(UserError):
+    """There is no such thing in that zone, at any price."""
+
+
+def _nothing_left(wishes: Sequence[Wish], refusals: Sequence[UserError]) -> UserError:
+    forbidden = [error for error in refusals if not isinstance(error, _NotOffered)]
+    if forbidden:
+        return forbidden[0]
+    if not refusals and not any(wish.places for wish in wishes):
+        kinds = " or ".join(dict.fromkeys(wish.accelerator for wish in wishes))
+        return UserError(f"no zone is known to offer {kinds}", hint="name one")
+    each = [
+        f"{wish.accelerator} is not offered in {', '.join(wish.places) or 'the zone of your settings'}"
+        for wish in wishes
+    ]
+    offered = ", ".join(catalog.zones_with(wishes[0].accelerator)) or "no zone of the table"
+    return UserError("; ".join(dict.fromkeys(each)), hint=f"{wishes[0].accelerator} is offered in: {offered}")
+
+
+def _check_price(wish: Wish, zone: str, price: float | None, most: float) -> None:
+    what = f"{wish.accelerator} ({wish.way}) in {zone}"
+    hint = f"prices: `tpujob offers --type {wish.accelerator}`"
+    if price is None:
+        raise UserError(f"max_price_per_hour: the price table has no price for {what}", hint=hint)
+    if price > most:
+        raise UserError(f"max_price_per_hour: {what} costs about ${price:,.2f}/h, more than ${most:,.2f}", hint=hint)
+
+
 def _life_s(wish: Wish, zone: str, price: float | None) -> float:
-    if wish.max_cost is None:
+    if wish.max_cost is None or price == 0:
         return wish.max_duration_s
     where = f"{wish.accelerator} in {zone}"
     return min(wish.max_duration_s, budget.life_s(wish.max_cost, price, absent_s=wish.absent_s, where=where))
 
 
-def _zones(
-    wish: Wish, kind: AcceleratorType | None, places: Sequence[str], *, from_settings: bool
-) -> list[tuple[str, str]]:
-    if not places:
-        offering = sorted(catalog.zones_with(wish.accelerator), key=lambda zone: _price(wish, zone))
-        return [(zone, "no zone was asked for: cheapest first") for zone in offering]
-    found: list[tuple[str, str]] = []
-    for place in places:
-        in_region = catalog.zones_of(place)
-        if in_region:
-            offering = [zone for zone in in_region if kind is None or zone in catalog.zones_with(kind.name)]
-            found += [(zone, f"in region {place}, which was asked for") for zone in offering or in_region]
-        elif place in catalog.zones() or wish.unlisted:
-            found.append((place, "from your settings" if from_settings else "asked for"))
-        else:
-            near = ", ".join(catalog.nearest_place(place)) or "see `tpujob plan --help`"
-            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
-    return found
-
-
-def _price(wish: Wish, zone: str) -> float:
-    """For ordering: a price that nobody knows comes last."""
-    price = catalog.usd_per_hour(wish.accelerator, zone, spot=wish.spot)
-    return float("inf") if price is None else price
+def _rank(one: Candidate, order: Order) -> float:
+    if order is Order.CHEAPEST:
+        return UNPRICED if one.usd_per_hour is None else one.usd_per_hour
+    if order is Order.FASTEST:
+        return 2 if one.queued else 1 if one.spot and not one.granted else 0
+    return 0

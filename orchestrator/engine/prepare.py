@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import catalog
 from orchestrator.core import claims, names, scripts
 from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.job_rules import secret_sources
@@ -49,17 +50,21 @@ class Place:
         return self.cloud == "emulated"
 
 
-def wish(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> Wish:
+def wishes(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> tuple[Wish, ...]:
     """`keep_s`: the slice is to live so much longer than the job may run."""
-    return Wish(
-        accelerator=spec.tpu.accelerator,
-        places=tuple(spec.tpu.zone or ()),
-        runtime=spec.tpu.runtime,
-        spot=spec.tpu.spot,
-        max_duration_s=spec.limits.max_duration_s + keep_s,
-        max_cost=spec.limits.max_cost,
-        absent_s=pace.absent_s,
-        unlisted=spec.tpu.unlisted,
+    return tuple(
+        Wish(
+            accelerator=one.accelerator,
+            places=one.zone,
+            runtime=one.runtime,
+            provisioning=one.way,
+            queue=one.queue,
+            max_duration_s=spec.limits.max_duration_s + keep_s,
+            max_cost=spec.limits.max_cost,
+            absent_s=pace.absent_s,
+            unlisted=one.unlisted,
+        )
+        for one in spec.tpu.alternatives
     )
 
 
@@ -125,14 +130,18 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, 
 
 
 def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
-    """Can this job run on the slice that `up` brought: same type, a wanted zone and runtime, READY, time enough?"""
+    """Can this job run on the slice that `up` brought: as one alternative wants it, READY, time enough?"""
+    planned = {(one.accelerator_type, one.zone, one.spot) for one in plan.candidates}
     return (
         lease.state is LeaseState.READY
         and lease.hold_until is not None
-        and lease.accelerator_type == spec.tpu.accelerator
-        and lease.name.zone in {candidate.zone for candidate in plan.candidates}
-        and (spec.tpu.runtime is None or lease.runtime_version == spec.tpu.runtime)
-        and lease.spot == spec.tpu.spot
+        and (lease.accelerator_type, lease.name.zone, lease.spot) in planned
+        and any(
+            lease.accelerator_type == one.accelerator
+            and lease.spot == one.way.spot
+            and one.runtime in (None, lease.runtime_version)
+            for one in spec.tpu.alternatives
+        )
         and min(lease.deadline, lease.hold_until) - now > min(spec.limits.max_duration_s, 600)
     )
 
@@ -182,7 +191,10 @@ def _directory(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What is different on the emulated cloud: this Python environment serves, and few processes stand for many cores."""
+    """What is different on the emulated cloud: this Python environment serves, and few processes stand for many cores.
+
+    A slice whose hosts have fewer cores than that gets as many as they have.
+    """
 
     cores: int
     python: str = shlex.quote(sys.executable)
@@ -271,7 +283,10 @@ def _variables(
         "TPUJOB_COORDINATOR": meeting_point,
         "PJRT_DEVICE": "CPU" if emulation else "TPU",
     }
-    return ours | ({"TPUJOB_EMULATED_CORES": str(emulation.cores)} if emulation else {})
+    if emulation is None:
+        return ours
+    kind = catalog.lookup(lease.accelerator_type)
+    return ours | {"TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))}
 
 
 def _printable(path: Path) -> str:

@@ -42,13 +42,12 @@ def usd_so_far(lease: Lease, now: float) -> float | None:
 
 def plan_lines(plan: Plan, now: float, *, emulated: bool, emulated_cores: int | None = None) -> list[str]:
     first = plan.candidates[0]
-    kind = "spot" if first.spot else "on-demand"
-    workers = f"{plan.workers} worker{'s' if plan.workers > 1 else ''}"
-    cores = f"{plan.cores} cores"
+    workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
+    cores = f"{first.cores} cores"
     if emulated_cores is not None:
-        cores += f" emulated as {emulated_cores * plan.workers}"
+        cores += f" emulated as {min(emulated_cores, first.cores_per_worker) * first.workers}"
     until = f"ends by {day_clock(now + first.life_s)} at the latest"
-    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {kind}"
+    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {first.provisioning.words}"
     lines = [f"{what} · {workers} · {cores} · {until}"]
     if len(plan.candidates) > 1:
         others = ", ".join(candidate.zone for candidate in plan.candidates[1:])

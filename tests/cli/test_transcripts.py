@@ -58,7 +58,8 @@ def test_a_plan(cli: Cli) -> None:
 def test_a_plan_as_json_has_the_exact_request(cli: Cli) -> None:
     shape = json.loads(cli("plan", cli.job(JOB), "--json").stdout)
     assert sorted(shape) == [
-        "candidates", "cloud", "cores", "dropped", "job", "max_duration_s", "project", "request", "workers", "worst_case_usd"
+        "candidates", "cloud", "cores", "dropped", "job", "max_duration_s", "order", "project", "race", "request", "wait_s",
+        "workers", "worst_case_usd",
     ]  # fmt: skip
     assert shape["request"]["method"] == "POST"
     assert shape["request"]["body"]["acceleratorType"] == "v5litepod-8"

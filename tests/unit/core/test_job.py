@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import job, yaml_source
+from orchestrator.core import job, job_tpu, yaml_source
 from orchestrator.errors import JobSpecError
 
 ROOT = Path(__file__).parents[3]
@@ -220,7 +220,7 @@ _PLAIN = st.recursive(
     max_leaves=8,
 )
 _KEYS = st.sampled_from([*job.JobSpec.model_fields, "x"])
-_PART_KEYS = st.sampled_from([*job.Tpu.model_fields, *job.Train.model_fields, *job.Limits.model_fields, "A"])
+_PART_KEYS = st.sampled_from([*job_tpu.Tpu.model_fields, *job.Train.model_fields, *job.Limits.model_fields, "A"])
 
 
 @settings(max_examples=300, deadline=None)

@@ -115,11 +115,12 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         (
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
-            "name, on, tpu, train, command, setup, env, code, artifacts, bucket, limits",
+            "name, on, tpu, train, command, setup, env, code, artifacts, bucket, allow_egress, limits, on_preemption, "
+            "max_restarts",
         ),
         (
             COMMAND + "tpu: [v5litepod-8]\n",
-            "job.yaml:2: tpu: expected a mapping (indented `key: value` lines), got a list",
+            "job.yaml:2: tpu[0]: expected a mapping (indented `key: value` lines), got the text `v5litepod-8`",
         ),
         (
             "name: nothing-to-do\n",

@@ -22,7 +22,7 @@ def place(directory: Path) -> Place:
 
 
 def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_path: Path) -> None:
-    plan = make(Wish("v5litepod-8", ("us-central1",)))
+    plan = make([Wish("v5litepod-8", ("us-central1",))])
     for lease, request in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN):
         script = request.metadata["startup-script"]
         assert boot_script.switch_source() in script
@@ -31,7 +31,7 @@ def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_
 
 
 def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_path: Path) -> None:
-    plan = make(Wish("v5litepod-8", ("us-central1-a",)))
+    plan = make([Wish("v5litepod-8", ("us-central1-a",))])
     ((lease, request),) = drafts(
         plan, place(tmp_path), handle="mnist", purpose=Purpose.HOLD, linger_s=90.0, idle_s=1800.0
     )
@@ -44,7 +44,7 @@ def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_
 
 
 def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
-    plan = make(Wish("v5litepod-8", ("us-central1-a", "us-west4-a")))
+    plan = make([Wish("v5litepod-8", ("us-central1-a", "us-west4-a"))])
     names = [
         lease.name.node
         for _ in range(20)
@@ -54,7 +54,7 @@ def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
 
 
 def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
-    plan = make(Wish("v5litepod-8", ("us-central1-a",)))
+    plan = make([Wish("v5litepod-8", ("us-central1-a",))])
     ((lease, request),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
     private = (tmp_path / lease.id / "id_ed25519").read_text()
     assert "PRIVATE KEY" in private

@@ -69,7 +69,7 @@ def test_dollars_run_from_the_create_to_proven_absence(lease: object, usd: float
 
 
 def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
-    plan = make(Wish("v5litepod-16", ("us-east1",), max_duration_s=3600))
+    plan = make([Wish("v5litepod-16", ("us-east1",), max_duration_s=3600)])
     first, others, price = plan_lines(plan, AT, emulated=False)
     assert first.startswith(
         "v5litepod-16 · us-east1-b · v2-alpha-tpuv5-lite · on-demand · 4 workers · 16 cores · ends by"
@@ -79,7 +79,7 @@ def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
 
 
 def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
-    *_, price = plan_lines(make(Wish("v6e-8", ("us-central2-b",))), AT, emulated=True)
+    *_, price = plan_lines(make([Wish("v6e-8", ("us-central2-b",))]), AT, emulated=True)
     assert price == "price unknown: the price table 2026-11 has none for v6e-8 in us-central2-b"
 
 

@@ -1,0 +1,49 @@
+"""From a job to its plan, with all that this machine knows: the settings, what was granted, what the project really has.
+
+`run`, `submit`, `bench` and `plan` make their plan here, so that `plan` shows what they do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.core.provisioning import Provisioning
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.core.job import JobSpec
+    from orchestrator.core.plan import Plan
+
+
+def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
+    """Raises UserError when nothing of what the job can live with may be had."""
+    from orchestrator.core.plan import Order, make
+    from orchestrator.engine import prepare
+
+    return make(
+        prepare.wishes(spec, session.target.pace, keep_s=keep_s),
+        default_zone=session.target.zone,
+        order=Order(spec.tpu.order),
+        max_price_per_hour=spec.tpu.max_price_per_hour,
+        race=spec.tpu.race,
+        wait_s=spec.tpu.wait,
+    )
+
+
+def check_heeded(plan: Plan, spec: JobSpec) -> None:
+    """What a run of this version would not do must not be taken for done. `plan` shows it."""
+    from orchestrator.errors import UserError
+
+    unheeded = [
+        words
+        for words, asked in (
+            ("queued candidates", any(one.queued for one in plan.candidates)),
+            ("reserved capacity", any(one.provisioning is Provisioning.RESERVED for one in plan.candidates)),
+            ("tpu.race", plan.race),
+            ("tpu.wait", plan.wait_s > 0),
+            ("on_preemption", spec.on_preemption != "stop"),
+        )
+        if asked
+    ]
+    if unheeded:
+        raise UserError(f"`run` cannot do this yet: {', '.join(unheeded)}", hint="`tpujob plan` shows what it would be")

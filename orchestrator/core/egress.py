@@ -1,0 +1,58 @@
+"""Does a job's bucket lie where its TPU does? Data between regions is billed by the byte, however free the TPU is. Pure.
+
+The prices are a range, not a table of pairs: they are Google's list prices of general knowledge, not looked up, and are
+there to warn. A multi-region that contains the TPU's region is near enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PRICES_AS_OF = "list prices, roughly, as of 2026-11"
+_ONE_CONTINENT, _TWO_CONTINENTS = "about $20 to $80 per TB", "about $50 to $140 per TB"
+
+_CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}  # multi-regions, and how names of regions in them begin
+_PAIRS = {
+    "nam4": ("us-central1", "us-east1"),
+    "eur4": ("europe-north1", "europe-west4"),
+    "asia1": ("asia-northeast1", "asia-northeast2"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """`location` as Cloud Storage says it, in small letters; `regions` of a bucket that lies in two."""
+
+    name: str
+    location: str
+    regions: tuple[str, ...] = ()
+
+    def contains(self, region: str) -> bool:
+        beginning = _CONTINENTS.get(self.location)
+        return region in (self.location, *self.regions) or (beginning is not None and region.startswith(beginning))
+
+    def problem(self, zone: str) -> str | None:
+        """None: nothing leaves the region. Else why a slice in this zone would cost more than its own price."""
+        region = zone.rpartition("-")[0]
+        if self.contains(region):
+            return None
+        near = {name.partition("-")[0] for name in (self.location, *self.regions)} | {_continent(self.location)}
+        price = _ONE_CONTINENT if region.partition("-")[0] in near else _TWO_CONTINENTS
+        return f"gs://{self.name} is in {self.location}, not in {region}: copying between them costs {price} ({PRICES_AS_OF})"
+
+
+def from_reply(name: str, said: Mapping[str, Any]) -> Bucket | None:
+    """The bucket as the storage API describes it. None when it does not say where it lies."""
+    location = said.get("location")
+    if not isinstance(location, str) or not location:
+        return None
+    placed = said.get("customPlacementConfig")
+    own = placed.get("dataLocations", []) if isinstance(placed, Mapping) else []
+    regions = tuple(str(region).lower() for region in own) or _PAIRS.get(location.lower(), ())
+    return Bucket(name, location.lower(), regions)
+
+
+def _continent(location: str) -> str:
+    return _CONTINENTS.get(location, "").rstrip("-")
