@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli import emulator_faults
 from orchestrator.cli.options import Json
 
+if TYPE_CHECKING:
+    from orchestrator.emulator.control import Endpoint
+
+# Comments to the shell: `eval "$(tpujob emulator env)"` reads over them.
+EXAMPLES = """\
+# gcloud: gcloud compute tpus tpu-vm list --zone=-
+# curl:   curl -H "Authorization: Bearer $(cat $TPUJOB_EMULATOR_TOKEN_FILE)" \\
+#           $TPUJOB_EMULATOR_URL/v2/projects/emulated/locations/-/nodes
+# python: TpuClient(transport="rest", credentials=Credentials(TOKEN), client_options={"api_endpoint": URL})
+#         (over gRPC, with the async client, in pytest: docs/emulator.md)"""
 app = typer.Typer(
     help="The embedded Cloud TPU: start, stop, look at it, make it fail.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -20,17 +30,69 @@ def _directory() -> Path:
     return emulator_faults.directory()
 
 
-@app.command("start")
-def start() -> None:
-    """Start it (other commands do so by themselves) and print the environment for gcloud."""
-    from orchestrator.cli.talk import emit, talk
+@app.command("up")
+def up(
+    grpc: Annotated[bool, typer.Option("--grpc", help="Speak gRPC, too, at a port of its own.")] = False,
+    grpc_port: Annotated[
+        int, typer.Option("--grpc-port", min=0, max=65535, help="That port; by default a free one.")
+    ] = 0,
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, help="The port of REST; by default that of last time, or a free one."),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Start it (other commands do so by themselves) and print the environment for gcloud, curl and Python."""
     from orchestrator.emulator import control
+    from orchestrator.errors import UserError
 
     directory = _directory()
-    endpoint = control.ensure_running(directory)
-    talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}; for gcloud, set:")
-    for name, value in control.gcloud_environment(endpoint, directory).items():
-        emit(f"export {name}={value}")
+    endpoint = control.ensure_running(directory, port)
+    if port not in (0, _port_of(endpoint.url)):
+        raise UserError(
+            f"The emulator is running at {endpoint.url} already.", hint="`tpujob emulator stop` first, its nodes stay"
+        )
+    if grpc or grpc_port:
+        try:
+            control.open_grpc(endpoint, grpc_port)
+        except control.Refused as error:
+            raise UserError(error.message) from error
+    _show_environment(endpoint, directory, as_json)
+
+
+@app.command("env")
+def env(as_json: Json = False) -> None:
+    """Print the environment of the running one for gcloud, curl and Python: eval "$(tpujob emulator env)"."""
+    from orchestrator.emulator import control
+    from orchestrator.errors import UserError
+
+    directory = _directory()
+    endpoint = control.running(directory)
+    if endpoint is None:
+        raise UserError("The emulator is not running.", hint="`tpujob emulator up` starts it")
+    _show_environment(endpoint, directory, as_json)
+
+
+def _show_environment(endpoint: Endpoint, directory: Path, as_json: bool) -> None:
+    import shlex
+
+    from orchestrator.cli.talk import emit, emit_json, talk
+    from orchestrator.emulator import control
+
+    found = control.client_environment(endpoint, directory)
+    path = str(control.ssh_programs(directory))
+    if as_json:
+        return emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
+    talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}: a Cloud TPU that nobody pays for")
+    for name, value in found.items():
+        emit(f"export {name}={shlex.quote(value)}")
+    emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')
+    emit(EXAMPLES)
+    return None
+
+
+def _port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
 @app.command("stop")

@@ -16,6 +16,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--detach", action="store_true", help="return at once, go on in the background")
     parser.add_argument("--ready-fd", type=int, help="a descriptor to close when everything answers")
+    parser.add_argument("--end-fd", type=int, help="a descriptor: when it reads as closed, the daemon ends")
     options = parser.parse_args()
     if options.detach:
         if os.fork():
@@ -26,7 +27,7 @@ def main() -> int:
     from orchestrator.emulator import daemon, store
 
     try:
-        daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd))
+        daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd), options.end_fd)
     except (store.AlreadyRunning, store.DamagedState, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -43,8 +43,11 @@ class Endpoint:
     pid: int
 
 
-def ensure_running(state_dir: Path) -> Endpoint:
-    """The running daemon, started if there is none. RuntimeError if it does not come up."""
+def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None) -> Endpoint:
+    """The running daemon, started if there is none. RuntimeError if it does not come up.
+
+    A daemon that is started here takes `port` (0: a free one), and ends when the descriptor `ends_with` reads as closed.
+    """
     found = _announced(state_dir)
     if found is not None:
         return found
@@ -53,7 +56,7 @@ def ensure_running(state_dir: Path) -> Endpoint:
         if _alive(state_dir):
             _await_announcement(state_dir)  # somebody else started it, without the start lock
         else:
-            _spawn(state_dir)
+            _spawn(state_dir, port, ends_with)
         found = _announced(state_dir)
     if found is None:
         raise RuntimeError(f"The emulator did not come up: {_last_line(state_dir)}")
@@ -96,6 +99,29 @@ def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeou
     return json.loads(text)
 
 
+def open_grpc(endpoint: Endpoint, port: int = 0) -> str:
+    """Where the daemon speaks gRPC from now on (HOST:PORT); a port other than 0 is taken, or refused."""
+    return str(request(endpoint, "POST", "/_emulator/grpc", {"port": port})["target"])
+
+
+def ssh_programs(state_dir: Path) -> Path:
+    """A directory for the PATH, whose `ssh` and `scp` find emulated workers for gcloud."""
+    from orchestrator.emulator import gcloud_ssh
+
+    return gcloud_ssh.write(state_dir)
+
+
+def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
+    """The environment for every client that we know: gcloud's, and where curl and Python find what they need."""
+    target = request(endpoint, "GET", "/_emulator/grpc")["target"]
+    found = {
+        "TPUJOB_EMULATOR_URL": endpoint.url,
+        "TPUJOB_EMULATOR_TOKEN_FILE": str(state_dir / "token"),
+        **({"TPUJOB_EMULATOR_GRPC": str(target)} if target else {}),
+    }
+    return found | gcloud_environment(endpoint, state_dir)
+
+
 def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
     """The environment in which the real gcloud talks to this emulator, and to nothing else."""
     return {
@@ -136,7 +162,7 @@ def _alive(state_dir: Path) -> bool:
     return False
 
 
-def _spawn(state_dir: Path) -> None:
+def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
     import select
     import subprocess
 
@@ -144,6 +170,9 @@ def _spawn(state_dir: Path) -> None:
     log = state_dir / "daemon.log"
     mode = "wb" if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES else "ab"
     argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(state_dir.absolute()), "--detach"]
+    argv += ["--port", str(port)]
+    kept = [] if ends_with is None else [ends_with]
+    argv += [f"--end-fd={descriptor}" for descriptor in kept]
     # An emulated VM's own marker must not pass to a daemon started from there: its processes are ended by it.
     environment = {name: value for name, value in os.environ.items() if name != "TPUJOB_EMULATED_NODE"}
     package_root = Path(__file__).resolve().parents[2]
@@ -157,7 +186,7 @@ def _spawn(state_dir: Path) -> None:
                 stderr=output,
                 cwd=package_root,
                 env=environment,
-                pass_fds=[ready],
+                pass_fds=[ready, *kept],
                 start_new_session=True,
                 check=True,
             )

@@ -29,8 +29,8 @@ IDLE_S = 3600.0
 MAX_BODY_BYTES = 4 << 20
 
 
-async def serve(store: Store, host: str, port: int, announced: Callable[[], None]) -> None:
-    """Run until shutdown. The endpoint is announced when everything answers."""
+async def serve(store: Store, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
+    """Run until shutdown, or until `end_fd` reads as closed. The endpoint is announced when everything answers."""
     shutdown = asyncio.Event()
     driver = Driver(store.load(), store)
     idle = _Idle(driver)
@@ -48,6 +48,8 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     app.add_routes(grpc_door.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
+    if end_fd is not None:
+        asyncio.get_running_loop().add_reader(end_fd, shutdown.set)
     await driver.recover()
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
@@ -117,5 +119,5 @@ class _Idle:
         shutdown.set()
 
 
-def run(directory: Path, host: str, port: int, announced: Callable[[], None]) -> None:
-    asyncio.run(serve(Store(directory), host, port, announced))
+def run(directory: Path, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
+    asyncio.run(serve(Store(directory), host, port, announced, end_fd))

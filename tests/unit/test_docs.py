@@ -53,7 +53,7 @@ def all_code() -> list[Any]:
 
 
 def commands() -> dict[str, Any]:
-    """Every command by its words, groups too: `emulator start`, `emulator`."""
+    """Every command by its words, groups too: `emulator up`, `emulator`."""
     found: dict[str, Any] = {}
 
     def walk(words: str, command: Any) -> None:

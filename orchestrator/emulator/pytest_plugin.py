@@ -1,0 +1,119 @@
+"""An emulated Cloud TPU in anybody's tests: `pytest_plugins = ["orchestrator.emulator.pytest_plugin"]` in a conftest.py.
+
+The fixture `tpu_emulator` is a private emulator for one test: its state in that test's own directory, free ports, no
+waiting for hardware that is not there, and gone afterwards with every process of its VMs, even if pytest is killed.
+`running` makes one for any other scope. Nothing here is loaded unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.emulator import control
+from orchestrator.emulator.control import Endpoint
+
+if TYPE_CHECKING:
+    import grpc
+    from google.cloud import tpu_v2
+
+AT_ONCE = {"provision_s": 0, "stop_s": 0, "start_s": 0, "delete_s": 0}
+
+
+@dataclass(frozen=True)
+class TpuEmulator:
+    """A running emulator. `url` and `token` are all that a client of the REST API needs."""
+
+    endpoint: Endpoint
+    state_dir: Path
+    project: str = "emulated"  # any other one will do as well
+
+    @property
+    def url(self) -> str:
+        return self.endpoint.url
+
+    @property
+    def token(self) -> str:
+        return self.endpoint.token
+
+    @cached_property
+    def grpc_target(self) -> str:
+        """HOST:PORT of its gRPC server, which starts when this is first asked for."""
+        return control.open_grpc(self.endpoint)
+
+    def client(self) -> tpu_v2.TpuClient:
+        """google-cloud-tpu over REST."""
+        from google.cloud import tpu_v2
+        from google.oauth2.credentials import Credentials
+
+        return tpu_v2.TpuClient(
+            transport="rest", credentials=Credentials(self.token), client_options={"api_endpoint": self.url}
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For grpc.secure_channel and grpc.aio.secure_channel: the token, without TLS, to this machine only."""
+        import grpc
+
+        return grpc.composite_channel_credentials(
+            grpc.local_channel_credentials(), grpc.access_token_call_credentials(self.token)
+        )
+
+    def environment(self) -> dict[str, str]:
+        """For child processes: `os.environ | tpu_emulator.environment()`; gcloud, its ssh and its scp work in it."""
+        path = f"{control.ssh_programs(self.state_dir)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return control.client_environment(self.endpoint, self.state_dir) | {"PATH": path}
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The emulator's own paths, `/_emulator/…`, and those of the API; the decoded JSON. docs/emulator.md."""
+        return control.request(self.endpoint, method, path, body)
+
+    def settings(self, **settings: Any) -> dict[str, Any]:
+        """Change some; all of them as they are now."""
+        changed: dict[str, Any] = self.ask("PATCH", "/_emulator/settings", settings)
+        return changed
+
+    def fault(self, kind: str, **fields: Any) -> str:
+        """Let something go wrong from now on; its id."""
+        return str(self.ask("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"][0]["id"])
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Every call to the API so far: who made it, what it got."""
+        found: list[dict[str, Any]] = self.ask("GET", "/_emulator/requests")["requests"]
+        return found
+
+    def billing(self) -> list[dict[str, Any]]:
+        """What is billed, and was, by node: a test that ends with `until` None somewhere has leaked a TPU."""
+        found: list[dict[str, Any]] = self.ask("GET", "/_emulator/billing")["nodes"]
+        return found
+
+
+@contextmanager
+def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
+    """An emulator with this state directory, from here to the end of the block, or of this process."""
+    ends, lives = os.pipe()  # the daemon notices when nobody holds the other end any more
+    try:
+        started = TpuEmulator(control.ensure_running(state_dir, ends_with=ends), state_dir)
+    finally:
+        os.close(ends)
+    try:
+        started.settings(**AT_ONCE | settings)
+        yield started
+    finally:
+        try:
+            control.stop(state_dir)
+        finally:
+            os.close(lives)
+
+
+@pytest.fixture
+def tpu_emulator(tmp_path: Path) -> Iterator[TpuEmulator]:
+    """A private emulated Cloud TPU for this test alone (docs/emulator.md)."""
+    with running(tmp_path / "tpu-emulator") as started:
+        yield started
