@@ -87,6 +87,6 @@ def port_for(state_dir: Path, program: str, arguments: list[str]) -> int | None:
         return None
     endpoint = control.running(state_dir)
     nodes = control.request(endpoint, "GET", "/_emulator/status")["nodes"] if endpoint else []
-    ports = next((node["ssh_ports"] for node in nodes if node["uid"] == meant[1]), [])
+    ports: list[int] = next((node["ssh_ports"] for node in nodes if node["uid"] == meant[1]), [])
     worker = int(meant[2])
     return ports[worker] if worker < len(ports) else None
