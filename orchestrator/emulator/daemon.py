@@ -15,7 +15,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from orchestrator.emulator import fault_wire, guard
+from orchestrator.emulator import fault_wire, guard, rest_margin
 from orchestrator.emulator.admin import Admin
 from orchestrator.emulator.admin_faults import FaultAdmin
 from orchestrator.emulator.driver import Driver
@@ -42,7 +42,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
         idle.middleware,
     ]
     app = web.Application(middlewares=[*doors, fault_wire.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
-    app.add_routes(RestApi(driver).routes())
+    app.add_routes([*RestApi(driver).routes(), *rest_margin.routes()])
     app.add_routes([*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes()])
     grpc_door = GrpcDoor(driver)
     app.add_routes(grpc_door.routes())

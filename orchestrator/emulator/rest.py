@@ -41,6 +41,10 @@ class RestApi:
                 ANY_ZONE.replace("v1|v2|v2alpha1", "v1") + "/tensorflowVersions",
                 self.list_runtimes("tensorflowVersions"),
             ),
+            web.get(
+                ANY_ZONE.replace("v1|v2|v2alpha1", "v1") + "/tensorflowVersions/{runtime}",
+                self.get_runtime("tensorflowVersions"),
+            ),
             web.post(ZONE + "/nodes", self.create_node),
             web.get(ZONE + "/nodes", self.list_nodes),
             web.get(NODE, self.get_node),
