@@ -10,8 +10,9 @@ from aiohttp import web
 
 from orchestrator.emulator import api_errors, node_request
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.rest_calls import ZONE, page, parent_of
+from orchestrator.emulator.rest_calls import page, parent_of
 
+ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
 V1 = "/v1/projects/{project}/locations/{zone}"
 V1_NODE = V1 + "/nodes/{node:[^/:]+}"
 
