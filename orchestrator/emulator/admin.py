@@ -56,6 +56,10 @@ class Admin:
                 "state_dir": str(self.driver.store.directory),
                 "started": wire.timestamp(self.started_at),
                 "nodes": nodes,
+                "queued_resources": [
+                    {"name": row.name, "state": row.state, "tier": row.tier, "nodes": row.node_names}
+                    for row in self.state.queue.rows.values()
+                ],
                 "settings": asdict(self.state.settings),
             }
         )

@@ -83,8 +83,19 @@ def busy() -> ApiError:
     return ApiError("ABORTED", "unable to queue the operation")
 
 
-def superseded(verb: str) -> ApiError:
-    return ApiError("CANCELLED", f"The {verb} operation was cancelled because the node is being deleted.")
+def superseded(verb: str, what: str = "node") -> ApiError:
+    return ApiError("CANCELLED", f"The {verb} operation was cancelled because the {what} is being deleted.")
+
+
+def has_nodes(name: str) -> ApiError:
+    """A delete without `force` of a queued resource that has nodes."""
+    text = f"Cloud TPU received a bad request. The queued resource {name} has nodes; delete them first, or use force."
+    return ApiError("FAILED_PRECONDITION", _with_eid(text))
+
+
+def expired() -> ApiError:
+    """Why a queued resource FAILED whose time to be fulfilled has passed."""
+    return ApiError("DEADLINE_EXCEEDED", "The request could not be fulfilled within its valid interval.")
 
 
 def interrupted(state: str) -> ApiError:

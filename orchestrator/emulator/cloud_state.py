@@ -17,7 +17,8 @@ from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.faults import ALL_IS_WELL, Decision, Faults, NoReply
 from orchestrator.emulator.machine import Machine, failure_of
-from orchestrator.emulator.meter import Bill, Meter
+from orchestrator.emulator.meter import Meter
+from orchestrator.emulator.queue import Queue
 from orchestrator.emulator.records import (
     SETTLED_POWER,
     VERBS,
@@ -40,19 +41,36 @@ class CloudState(Machine):
     A method that takes `effect` does what that fault wants instead of, or besides, what it was asked for.
     """
 
+    def __init__(self, seed: str, settings: Settings | None = None) -> None:
+        super().__init__(seed, settings)
+        self.queue = Queue(self)
+
     def advance(self, now: float) -> bool:
         changed = super().advance(now)
-        return self._create_late() or changed
+        if self.late:
+            changed |= self._create_late()
+        if self.queue.rows:
+            changed |= self.queue.advance()
+        return changed
+
+    def next_due(self) -> float | None:
+        due = super().next_due()
+        return min(self.queue.next_due() + ([] if due is None else [due]), default=None) if self.queue.rows else due
 
     def _create_late(self) -> bool:
-        if not self.late:
-            return False
         ready = [arguments for due, arguments in self.late if due <= self.now]
         self.late = [waiting for waiting in self.late if waiting[0] > self.now]
         for arguments in ready:
             with contextlib.suppress(ApiError):  # a name that was taken meanwhile; nobody would hear of it
-                self.create(**arguments, now=self.now)
+                if "queued" in arguments:
+                    self.queue.create_late(arguments, self.now)
+                else:
+                    self.create(**arguments, now=self.now)
         return bool(ready)
+
+    @property
+    def holds_anything(self) -> bool:
+        return bool(self.nodes or self.queue.rows)
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -63,8 +81,8 @@ class CloudState(Machine):
         self.advance(now)
         if (known := self.operations.get(name)) is not None:
             name = known.target
-        node = self.nodes.get(name)
-        return self.faults.decide(operation, caller, name, now, node.state if node else None)
+        thing = self.nodes.get(name) or self.queue.rows.get(name)
+        return self.faults.decide(operation, caller, name, now, thing.state if thing else None)
 
     def node(self, name: str) -> Node:
         """As anybody sees it; a refusal if there is none."""
@@ -75,17 +93,20 @@ class CloudState(Machine):
 
     def listed(self, project: str, zone: str, effect: Fault | None = None) -> tuple[list[Node], list[str]]:
         """The nodes that a list shows, and the zones that it cannot speak for. Zone `-` is all of them."""
-        silent = [z for z in self.settings.unreachable if zone in ("-", z)]
+        silent = self.silent(zone, effect)
         then, nodes = self.now, list(self.nodes.values())
-        if effect is not None and effect.kind == "unreachable":
-            silent = (
-                list(effect.parameters["zones"]) or (sorted({n.zone for n in nodes}) if zone == "-" else []) or [zone]
-            )
         if effect is not None and effect.kind == "stale_list":
             then -= effect.seconds
             nodes = self.history.at(then, nodes)
         shown = [n for n in nodes if n.project == project and zone in ("-", n.zone) and self._visible(n, then)]
         return [n for n in shown if n.zone not in silent] if silent else shown, silent
+
+    def silent(self, zone: str, effect: Fault | None = None) -> list[str]:
+        """The zones that a list cannot speak for."""
+        if effect is not None and effect.kind == "unreachable":
+            here = {node.zone for node in self.nodes.values()} | {row.zone for row in self.queue.rows.values()}
+            return list(effect.parameters["zones"]) or (sorted(here) if zone == "-" else []) or [zone]
+        return [z for z in self.settings.unreachable if zone in ("-", z)]
 
     def operation(self, name: str, effect: Fault | None = None) -> Operation:
         if name not in self.operations or (effect is not None and effect.kind == "operation_gone"):
@@ -118,15 +139,12 @@ class CloudState(Machine):
             asked |= {"usd_per_hour": usd_per_hour, "api_version": api_version}
             self.late.append((self.now + effect.seconds, asked))
             raise NoReply
-        node = Node(self._number(), project, zone, node_id, spec, workers, "CREATING", self.now)
+        node = Node(self.number(), project, zone, node_id, spec, workers, "CREATING", self.now)
         if node.name in self.nodes:
             raise api_errors.already_exists(node.name)
         if effect is not None and effect.kind == "operation_forgets":
-            return self._begin_loose(node, "create", api_version, effect)
-        self.nodes[node.name] = node
-        self.meter.open(
-            Bill(node.uid, node.name, project, zone, node.accelerator_type, node.spot, usd_per_hour, since=self.now)
-        )
+            return self.begin_loose(node, "create", api_version, effect)
+        self.bear(node, usd_per_hour)
         operation = self._begin(node, "create", "CREATING", api_version, effect)
         if effect is not None:
             return self._spoil_create(node, operation, effect)
@@ -142,7 +160,7 @@ class CloudState(Machine):
                 node.failure, node.left_as = failure_of(node, effect), effect.parameters["state"]
             case "operation_fails":  # and the node comes up all the same
                 node.operation = None
-                self._let_loose(operation, effect, failure_of(node, effect))
+                self.let_loose(operation, effect.seconds, failure_of(node, effect))
         return operation
 
     def change_power(
@@ -155,7 +173,7 @@ class CloudState(Machine):
         if node.state != needed:
             raise api_errors.wrong_state(verb, node.state)
         if effect is not None and effect.kind == "operation_forgets":
-            return self._begin_loose(node, verb, api_version, effect)
+            return self.begin_loose(node, verb, api_version, effect)
         return self._begin(node, verb, state, api_version, effect)
 
     def delete(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> Operation:
@@ -167,7 +185,7 @@ class CloudState(Machine):
         if effect is not None and kind in ("delete_dropped", "operation_forgets"):
             if effect.parameters.get("hidden") and node.due is not None:
                 node.hidden_until = node.due
-            return self._begin_loose(node, "delete", api_version, effect)
+            return self.begin_loose(node, "delete", api_version, effect)
         if node.state == "DELETING" and node.operation is not None:
             return self.operations[node.operation]
         if kind != "operation_fails":
@@ -185,17 +203,17 @@ class CloudState(Machine):
         if node.state not in ("READY", "STOPPED"):
             raise api_errors.wrong_state("update", node.state)
         if effect is not None and kind in ("operation_fails", "operation_forgets"):
-            return self._begin_loose(node, "update", api_version, effect)
+            return self.begin_loose(node, "update", api_version, effect)
         kept = {key: value for key, value in node.spec.items() if key not in changes}
         node.spec = kept | {key: value for key, value in changes.items() if value not in (None, "", {}, [])}
         self.history.note(node, self.now)
-        operation = self._operation(node, "update", api_version)
+        operation = self.begin_operation(node, "update", api_version)
         if effect is not None and kind == "stuck":
             node.busy_until = self.now + effect.seconds
             operation.response = copy.copy(node)
-            return self._let_loose(operation, effect)
+            return self.let_loose(operation, effect.seconds)
         node.operation = operation.name
-        self._finish(node, None)
+        self.finish(node, None)
         return operation
 
     def _idle(self, name: str) -> Node:
@@ -217,15 +235,15 @@ class CloudState(Machine):
         node.boot_pending = state == "READY" and node.state != "READY"
         node.state = state
         self.history.note(node, self.now)
+        self.advance(now)
         return node
 
     def vanish(self, name: str, now: float) -> Node:
         """Somebody else deletes it: from now on nobody sees it. (Its name is free once its hosts are gone.)"""
         self.advance(now)
         node = self._any(name)
-        self._interrupt(node, api_errors.superseded)
+        self.withdraw(node)
         node.hidden_until = FOREVER
-        self._begin(node, "delete", "DELETING", "v2")
         node.due = self.now
         self.advance(now)
         return node
@@ -267,6 +285,7 @@ class CloudState(Machine):
             "bills": self.meter.dump(),
             "faults": self.faults.dump(),
             "late": self.late,
+            "queue": self.queue.dump(),
         }
 
     def _operation_rows(self) -> list[dict[str, Any]]:
@@ -284,6 +303,7 @@ class CloudState(Machine):
         state.meter = Meter.load(data["bills"])
         state.faults = Faults.load(data.get("faults", []))
         state.late = [(due, asked) for due, asked in data.get("late", [])]
+        state.queue.load(data.get("queue", {}))
         state._loose = {op.name: op for op in state.operations.values() if op.due is not None and not op.done}
         for node in state.nodes.values():
             state.history.note(node, node.created_at)

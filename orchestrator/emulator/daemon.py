@@ -96,7 +96,7 @@ def _listen(host: str, port: int, before: int) -> socket.socket:
 
 
 class _Idle:
-    """Ends a daemon that nobody has asked anything for long and that holds no node."""
+    """Ends a daemon that nobody has asked anything for long and that holds neither node nor queued resource."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -113,7 +113,7 @@ class _Idle:
         return noted
 
     async def watch(self, shutdown: asyncio.Event) -> None:
-        while (left_s := self.last + self.limit_s - time.monotonic()) > 0 or self.driver.state.nodes:
+        while (left_s := self.last + self.limit_s - time.monotonic()) > 0 or self.driver.state.holds_anything:
             await asyncio.sleep(max(left_s, min(self.limit_s, 1.0)))
         log.info("idle for %.0f s without nodes", self.limit_s)
         shutdown.set()

@@ -12,12 +12,14 @@ from typing import Any
 
 NODES = ("nodes.create", "nodes.get", "nodes.list", "nodes.delete", "nodes.patch", "nodes.getGuestAttributes")
 POWER = ("nodes.start", "nodes.stop")
+QUEUED = tuple(f"queuedResources.{verb}" for verb in ("create", "get", "list", "delete", "reset"))
 OPERATIONS = (
-    *(*NODES, *POWER, "operations.get", "operations.list", "locations.get", "locations.list"),
+    *(*NODES, *POWER, *QUEUED, "operations.get", "operations.list", "locations.get", "locations.list"),
     *("acceleratorTypes.get", "acceleratorTypes.list", "runtimeVersions.get", "runtimeVersions.list"),
 )
-CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER)
-LISTS = ("nodes.list", "operations.list", "locations.list")
+CREATES, DELETES = ("nodes.create", "queuedResources.create"), ("nodes.delete", "queuedResources.delete")
+CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER, *CREATES[1:], *DELETES[1:], "queuedResources.reset")
+LISTS = ("nodes.list", "queuedResources.list", "operations.list", "locations.list")
 
 
 class Role(StrEnum):
@@ -63,14 +65,14 @@ KINDS: Mapping[str, Kind] = {
     # In the cloud: creating.
     "hidden": Kind(
         Role.EFFECT,
-        "the created node exists, but nobody can see it for `seconds`",
-        ("nodes.create",),
+        "what is created exists, but nobody can see it for `seconds`",
+        CREATES,
         {"seconds": 2.0},
     ),
     "late": Kind(
         Role.EFFECT,
-        "no reply, and the node is created only `seconds` later",
-        ("nodes.create",),
+        "no reply, and it is created only `seconds` later",
+        CREATES,
         {"seconds": 5.0},
     ),
     "stockout": Kind(Role.EFFECT, "no capacity: the operation fails and the node vanishes", ("nodes.create",)),
@@ -101,22 +103,22 @@ KINDS: Mapping[str, Kind] = {
     ),
     "delete_dropped": Kind(
         Role.EFFECT,
-        "a delete of a node in CREATING is accepted and forgotten: absent (if `hidden`) until it is READY",
-        ("nodes.delete",),
+        "a delete of what is CREATING is accepted and forgotten: absent (if `hidden`) until that is over",
+        DELETES,
         {"seconds": 0.5, "hidden": True},
         state="CREATING",
     ),
     "refuse_delete": Kind(
         Role.EFFECT,
-        "400 FAILED_PRECONDITION for a delete of a node in CREATING",
-        ("nodes.delete",),
+        "400 FAILED_PRECONDITION for a delete of what is CREATING",
+        DELETES,
         state="CREATING",
     ),
     # In the cloud: looking.
     "unreachable": Kind(
         Role.EFFECT,
         "the list leaves out `zones` (by default all it was asked for) and says so",
-        ("nodes.list", "operations.list"),
+        ("nodes.list", "queuedResources.list", "operations.list"),
         {"zones": []},
     ),
     "stale_list": Kind(Role.EFFECT, "the list shows the nodes of `seconds` ago", ("nodes.list",), {"seconds": 30.0}),

@@ -71,12 +71,12 @@ class Faults:
         return len(gone)
 
     def decide(self, operation: str, caller: str, name: str, now: float, state: str | None = None) -> Decision:
-        """`name` is the full name of a node or of a place, `caller` is "client" or "vm", `state` the node's."""
+        """`name` is the full name of a node, a queued resource or a place, `caller` "client" or "vm", `state` that of it."""
         if not self._faults:
             return ALL_IS_WELL
         parts = name.split("/")
         zone = parts[3] if len(parts) > 3 else "-"
-        node = parts[5] if len(parts) > 5 and parts[4] == "nodes" else None
+        node = parts[5] if len(parts) > 5 and parts[4] in ("nodes", "queuedResources") else None
         met = [fault for fault in self._faults.values() if fault.meets(operation, caller, zone, node, state, now)]
         return _decision(met) if met else ALL_IS_WELL
 

@@ -16,14 +16,9 @@ from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.faults import Faults
 from orchestrator.emulator.history import History
-from orchestrator.emulator.meter import Meter
-from orchestrator.emulator.records import (
-    TRANSITIONS,
-    Node,
-    Operation,
-    Resume,
-    Settings,
-)
+from orchestrator.emulator.meter import Bill, Meter
+from orchestrator.emulator.queue_records import QueuedResource
+from orchestrator.emulator.records import TRANSITIONS, Node, Operation, Resume, Settings
 
 KEEP_OPERATIONS = 2000  # finished operations are forgotten beyond this many, as the real API forgets them in time
 
@@ -70,7 +65,7 @@ class Machine:
         failure, resume = node.failure, node.resume
         node.due = node.failure = node.resume = None
         if resume is not None:
-            self._finish(node, failure)
+            self.finish(node, failure)
             node.state, node.due, node.operation, node.failure = (
                 *(resume.state, resume.due, resume.operation, resume.failure),
             )
@@ -82,22 +77,25 @@ class Machine:
         else:
             node.state = then
             node.boot_pending = then == "READY"
+            if failure is None and then in TRANSITIONS:
+                node.due = self.now + float(getattr(self.settings, TRANSITIONS[then].delay))
             self.history.note(node, self.now)
-        return self._finish(node, failure)
+        return self.finish(node, failure)
 
     def _remove(self, node: Node) -> None:
         del self.nodes[node.name]
         self.meter.close(node.uid, self.now)
         self.history.gone(node, self.now)
 
-    def _finish(self, node: Node, error: dict[str, Any] | None) -> None:
-        operation = self.operations.get(node.operation or "")
-        node.operation = None
+    def finish(self, thing: Node | QueuedResource, error: dict[str, Any] | None) -> None:
+        """End the operation that waits for it, if one does."""
+        operation = self.operations.get(thing.operation or "")
+        thing.operation = None
         if operation is None:
             return
         operation.ended_at, operation.error = self.now, error
         if error is None and operation.verb != "delete":
-            operation.response = copy.copy(node)  # specs are replaced, never changed in place
+            operation.response = copy.copy(thing)  # specs are replaced, never changed in place
 
     def _end_loose(self) -> bool:
         ended = [op for op in self._loose.values() if op.due is not None and op.due <= self.now] if self._loose else []
@@ -106,9 +104,20 @@ class Machine:
             del self._loose[operation.name]
         return bool(ended)
 
-    # --- beginnings and ends --------------------------------------------------------------------------------------------------
+    # --- beginnings and ends ------------------------------------------------------------------------------------------
 
-    def _begin(self, node: Node, verb: str, state: str, api_version: str, effect: Fault | None = None) -> Operation:
+    def bear(self, node: Node, usd_per_hour: float | None) -> None:
+        """From now on it exists and bills."""
+        self.nodes[node.name] = node
+        self.meter.open(
+            Bill(
+                *(node.uid, node.name, node.project, node.zone, node.accelerator_type, node.spot, usd_per_hour),
+                since=self.now,
+            )
+        )
+
+    def enter(self, node: Node, verb: str, state: str, effect: Fault | None = None) -> None:
+        """Into a state that passes by itself. No operation waits for it yet."""
         delay_s = float(getattr(self.settings, TRANSITIONS[state].delay))
         if effect is not None and effect.kind == "operation_fails" and verb != "create":
             node.resume = Resume(node.state, node.due, node.operation, node.failure)
@@ -119,40 +128,57 @@ class Machine:
             delay_s = effect.seconds
         node.state = state
         node.due = self.now + delay_s
+        node.operation = None
         self.history.note(node, self.now)
-        operation = self._operation(node, verb, api_version)
+
+    def _begin(self, node: Node, verb: str, state: str, api_version: str, effect: Fault | None = None) -> Operation:
+        self.enter(node, verb, state, effect)
+        operation = self.begin_operation(node, verb, api_version)
         node.operation = operation.name
         return operation
+
+    def withdraw(self, node: Node) -> None:
+        """The service itself deletes it."""
+        if node.state != "DELETING" or node.resume is not None:
+            self._interrupt(node, api_errors.superseded)
+            self.enter(node, "delete", "DELETING")
+
+    def restart(self, node: Node, effect: Fault | None = None) -> None:
+        """Its hosts go off and on again."""
+        self._interrupt(node, api_errors.superseded)
+        self.enter(node, "restart", "RESTARTING", effect)
 
     def _interrupt(self, node: Node, error: Callable[[str], ApiError]) -> None:
         """Whatever is under way ends here, with an error for those who wait for it."""
         for name in (node.operation, node.resume.operation if node.resume else None):
             if name is not None:
                 node.operation = name
-                self._finish(node, error(self.operations[name].verb).in_operation())
+                self.finish(node, error(self.operations[name].verb).in_operation())
         node.due = node.failure = node.resume = node.left_as = node.busy_until = None
         node.boot_pending = False
 
-    def _begin_loose(self, node: Node, verb: str, api_version: str, effect: Fault) -> Operation:
-        failure = failure_of(node, effect) if effect.kind == "operation_fails" else None
-        return self._let_loose(self._operation(node, verb, api_version), effect, failure)
-
-    def _let_loose(self, operation: Operation, effect: Fault, failure: dict[str, Any] | None = None) -> Operation:
-        """It ends when the fault says so, and nothing else depends on it."""
-        operation.due, operation.failure = self.now + effect.seconds, failure
+    def begin_loose(self, thing: Node | QueuedResource, verb: str, api_version: str, effect: Fault) -> Operation:
+        """An operation that ends when the fault says so and as it says, and that does nothing."""
+        failure = failure_of(thing, effect) if effect.kind == "operation_fails" else None
+        operation = self.begin_operation(thing, verb, api_version)
         operation.silent = effect.kind == "operation_forgets"
+        return self.let_loose(operation, effect.seconds, failure)
+
+    def let_loose(self, operation: Operation, seconds: float, failure: dict[str, Any] | None = None) -> Operation:
+        """It ends after so long, and nothing else depends on it."""
+        operation.due, operation.failure = self.now + seconds, failure
         self._loose[operation.name] = operation
         self._end_loose()
         return operation
 
-    def _operation(self, node: Node, verb: str, api_version: str) -> Operation:
-        number = self._number()
+    def begin_operation(self, thing: Node | QueuedResource, verb: str, api_version: str) -> Operation:
+        number = self.number()
         milliseconds = int(self.now * 1000)
         name = (
-            f"projects/{node.project}/locations/{node.zone}/operations/"
+            f"projects/{thing.project}/locations/{thing.zone}/operations/"
             f"operation-{milliseconds}-{int(number):x}-{self.count:08x}"
         )
-        operation = self.operations[name] = Operation(name, verb, node.name, self.now, api_version)
+        operation = self.operations[name] = Operation(name, verb, thing.name, self.now, api_version)
         for old in self._forgettable():
             del self.operations[old]
         return operation
@@ -161,14 +187,14 @@ class Machine:
         surplus = len(self.operations) - KEEP_OPERATIONS
         return [op.name for op in self.operations.values() if op.done][:surplus] if surplus > 0 else []
 
-    def _number(self) -> str:
+    def number(self) -> str:
         self.count += 1
         digest = hashlib.sha256(f"{self.seed}:{self.count}".encode()).digest()
         return str(int.from_bytes(digest[:8], "big") >> 1 | 1 << 62)  # positive int64, always 19 digits
 
 
-def failure_of(node: Node, effect: Fault) -> dict[str, Any]:
+def failure_of(thing: Node | QueuedResource, effect: Fault) -> dict[str, Any]:
     """How the operation ends: in the words of the fault, or in those that the API has for its code."""
     code, message = effect.parameters["code"], effect.parameters["message"]
-    error = api_errors.no_capacity(node.zone) if code == "RESOURCE_EXHAUSTED" else api_errors.internal()
+    error = api_errors.no_capacity(thing.zone) if code == "RESOURCE_EXHAUSTED" else api_errors.internal()
     return (ApiError(code, message or error.message) if message or code != error.status else error).in_operation()

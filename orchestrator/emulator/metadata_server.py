@@ -53,6 +53,8 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
         "worker-network-endpoints": endpoints,
         "tpu-env": tpu_env(node, worker),
     }
+    if node.queued_resource is not None:
+        attributes["queued-resource-name"] = node.queued_resource
     number = project_number(node.project)
     token = {"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"}
     login = {

@@ -47,15 +47,31 @@ def check_location(project: str, zone: str) -> None:
         raise api_errors.location_denied(project, zone)
 
 
-def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: str) -> CreateNode:
+def check_zone(project: str, zone: str) -> None:
+    """For what creates: a zone without any TPU is a bad request."""
     if zone not in catalog.zones():
         known_form = ZONE.fullmatch(zone) is not None
         raise api_errors.zone_not_supported(zone) if known_form else api_errors.location_denied(project, zone)
+
+
+def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: str) -> CreateNode:
+    check_zone(project, zone)
+    check_node_id(node_id)
+    spec, kind = parse_node(project, zone, body, api_version)
+    price = catalog.usd_per_hour(kind.name, zone, spot=is_spot(spec))
+    return CreateNode(node_id, spec, kind.hosts, price)
+
+
+def check_node_id(node_id: str) -> None:
     if not NODE_ID.fullmatch(node_id):
         raise bad_request(
             f'Invalid node ID "{node_id}": it must start with a lower-case letter, followed by up to 62 lower-case '
             "letters, digits or hyphens, and must not end with a hyphen."
         )
+
+
+def parse_node(project: str, zone: str, body: Any, api_version: str) -> tuple[dict[str, Any], catalog.AcceleratorType]:
+    """The message by itself: what a node, or a queued resource, asks for, with the defaults filled in."""
     spec = normalise(NODE[api_version], body, "node")
     _check_fields(spec)
     kind = _accelerator(spec, zone)
@@ -66,8 +82,7 @@ def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: 
     spec["acceleratorType"] = kind.name
     spec["acceleratorConfig"] = {"type": kind.api_type, "topology": kind.topology}
     _fill_defaults(spec, project, zone)
-    price = catalog.usd_per_hour(kind.name, zone, spot=is_spot(spec))
-    return CreateNode(node_id, spec, kind.hosts, price)
+    return spec, kind
 
 
 def parse_patch(body: Any, mask: str, api_version: str) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.emulator.queue_records import QueuedResource, load_queued
+
 
 class Power(StrEnum):
     """What the hosts of a node are, or should be. GONE: no process, no port, no home directory.
@@ -39,6 +41,7 @@ TRANSITIONS = {
     "STARTING": Transition("READY", "start_s", Power.ON, if_failed="STOPPED"),
     "STOPPING": Transition("STOPPED", "stop_s", Power.OFF),
     "DELETING": Transition(None, "delete_s", Power.GONE),
+    "RESTARTING": Transition("STARTING", "stop_s", Power.OFF, if_failed="STOPPED"),
 }
 SETTLED_POWER = {
     "READY": Power.ON,
@@ -50,6 +53,7 @@ SETTLED_POWER = {
     "UNKNOWN": Power.ON,
     "HIDDEN": Power.ON,
 }
+LOST = ("PREEMPTED", "TERMINATED")  # Google has taken it back: it can only be deleted
 VERBS = {"stop": ("READY", "STOPPING"), "start": ("STOPPED", "STARTING")}
 
 
@@ -61,9 +65,15 @@ class Settings:
     stop_s: float = 0.5
     start_s: float = 1.0
     delete_s: float = 0.5
+    accept_s: float = 0.2  # a queued resource is CREATING for so long,
+    queue_s: float = 1.0  # waits at least so long, also where there is room,
+    suspend_s: float = 0.5  # is SUSPENDING for so long,
+    refuse_s: float = 1.5  # and the delete of one that is PROVISIONING fails after so long
     no_capacity: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)  # zones that a list leaves out and names as unreachable
-    vm_may: list[str] = field(default_factory=lambda: ["get", "delete"])  # of nodes, with the account of their VMs
+    vm_may: list[str] = field(
+        default_factory=lambda: ["get", "delete"]
+    )  # of nodes and queued resources, with the account of the VMs
     vm_route: bool = True  # False: the API does not answer the VMs
     startup_script: bool = True  # False: it never runs
 
@@ -121,6 +131,9 @@ class Node:
     busy_until: float | None = None  # a patch that takes long refuses other changes
     resume: Resume | None = None
     left_as: str | None = None  # the state in which a failed create leaves it, without hosts
+    # Of a node that a queued resource has got.
+    queued_resource: str | None = None  # its full name
+    multislice: bool = False  # one of several
 
     @property
     def name(self) -> str:
@@ -155,7 +168,7 @@ class Operation:
     api_version: str
     ended_at: float | None = None
     error: dict[str, Any] | None = None
-    response: Node | None = None  # the node as it was when the operation ended; None for a delete
+    response: Node | QueuedResource | None = None  # as it was when the operation ended; None for a delete
     # Only faults set these: an operation that ends by itself, whatever its target does.
     due: float | None = None
     failure: dict[str, Any] | None = None
@@ -175,10 +188,13 @@ def load_node(data: Mapping[str, Any]) -> Node:
 def dump_operation(operation: Operation) -> dict[str, Any]:
     """Without the metadata of its result: a startup-script in each of 2000 operations would make every save slow."""
     data = asdict(operation)
-    if data["response"] is not None:
-        data["response"]["spec"].pop("metadata", None)
+    response = data["response"] or {}
+    for spec in (response.get("spec", {}), *(row["node"] for row in response.get("node_specs", ()))):
+        spec.pop("metadata", None)
     return data
 
 
 def load_operation(data: Mapping[str, Any]) -> Operation:
-    return Operation(**{**data, "response": load_node(data["response"]) if data["response"] else None})
+    said = data["response"]
+    load = load_queued if said and "queue_id" in said else load_node
+    return Operation(**{**data, "response": load(said) if said else None})

@@ -15,12 +15,21 @@ from orchestrator.emulator import api_errors, node_request, wire
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.json_body import json_object
-from orchestrator.emulator.records import Operation
-from orchestrator.emulator.rest_calls import effect_on, node_name, page, parent_of, place, query_of
+from orchestrator.emulator.rest_calls import (
+    ANY_ZONE,
+    ZONE,
+    changed,
+    effect_on,
+    node_name,
+    page,
+    parent_of,
+    place,
+    query_of,
+)
+from orchestrator.emulator.rest_queue import QueueApi
 from orchestrator.emulator.schema import camel
+from orchestrator.emulator.wire_queue import operation_json
 
-ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
-ANY_ZONE = "/{version:v1|v2|v2alpha1}/projects/{project}/locations/{zone}"
 NODE = ZONE + "/nodes/{node:[^/:]+}"
 
 
@@ -55,6 +64,7 @@ class RestApi:
             web.get(ANY_ZONE + "/operations", self.list_operations),
             web.get(ANY_ZONE + "/operations/{operation}", self.get_operation),
             web.get("/compute/v1/projects/{project}", self.compute_project),
+            *QueueApi(self.driver).routes(),
         ]
 
     # --- what is offered ----------------------------------------------------------------------------------------------
@@ -113,7 +123,7 @@ class RestApi:
             now=self.driver.clock(),
             effect=effect_on(request),
         )
-        return self._changed(request, operation)
+        return changed(self.driver, request, operation)
 
     async def list_nodes(self, request: web.Request) -> web.Response:
         self.driver.advance()
@@ -130,7 +140,8 @@ class RestApi:
         return web.json_response(wire.node_json(self.state.node(node_name(request)), request.match_info["version"]))
 
     async def delete_node(self, request: web.Request) -> web.Response:
-        return self._changed(
+        return changed(
+            self.driver,
             request,
             self.state.delete(
                 node_name(request), request.match_info["version"], self.driver.clock(), effect_on(request)
@@ -140,12 +151,14 @@ class RestApi:
     async def patch_node(self, request: web.Request) -> web.Response:
         name, version = node_name(request), request.match_info["version"]
         changes = node_request.parse_patch(await json_object(request), query_of(request).get("updateMask", ""), version)
-        return self._changed(request, self.state.patch(name, changes, version, self.driver.clock(), effect_on(request)))
+        return changed(
+            self.driver, request, self.state.patch(name, changes, version, self.driver.clock(), effect_on(request))
+        )
 
     async def change_power(self, request: web.Request) -> web.Response:
         verb, version = request.match_info["verb"], request.match_info["version"]
         operation = self.state.change_power(node_name(request), verb, version, self.driver.clock(), effect_on(request))
-        return self._changed(request, operation)
+        return changed(self.driver, request, operation)
 
     async def guest_attributes(self, request: web.Request) -> web.Response:
         self.driver.advance()
@@ -167,25 +180,20 @@ class RestApi:
         forgotten = effect is not None and effect.kind == "operation_gone"
         silent = request.match_info["zone"] if effect is not None and effect.kind == "unreachable" else None
         rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
-        shown = [] if forgotten or silent else [wire.operation_json(op, version) for op in reversed(rows)]
+        shown = [] if forgotten or silent else [operation_json(op, version) for op in reversed(rows)]
         return page(request, "operations", shown, {"unreachable": [parent]} if silent else None)
 
     async def get_operation(self, request: web.Request) -> web.Response:
         self.driver.advance()
         name = f"{parent_of(request)}/operations/{request.match_info['operation']}"
         operation = self.state.operation(name, effect_on(request))
-        return web.json_response(wire.operation_json(operation, request.match_info["version"]))
+        return web.json_response(operation_json(operation, request.match_info["version"]))
 
     async def compute_project(self, request: web.Request) -> web.Response:
         """All that `gcloud compute tpus tpu-vm ssh` asks Compute Engine: the project's own SSH keys. There are none."""
         project = request.match_info["project"]
         metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": []}
         return web.json_response({"name": project, "commonInstanceMetadata": metadata})
-
-    def _changed(self, request: web.Request, operation: Operation) -> web.Response:
-        """Keep the change, then answer with the operation as it stands."""
-        self.driver.changed()
-        return web.json_response(wire.operation_json(operation, request.match_info["version"]))
 
 
 def _location(request: web.Request, zone: str) -> dict[str, str]:

@@ -11,9 +11,14 @@ from typing import Any
 from aiohttp import web
 
 from orchestrator.emulator import api_errors, node_request, wire
+from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.fault_data import Fault
+from orchestrator.emulator.records import Operation
 from orchestrator.emulator.schema import camel
+from orchestrator.emulator.wire_queue import operation_json
 
+ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
+ANY_ZONE = "/{version:v1|v2|v2alpha1}/projects/{project}/locations/{zone}"
 # What the API calls the methods behind the routes; faults and the request log speak of these.
 METHODS = {
     "create_node": "nodes.create",
@@ -23,6 +28,11 @@ METHODS = {
     "patch_node": "nodes.patch",
     "change_power": "nodes.{verb}",
     "guest_attributes": "nodes.getGuestAttributes",
+    "create_queued": "queuedResources.create",
+    "list_queued": "queuedResources.list",
+    "get_queued": "queuedResources.get",
+    "delete_queued": "queuedResources.delete",
+    "reset_queued": "queuedResources.reset",
     "list_operations": "operations.list",
     "get_operation": "operations.get",
     "list_locations": "locations.list",
@@ -33,6 +43,8 @@ METHODS = {
     "get_runtime": "runtimeVersions.get",
 }
 
+NEW_IDS = {"nodes": "nodeId", "queuedResources": "queuedResourceId"}
+
 
 def method_of(request: web.Request) -> str | None:
     """None for what is not this API's."""
@@ -41,12 +53,18 @@ def method_of(request: web.Request) -> str | None:
 
 
 def resource_of(request: web.Request) -> str:
-    """The full name of the node, the operation or the place that the request is about."""
+    """The full name of the node, the queued resource, the operation or the place that the request is about."""
     parts = request.match_info
     name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
-    node = parts.get("node") or query_of(request).get("nodeId" if request.method == "POST" else "", "")
-    operation = parts.get("operation")
-    return f"{name}/nodes/{node}" if node else f"{name}/operations/{operation}" if operation else name
+    for collection, key in (("nodes", "node"), ("queuedResources", "queued"), ("operations", "operation")):
+        if key in parts:
+            return f"{name}/{collection}/{parts[key]}"
+    method = method_of(request) or ""
+    if method.endswith(".create"):
+        collection = method.removesuffix(".create")
+        given = query_of(request).get(NEW_IDS[collection], "")
+        return f"{name}/{collection}/{given}" if given else name
+    return name
 
 
 def effect_on(request: web.Request) -> Fault | None:
@@ -72,6 +90,12 @@ def node_name(request: web.Request) -> str:
 
 def query_of(request: web.Request) -> dict[str, str]:
     return {camel(key): value for key, value in request.query.items()}
+
+
+def changed(driver: Driver, request: web.Request, operation: Operation) -> web.Response:
+    """Keep the change, then answer with the operation as it stands."""
+    driver.changed()
+    return web.json_response(operation_json(operation, request.match_info["version"]))
 
 
 def page(

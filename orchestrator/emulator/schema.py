@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.emulator.api_errors import bad_field
 
-Kind = Any  # "string" | "bool" | "int" | "map" | Enum | [Kind] | {field: Kind}
+Kind = Any  # "string" | "bool" | "int" | "duration" | "time" | "map" | Enum | [Kind] | {field: Kind}
 
 
 class Enum(dict[int, str]):
@@ -25,6 +25,9 @@ DISK_MODE = Enum({0: "DISK_MODE_UNSPECIFIED", 1: "READ_WRITE", 2: "READ_ONLY"})
 PROVISIONING_MODEL = Enum(
     {0: "PROVISIONING_MODEL_UNSPECIFIED", 1: "STANDARD", 2: "SPOT", 3: "RESERVATION_BOUND", 4: "FLEX_START"},
 )
+WORKLOAD: dict[str, Kind] = {
+    "workloadType": Enum({0: "WORKLOAD_TYPE_UNSPECIFIED", 1: "THROUGHPUT_OPTIMIZED", 2: "AVAILABILITY_OPTIMIZED"})
+}
 IGNORED = "ignored"  # output only: clients send a whole node back, the API does not read these
 
 _NETWORK: dict[str, Kind] = {
@@ -66,6 +69,43 @@ NODE: dict[str, dict[str, Kind]] = {
         "schedulingConfig": _SCHEDULING
         | {"provisioningModel": PROVISIONING_MODEL, "maxRunDuration": IGNORED, "terminationTimestamp": IGNORED},
     },
+}
+
+
+_SEVERAL: dict[str, Kind] = {"nodeCount": "int", "nodeIdPrefix": "string"}
+_POLICY: dict[str, Kind] = {
+    "validUntilDuration": "duration",
+    "validUntilTime": "time",
+    "validAfterDuration": "duration",
+    "validAfterTime": "time",
+    "validInterval": {"startTime": "time", "endTime": "time"},
+}
+
+
+def _queued(api_version: str, **more: Kind) -> dict[str, Kind]:
+    several = {"multisliceParams": _SEVERAL} if api_version == "v2" else {"multiNodeParams": _SEVERAL | WORKLOAD}
+    node_spec = {"parent": "string", "nodeId": "string", "node": NODE[api_version]} | several
+    tiers = {"spot": {}, "guaranteed": {"minDuration": "duration", "reserved": "bool"}}
+    return dict.fromkeys(("name", "createTime", "state"), IGNORED) | tiers | {
+        "tpu": {"nodeSpec": [node_spec]},
+        "queueingPolicy": _POLICY,
+        "reservationName": "string",
+    } | more  # fmt: skip
+
+
+QUEUED_RESOURCE: dict[str, dict[str, Kind]] = {
+    "v2": _queued("v2"),
+    "v2alpha1": _queued(
+        "v2alpha1",
+        bestEffort={},
+        provisioningModel=PROVISIONING_MODEL,
+        runDuration={"maxRunDuration": "duration", "terminationTime": "time"},
+        trafficConfig=IGNORED,
+    ),
+}
+_TEXTS = {
+    "duration": re.compile(r"\d{1,12}(\.\d{1,9})?s"),
+    "time": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"),
 }
 
 
@@ -116,6 +156,8 @@ def _enum(kind: Enum, value: Any, at: str) -> str:
 def _scalar(kind: str, value: Any, at: str) -> Any:
     match kind, value:
         case ("string", str()) | ("bool", bool()):
+            return value
+        case "duration" | "time", str() if _TEXTS[kind].fullmatch(value):
             return value
         case "int", int() if not isinstance(value, bool):
             return value

@@ -18,7 +18,7 @@ from orchestrator.emulator.records import Settings
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.01
-DELAYS = ("provision_s", "stop_s", "start_s", "delete_s")
+DELAYS = ("provision_s", "stop_s", "start_s", "delete_s", "accept_s", "queue_s", "suspend_s", "refuse_s")
 
 
 class AlreadyRunning(RuntimeError):

@@ -1,6 +1,6 @@
 """The service account of the emulated VMs: the token that a VM's metadata server hands out, and what it may do on the API.
 
-It may get and delete nodes and get operations of its own project, as the role for tpujob's switch says (docs/guarantee.md);
+It may get and delete nodes and queued resources and get operations of its own project, as the role for tpujob's switch says;
 `Settings.vm_may` takes that away, with Google's words.
 """
 
@@ -16,8 +16,9 @@ from orchestrator.emulator import api_errors
 from orchestrator.emulator.records import Node, Settings
 
 PREFIX = "emulated-"
-_RESOURCE = re.compile(r"/v2(?:alpha1)?/(projects/([^/]+)/locations/[^/]+/(nodes|operations)/[^/:]+)")
-_VERBS = {("GET", "nodes"): "get", ("GET", "operations"): "get", ("DELETE", "nodes"): "delete"}
+_RESOURCE = re.compile(r"/v2(?:alpha1)?/(projects/([^/]+)/locations/[^/]+/(nodes|queuedResources|operations)/[^/:]+)")
+_VERBS = {("GET", collection): "get" for collection in ("nodes", "queuedResources", "operations")}
+_VERBS |= {("DELETE", collection): "delete" for collection in ("nodes", "queuedResources")}
 
 
 class VmAccount:

@@ -1,67 +1,48 @@
 """The state machine's values as the API's JSON, for each version of the API.
 
-Pure. Operations are strict, since google-cloud-tpu refuses an unknown `@type` or field inside them; enums are names,
-int64 are strings, times are RFC 3339.
+Pure. Enums are names, int64 are strings, times are RFC 3339.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.records import Host, Node, Operation
+from orchestrator.emulator.records import Host, Node, is_spot
 from orchestrator.emulator.schema import NODE
 
 T = TypeVar("T")
 DEFAULT_PAGE = 100
 MAX_PAGE = 1000
-TYPES = "type.googleapis.com/google.cloud.tpu"
 
 
 def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def node_json(node: Node, api_version: str) -> dict[str, Any]:
-    result: dict[str, Any] = {"name": node.name, "state": node.state}
-    result |= {key: value for key, value in node.spec.items() if key in NODE.get(api_version, NODE["v2"])}
+def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+    """What was asked for of a node, in the words that this version has."""
+    result = {key: value for key, value in spec.items() if key in NODE.get(api_version, NODE["v2"])}
     scheduling = result.get("schedulingConfig", {})
     if api_version == "v2" and "provisioningModel" in scheduling:
         result["schedulingConfig"] = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
-        result["schedulingConfig"]["spot"] = node.spot
+        result["schedulingConfig"]["spot"] = is_spot(spec)
+    return result
+
+
+def node_json(node: Node, api_version: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"name": node.name, "state": node.state} | spec_json(node.spec, api_version)
+    if node.queued_resource is not None:
+        result |= {"queuedResource": node.queued_resource, "multisliceNode": node.multislice}
     result |= {"createTime": timestamp(node.created_at), "id": node.uid, "apiVersion": "V2"}
     if node.state == "READY":
         result["health"] = "HEALTHY"
         endpoint = {"ipAddress": "127.0.0.1", "port": 8470, "accessConfig": {"externalIp": "127.0.0.1"}}
         result["networkEndpoints"] = [endpoint for _ in node.hosts]
-    return result
-
-
-def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "@type": f"{TYPES}.{api_version}.OperationMetadata",
-        "createTime": timestamp(operation.created_at),
-        "target": operation.target,
-        "verb": operation.verb,
-        "cancelRequested": False,
-        "apiVersion": operation.api_version,
-    }
-    result: dict[str, Any] = {"name": operation.name, "metadata": metadata, "done": operation.done}
-    if operation.ended_at is None:
-        return result
-    metadata["endTime"] = timestamp(operation.ended_at)
-    if operation.error is not None:
-        result["error"] = operation.error
-    elif operation.silent:
-        pass
-    elif operation.response is not None:
-        result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | node_json(operation.response, api_version)
-    else:
-        result["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
     return result
 
 

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from orchestrator.emulator import wire
+from orchestrator.emulator import wire_queue
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.fault_data import Fault
@@ -278,7 +278,7 @@ def test_a_forgotten_change_is_done_without_error_or_result_and_nothing_happened
     ask = {"create": cloud.create, "delete": cloud.delete, "stop": lambda: cloud.power("stop"), "patch": cloud.relabel}
     operation = ask[verb]()
     assert (operation.done, operation.error, operation.response) == (True, None, None)
-    assert {"error", "response"}.isdisjoint(wire.operation_json(operation, "v2"))
+    assert {"error", "response"}.isdisjoint(wire_queue.operation_json(operation, "v2"))
     cloud.wait(100)
     assert (cloud.seen(), len(cloud.state.meter.bills)) == before
 

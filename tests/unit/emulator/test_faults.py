@@ -238,7 +238,10 @@ EFFECTS = {
             'No operation is called "nodes.destroy"; there are nodes.create',
         ),
         ({"kind": "drop", "operation": 3}, "operation is a text like nodes.delete"),
-        ({"kind": "hidden", "operation": "nodes.get"}, 'of kind "hidden" is about nodes.create, not about nodes.get'),
+        (
+            {"kind": "hidden", "operation": "nodes.get"},
+            'of kind "hidden" is about nodes.create, queuedResources.create, not about',
+        ),
         ({"kind": "drop", "caller": "me"}, "caller is one of client, vm, any, not 'me'"),
         ({"kind": "drop", "match": 1}, "Match is a JSON object, not 1"),
         ({"kind": "drop", "match": {"name": "n"}}, 'no field "name" in match; there are node, zone, state'),

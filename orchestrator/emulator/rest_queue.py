@@ -1,0 +1,72 @@
+"""The REST routes of queued resources, /v2 and /v2alpha1: each one question to the queue and one answer of `wire_queue`."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from orchestrator.emulator import node_request
+from orchestrator.emulator.driver import Driver
+from orchestrator.emulator.json_body import json_object
+from orchestrator.emulator.queue_request import parse_queued
+from orchestrator.emulator.rest_calls import ZONE, changed, effect_on, page, parent_of, query_of
+from orchestrator.emulator.wire_queue import queued_json
+
+QUEUED = ZONE + "/queuedResources/{queued:[^/:]+}"
+
+
+class QueueApi:
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.state, self.queue = driver, driver.state, driver.state.queue
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post(ZONE + "/queuedResources", self.create_queued),
+            web.get(ZONE + "/queuedResources", self.list_queued),
+            web.get(QUEUED, self.get_queued),
+            web.delete(QUEUED, self.delete_queued),
+            web.post(QUEUED + ":reset", self.reset_queued),
+        ]
+
+    async def create_queued(self, request: web.Request) -> web.Response:
+        project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
+        node_request.check_zone(project, zone)
+        query, body, now = query_of(request), await json_object(request), self.driver.clock()
+        row = parse_queued(project, zone, query.get("queuedResourceId", ""), body, version, now)
+        operation = self.queue.create(row, version, now, effect_on(request), query.get("requestId", ""))
+        return changed(self.driver, request, operation)
+
+    async def list_queued(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
+        if zone != "-":
+            node_request.check_location(project, zone)
+        silent = self.state.silent(zone, effect_on(request))
+        rows = [queued_json(row, version) for row in self.queue.listed(project, zone, silent)]
+        extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
+        return page(request, "queuedResources", rows, extra)
+
+    async def get_queued(self, request: web.Request) -> web.Response:
+        self.driver.advance()
+        return web.json_response(queued_json(self.queue.row(_name(request)), request.match_info["version"]))
+
+    async def delete_queued(self, request: web.Request) -> web.Response:
+        """gcloud says `force=True`, google-cloud-tpu `force=true`."""
+        query = query_of(request)
+        operation = self.queue.delete(
+            _name(request),
+            force=query.get("force", "").lower() == "true",
+            api_version=request.match_info["version"],
+            now=self.driver.clock(),
+            effect=effect_on(request),
+            request_id=query.get("requestId", ""),
+        )
+        return changed(self.driver, request, operation)
+
+    async def reset_queued(self, request: web.Request) -> web.Response:
+        version, effect = request.match_info["version"], effect_on(request)
+        operation = self.queue.reset(_name(request), version, self.driver.clock(), effect)
+        return changed(self.driver, request, operation)
+
+
+def _name(request: web.Request) -> str:
+    return f"{parent_of(request)}/queuedResources/{request.match_info['queued']}"

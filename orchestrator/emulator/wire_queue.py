@@ -1,0 +1,73 @@
+"""Queued resources and operations as the API's JSON.
+
+Pure, beside `wire`. Operations are strict, since google-cloud-tpu refuses an unknown `@type` or field inside them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.emulator.queue_records import QueuedResource, State
+from orchestrator.emulator.records import Node, Operation
+from orchestrator.emulator.schema import QUEUED_RESOURCE
+from orchestrator.emulator.wire import node_json, spec_json, timestamp
+
+TYPES = "type.googleapis.com/google.cloud.tpu"
+DATA = {state: f"{state.lower()}Data" for state in State if state is not State.WAITING}  # waiting has none
+
+
+def queued_json(row: QueuedResource, api_version: str) -> dict[str, Any]:
+    fields = QUEUED_RESOURCE.get(api_version, QUEUED_RESOURCE["v2"])
+    state: dict[str, Any] = {"state": str(row.state)}
+    if row.state in DATA:
+        state[DATA[row.state]] = {"error": row.failure} if row.state is State.FAILED else {}
+    if row.initiator:
+        state["stateInitiator"] = row.initiator
+    return {
+        "name": row.name,
+        "createTime": timestamp(row.created_at),
+        "tpu": {"nodeSpec": _node_specs(row, api_version)},
+        "state": state,
+    } | {key: value for key, value in row.spec.items() if key in fields}
+
+
+def _node_specs(row: QueuedResource, api_version: str) -> list[dict[str, Any]]:
+    parent = row.name.partition("/queuedResources/")[0]
+    shown = []
+    for spec in row.node_specs:
+        said: dict[str, Any] = {"parent": parent, "node": spec_json(spec.node, api_version)}
+        if spec.several is None:
+            said["nodeId"] = spec.node_ids[0]
+        elif api_version == "v2alpha1":
+            said["multiNodeParams"] = spec.several
+        else:
+            said["multisliceParams"] = {key: value for key, value in spec.several.items() if key != "workloadType"}
+        shown.append(said)
+    return shown
+
+
+def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "@type": f"{TYPES}.{api_version}.OperationMetadata",
+        "createTime": timestamp(operation.created_at),
+        "target": operation.target,
+        "verb": operation.verb,
+        "cancelRequested": False,
+        "apiVersion": operation.api_version,
+    }
+    result: dict[str, Any] = {"name": operation.name, "metadata": metadata, "done": operation.done}
+    if operation.ended_at is None:
+        return result
+    metadata["endTime"] = timestamp(operation.ended_at)
+    match operation.response:
+        case _ if operation.error is not None:
+            result["error"] = operation.error
+        case _ if operation.silent:
+            pass
+        case Node() as node:
+            result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | node_json(node, api_version)
+        case QueuedResource() as row:
+            result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | queued_json(row, api_version)
+        case None:
+            result["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    return result
