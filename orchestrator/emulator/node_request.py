@@ -21,7 +21,7 @@ LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 MAX_LABELS = 64
 MAX_METADATA_BYTES = 256 * 1024
-PATCHABLE = ("description", "labels", "metadata", "tags")
+PATCHABLE = ("description", "labels", "metadata", "tags", "dataDisks", "networkConfig.enableExternalIps")
 # Runtimes that exist besides each generation's default; gcloud lists them, old scripts still ask for them.
 OTHER_RUNTIMES = ("tpu-vm-base", "tpu-vm-v4-base", "tpu-vm-tf-2.17.0-pjrt", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv6e")
 
@@ -85,8 +85,8 @@ def parse_node(project: str, zone: str, body: Any, api_version: str) -> tuple[di
     return spec, kind
 
 
-def parse_patch(body: Any, mask: str, api_version: str) -> dict[str, Any]:
-    """The fields to replace. gcloud sends the whole node with a mask, google-cloud-tpu only what is set."""
+def parse_patch(body: Any, mask: str, api_version: str, before: dict[str, Any]) -> dict[str, Any]:
+    """The fields to replace in `before`. gcloud sends the whole node with a mask, google-cloud-tpu only what is set."""
     fields = [camel(name.strip()) for name in mask.split(",") if name.strip()]
     if not fields:
         raise ApiError("INVALID_ARGUMENT", "The update mask is required.")
@@ -95,7 +95,15 @@ def parse_patch(body: Any, mask: str, api_version: str) -> dict[str, Any]:
             raise bad_request(f'Field "{name}" can not be updated; the update mask may name {", ".join(PATCHABLE)}.')
     spec = normalise(NODE[api_version], body, "node")
     _check_fields(spec)
-    return {name: spec.get(name) for name in fields}
+    return dict(_replaced(name, spec, before) for name in fields)
+
+
+def _replaced(name: str, spec: dict[str, Any], before: dict[str, Any]) -> tuple[str, Any]:
+    """A field by its whole name, or one within another, whose neighbours stay."""
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return outer, spec.get(outer)
+    return outer, before.get(outer, {}) | {inner: spec.get(outer, {}).get(inner, False)}
 
 
 def _accelerator(spec: dict[str, Any], zone: str) -> catalog.AcceleratorType:

@@ -150,7 +150,8 @@ class RestApi:
 
     async def patch_node(self, request: web.Request) -> web.Response:
         name, version = node_name(request), request.match_info["version"]
-        changes = node_request.parse_patch(await json_object(request), query_of(request).get("updateMask", ""), version)
+        body, mask = await json_object(request), query_of(request).get("updateMask", "")
+        changes = node_request.parse_patch(body, mask, version, self.state.node(name).spec)
         return changed(
             self.driver, request, self.state.patch(name, changes, version, self.driver.clock(), effect_on(request))
         )

@@ -22,9 +22,8 @@ ACCELERATOR = Enum(
     {0: "TYPE_UNSPECIFIED", 2: "V2", 4: "V3", 7: "V4", 9: "V5LITE_POD", 10: "V5P", 11: "V6E"},
 )
 DISK_MODE = Enum({0: "DISK_MODE_UNSPECIFIED", 1: "READ_WRITE", 2: "READ_ONLY"})
-PROVISIONING_MODEL = Enum(
-    {0: "PROVISIONING_MODEL_UNSPECIFIED", 1: "STANDARD", 2: "SPOT", 3: "RESERVATION_BOUND", 4: "FLEX_START"},
-)
+NODE_MODEL = Enum({0: "PROVISIONING_MODEL_UNSPECIFIED", 1: "STANDARD", 2: "SPOT", 3: "RESERVATION_BOUND"})
+PROVISIONING_MODEL = Enum({**NODE_MODEL, 4: "FLEX_START"})
 WORKLOAD: dict[str, Kind] = {
     "workloadType": Enum({0: "WORKLOAD_TYPE_UNSPECIFIED", 1: "THROUGHPUT_OPTIMIZED", 2: "AVAILABILITY_OPTIMIZED"})
 }
@@ -65,9 +64,15 @@ NODE: dict[str, dict[str, Kind]] = {
     "v2alpha1": _V2
     | {
         "autocheckpointEnabled": "bool",
+        "dataDisks": [{"sourceDisk": "string", "mode": DISK_MODE, "workerIds": ["string"]}],
         "bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": "string"}, "enableConfidentialCompute": "bool"},
         "schedulingConfig": _SCHEDULING
-        | {"provisioningModel": PROVISIONING_MODEL, "maxRunDuration": IGNORED, "terminationTimestamp": IGNORED},
+        | {
+            "provisioningModel": NODE_MODEL,
+            "reservationName": "string",
+            "maxRunDuration": IGNORED,
+            "terminationTimestamp": IGNORED,
+        },
     },
 }
 

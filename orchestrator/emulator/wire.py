@@ -31,6 +31,8 @@ def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
     if api_version == "v2" and "provisioningModel" in scheduling:
         result["schedulingConfig"] = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
         result["schedulingConfig"]["spot"] = is_spot(spec)
+    if api_version == "v2" and "dataDisks" in result:
+        result["dataDisks"] = [{k: v for k, v in disk.items() if k != "workerIds"} for disk in result["dataDisks"]]
     return result
 
 

@@ -32,18 +32,13 @@ def queued_json(row: QueuedResource, api_version: str) -> dict[str, Any]:
 
 
 def _node_specs(row: QueuedResource, api_version: str) -> list[dict[str, Any]]:
+    """One for each node, also where several were asked for at once: gcloud counts and finds them by that."""
     parent = row.name.partition("/queuedResources/")[0]
-    shown = []
-    for spec in row.node_specs:
-        said: dict[str, Any] = {"parent": parent, "node": spec_json(spec.node, api_version)}
-        if spec.several is None:
-            said["nodeId"] = spec.node_ids[0]
-        elif api_version == "v2alpha1":
-            said["multiNodeParams"] = spec.several
-        else:
-            said["multisliceParams"] = {key: value for key, value in spec.several.items() if key != "workloadType"}
-        shown.append(said)
-    return shown
+    return [
+        {"parent": parent, "nodeId": node_id, "node": spec_json(spec.node, api_version)}
+        for spec in row.node_specs
+        for node_id in spec.node_ids
+    ]
 
 
 def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:

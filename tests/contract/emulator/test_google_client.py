@@ -118,6 +118,30 @@ def test_labels_are_patched_by_mask_and_nothing_else(api: tpu_v2.TpuClient, crea
         api.update_node(node=change, update_mask=FieldMask(paths=["accelerator_type"]))
 
 
+def test_external_addresses_are_switched_off_and_the_rest_of_the_network_stays(
+    api: tpu_v2.TpuClient, create: Create
+) -> None:
+    node = create(network_config=tpu_v2.NetworkConfig(network="mine", enable_external_ips=True))
+    change = tpu_v2.Node(name=node.name, network_config=tpu_v2.NetworkConfig(enable_external_ips=False))
+    mask = FieldMask(paths=["network_config.enable_external_ips"])
+    patched = finish(api.update_node(node=change, update_mask=mask))
+    assert (patched.network_config.enable_external_ips, patched.network_config.network) == (
+        False,
+        node.network_config.network,
+    )
+
+
+def test_disks_are_attached_as_gcloud_does_it(api: tpu_v2.TpuClient, create: Create, shared_emulator: Emulator) -> None:
+    node = create()
+    disk = {"sourceDisk": "projects/p/zones/z/disks/d", "mode": "READ_ONLY", "workerIds": ["0"]}
+    path = f"/v2alpha1/{node.name}"
+    shared_emulator.request("PATCH", f"{path}?updateMask=data_disks", {"dataDisks": [disk]})
+    assert shared_emulator.request("GET", path)["dataDisks"] == [disk]
+    assert [each.source_disk for each in api.get_node(name=node.name).data_disks] == [disk["sourceDisk"]]
+    detached = finish(api.update_node(node=tpu_v2.Node(name=node.name), update_mask=FieldMask(paths=["data_disks"])))
+    assert not detached.data_disks
+
+
 def test_locations_types_and_runtimes_are_those_of_the_catalog(api: tpu_v2.TpuClient) -> None:
     from orchestrator import catalog
 

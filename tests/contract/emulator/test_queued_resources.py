@@ -89,9 +89,9 @@ def test_a_request_lives_from_the_create_call_to_absence(api: tpu_v2.TpuClient) 
 def test_several_nodes_of_one_request(api: tpu_v2.TpuClient) -> None:
     made = ask(api, body(several=2))
     row = becomes(api, made.name, State.ACTIVE)
-    assert row.tpu.node_spec[0].multislice_params.node_count == 2
     nodes = {node.name: node.multislice_node for node in api.list_nodes(parent=ZONE)}
     prefix = made.name.rpartition("/")[2]
+    assert [spec.node_id for spec in row.tpu.node_spec] == [f"{prefix}-0", f"{prefix}-1"]
     assert nodes == {f"{ZONE}/nodes/{prefix}-0": True, f"{ZONE}/nodes/{prefix}-1": True}
 
 
@@ -159,8 +159,7 @@ def test_v2alpha1_speaks_of_several_nodes_and_models_in_its_own_words(cloud: Emu
     row = cloud.request("GET", f"{parent}/alpha?alt=json")
     assert row["state"] == {"state": "ACTIVE", "activeData": {}}
     assert (row["provisioningModel"], row["spot"]) == ("STANDARD", {})
-    [shown] = row["tpu"]["nodeSpec"]
-    assert shown["multiNodeParams"] == {"nodeCount": 2, "nodeIdPrefix": "m", "workloadType": "THROUGHPUT_OPTIMIZED"}
+    assert [shown["nodeId"] for shown in row["tpu"]["nodeSpec"]] == ["m-0", "m-1"]
     assert cloud.request("GET", f"/v2/{ZONE}/queuedResources/alpha").keys() == row.keys() - {"provisioningModel"}
     with pytest.raises(Refused, match="has nodes"):
         cloud.request("DELETE", f"{parent}/alpha?alt=json")
