@@ -157,15 +157,13 @@ def _tell_the_ledger(swept: Swept, scope: str, cloud: str | None, project: str |
 
 
 def _lines(swept: Swept) -> list[str]:
-    from orchestrator.core.durations import format_usd_per_hour
     from orchestrator.report.times import day_clock
 
     verdicts = {True: "deleted", False: "would delete" if swept.dry_run else "NOT PROVEN ABSENT"}
     lines = []
     for name, ended in swept.ended.items():
-        price = format_usd_per_hour(ended.usd_per_hour)
         why = f"{ended.why}; {ended.problem}" if ended.problem else ended.why
-        lines.append(_row(verdicts[ended.gone], name.node, name.zone, ended.view.accelerator_type, price, why))
+        lines.append(_row(verdicts[ended.gone], name.node, name.zone, ended.view.accelerator_type, ended.price, why))
     for name, claimed in swept.claimed.items():
         kind = claimed.view.accelerator_type
         lines.append(_row("claimed", name.node, name.zone, kind, f"until {day_clock(claimed.until)}"))

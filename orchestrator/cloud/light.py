@@ -26,6 +26,7 @@ CALLS = {
     "list_queued_resources": ("GET", "{parent}/queuedResources"),
     "delete_queued_resource": ("DELETE", "{name}"),
     "list_locations": ("GET", "{name}/locations"),
+    "list_accelerator_types": ("GET", "{parent}/acceleratorTypes"),
     "get_operation": ("GET", "{name}"),
     "list_operations": ("GET", "{name}/operations"),
     "get_guest_attributes": ("POST", "{name}:getGuestAttributes"),

@@ -6,6 +6,7 @@ same JSON, and the rules for pages, names and absence are written here once.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongSta
 
 GOOGLE = "https://tpu.googleapis.com"
 MAX_PAGES = 10_000
+_TYPE = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,18 @@ class Questions(ABC):
 
         every_page(fetch)
         return Listing(tuple(zone for zone in rows if names.zone_problem(zone) is None))
+
+    def accelerator_types(self, project: str, zone: str) -> Listing[str]:
+        """What the project may ask for in that zone, by the API's own word."""
+        rows: dict[str, None] = {}
+
+        def fetch(token: str) -> str:
+            said = self._ask("list_accelerator_types", {"parent": parent(project, zone), "page_token": token}).said
+            rows.update(dict.fromkeys(str(row.get("type", "")) for row in dicts(said, "acceleratorTypes")))
+            return next_page(said)
+
+        every_page(fetch)
+        return Listing(tuple(kind for kind in rows if _TYPE.fullmatch(kind)))
 
     def delete(self, name: SliceName) -> Operation | None:
         if not name.queued:

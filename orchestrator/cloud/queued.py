@@ -1,9 +1,9 @@
-"""The request for a slice through a queued resource: the two fences that the cloud itself keeps. Pure; sends nothing.
+"""The request for a slice through a queued resource, with the two fences that the cloud itself keeps. Pure; sends nothing.
 
 `validUntilDuration` is on every one of them: a request that nobody waits for any more must not come alive later, and nothing
 else on the API stops it. Flex-start adds `runDuration`, after which the cloud deletes the VMs by itself, whoever lives or is
-dead; only v2alpha1 knows it, and no client library does, so the request is JSON. Whoever queues a slice sends what
-`queued_request` builds, and trusts the end only once `SliceView.deadline` reads it back.
+dead; only v2alpha1 knows it, and no client library does, so the request is JSON. `TpuApi.create` sends what I build, and
+`preview` shows it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core import names
-from orchestrator.core.slices import SliceRequest
+from orchestrator.cloud.questions import GOOGLE, parent, queue_path
+from orchestrator.core.slices import Queue, SliceRequest
 from orchestrator.errors import BadRequest
 
 LONGEST_FLEX_START_S = 7 * 86400.0  # Google's own limit
@@ -21,47 +21,47 @@ _REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def queued_request(
-    request: SliceRequest,
-    node: Mapping[str, Any],
-    *,
-    valid_for_s: float,
-    request_id: str,
-    flex_start_s: float | None = None,
+    request: SliceRequest, queue: Queue, node: Mapping[str, Any], endpoint: str = GOOGLE
 ) -> dict[str, Any]:
-    """{"method", "url", "body"}. `node` is the body of a plain create call; queue and node have one name, our own.
-
-    `valid_for_s`: no node is made later than this. `flex_start_s`: the VMs live so long at most, by the cloud's clock.
-    `request_id` (a UUID that is written down before the call) makes sending it again harmless.
-    """
+    """{"method", "url", "body"}. `node` is the body of a plain create call; queue and node have one name, our own."""
     name = request.name
-    if problem := names.node_problem(name.node):
-        raise BadRequest(f"{name.node!r} {problem}")
-    if not _REQUEST_ID.fullmatch(request_id):
-        raise BadRequest(f"{request_id!r} is not a UUID")
-    if valid_for_s <= 0:
+    queue_path(name)  # refuses what is no name
+    place = parent(name.project, name.zone)
+    if not _REQUEST_ID.fullmatch(queue.request_id):
+        raise BadRequest(f"{queue.request_id!r} is not a UUID")
+    if queue.valid_for_s < 1:
         raise BadRequest("a queued request that is valid for no time at all")
-    parent = f"projects/{name.project}/locations/{name.zone}"
     body: dict[str, Any] = {
-        "tpu": {"nodeSpec": [{"parent": parent, "nodeId": name.node, "node": _plain(node)}]},
-        "queueingPolicy": {"validUntilDuration": _seconds(valid_for_s)},
+        "tpu": {"nodeSpec": [{"parent": place, "nodeId": name.node, "node": _plain(node)}]},
+        "queueingPolicy": {"validUntilDuration": _seconds(queue.valid_for_s)},
     }
-    version = "v2"
-    if flex_start_s is not None:
-        if request.spot:
-            raise BadRequest("flex-start is a way of provisioning of its own: it cannot be spot too")
-        if not 0 < flex_start_s <= LONGEST_FLEX_START_S:
-            raise BadRequest(f"flex-start takes up to 7 days, not {flex_start_s:.0f} s")
-        version = "v2alpha1"
-        body |= {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": _seconds(flex_start_s)}}
-    elif request.spot:
-        body["spot"] = {}
-    path = f"{version}/{parent}/queuedResources"
-    query = f"queuedResourceId={name.node}&requestId={request_id}"
-    return {"method": "POST", "url": f"https://tpu.googleapis.com/{path}?{query}", "body": body}
+    version, way = _way(request, queue)
+    query = f"queuedResourceId={name.node}&requestId={queue.request_id}"
+    return {
+        "method": "POST",
+        "url": f"{endpoint}/{version}/{place}/queuedResources?{query}",
+        "body": body | way,
+    }
+
+
+def _way(request: SliceRequest, queue: Queue) -> tuple[str, dict[str, Any]]:
+    """The version that knows it, and how it says spot, reserved or flex-start."""
+    if (queue.flex_start_s is not None) + request.spot + request.reserved > 1:
+        raise BadRequest("spot, reserved and flex-start are three ways of provisioning: a request takes one of them")
+    if request.spot:
+        return "v2", {"spot": {}}
+    if request.reserved:  # out of any reservation that fits; v2 has no other word for it
+        return "v2", {"reservationName": f"{parent(request.name.project, request.name.zone)}/reservations/-"}
+    if queue.flex_start_s is None:
+        return "v2", {}
+    if not 1 <= queue.flex_start_s <= LONGEST_FLEX_START_S:
+        raise BadRequest(f"flex-start takes up to 7 days, not {queue.flex_start_s:.0f} s")
+    run = {"maxRunDuration": _seconds(queue.flex_start_s)}
+    return "v2alpha1", {"provisioningModel": "FLEX_START", "runDuration": run}
 
 
 def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Spot is said by the queued resource, never by the node in it."""
+    """How it is provisioned is said by the queued resource, never by the node in it."""
     return {key: value for key, value in node.items() if key != "schedulingConfig"}
 
 

@@ -119,5 +119,11 @@ def copy_client(endpoint: str) -> Any:
     return open_client(endpoint, AnonymousCredentials(), Copybook(), emulated=True)
 
 
+def post(client: Any, url: str, body: Mapping[str, Any], timeout_s: float) -> requests.Response:
+    """JSON that no generated message can express, on the client's own session: same adapter, same credentials."""
+    reply: requests.Response = client.transport._session.post(url, json=body, timeout=timeout_s)
+    return reply
+
+
 def _keep(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request

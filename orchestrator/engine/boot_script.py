@@ -89,6 +89,7 @@ def switch_config(lease: Lease, labels: Mapping[str, str], pace: Pace, *, idle_s
         "lease": int(labels[claims.LEASE]),
         "deadline": int(labels[claims.DEADLINE]),
         "idle_s": idle_s,
+        "spot": lease.spot,
         **periods,
     }
 

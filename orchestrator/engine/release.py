@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 DELETE_AGAIN_S = 60.0  # a delete that was accepted and shows no effect for so long is sent again
 LONGEST_WAIT_S = 60.0  # however long a 429 asks for
-CREATE_VERBS = ("create", "createnode")
+CREATE_VERBS = ("create", "createnode", "createqueuedresource")
 
 
 async def send_delete(lease: Lease, *, reason: str) -> None:
@@ -100,7 +100,7 @@ class _Teardown:
             view = await self._ask(Get(self.lease.name))  # the create may have landed between that answer and this one
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
-            listing = await self._ask(ListSlices(*_place(self.lease)))
+            listing = await self._ask(ListSlices(*_place(self.lease), queued=self.lease.name.queued))
         return absence.judge(self.lease, Evidence(view, listing, creates, self._seen), now, can)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
@@ -112,6 +112,9 @@ class _Teardown:
                 if operation.error is not None:
                     self.answer = f"accepted, and its operation failed: {operation.error}"
                 return True  # "done", with or without an error, and yet the slice is there
+            if isinstance(operation, Operation) and self.lease.name.queued:
+                # Of a request that is PROVISIONING a delete is accepted, and fails a while later: one at a time.
+                return now - self._deleted_at >= DELETE_AGAIN_S
         return view.state is not SliceState.DELETING or now - self._deleted_at >= DELETE_AGAIN_S
 
     async def _delete(self, now: float) -> None:
@@ -145,7 +148,11 @@ class _Teardown:
         return tuple(operation for operation in listing.rows if self._is_our_create(operation))
 
     def _is_our_create(self, operation: Operation) -> bool:
-        return operation.verb.lower() in CREATE_VERBS and operation.target.endswith(f"/{self.lease.name.node}")
+        """One that may yet make a node of a queued request counts as ours too, but only to say that it is under way."""
+        name = self.lease.name
+        if operation.verb.lower() not in CREATE_VERBS or not operation.target.endswith(f"/{name.node}"):
+            return False
+        return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
 
     async def _ask(self, question: Effect[T]) -> T | CloudError:
         answer = await _ask(question)

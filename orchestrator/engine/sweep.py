@@ -20,7 +20,7 @@ from orchestrator.engine.cloud_effects import Delete, Get, ListSlices, ListZones
 from orchestrator.engine.effects import Effect, Now, Sleep, Tell
 from orchestrator.engine.release import DELETE_AGAIN_S
 from orchestrator.engine.retry import pauses
-from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable
+from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply
 
 T = TypeVar("T")
 
@@ -40,6 +40,12 @@ class Ended:
     @property
     def usd_per_hour(self) -> float | None:
         return catalog.usd_per_hour(self.view.accelerator_type, self.view.name.zone, spot=self.view.spot)
+
+    @property
+    def price(self) -> str:
+        """For a person. What waits in a queue, or is dead and only listed, holds quota and costs nothing."""
+        free = self.view.state in (SliceState.QUEUED, SliceState.TOMBSTONE)
+        return "not billed" if free else format_usd_per_hour(self.usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +143,31 @@ class _Sweep:
 
     async def _look(self, zone: str) -> None:
         await Tell("sweep", f"{self.swept.project}, {zone}", passing=True)
-        listing = await self._ask(ListSlices(self.swept.project, zone))
+        listing = await self._ask(ListSlices(self.swept.project, zone, queued=True))
+        silent = listing if isinstance(listing, CloudError) else None
+        if silent is not None and not (isinstance(silent, CloudUnavailable) and silent.retry_after_s):
+            listing = await self._ask(ListSlices(self.swept.project, zone))  # what is billed has to go all the same
         if isinstance(listing, CloudError):
-            self._pending[zone] = listing.message
-            if isinstance(listing, AuthError | BadRequest):  # asking again is useless: a person must act
-                self.swept.incomplete[zone] = self._pending.pop(zone)
+            self._not_seen(zone, listing, listing.message)
             return
         if listing.server_now is None:
             self._pending[zone] = "the API did not say what time it is, so no claim can be judged"
             return
         # Later in this sweep it is later than this; to judge by an older time is only ever too kind.
         self._server_now[zone] = listing.server_now
-        if listing.complete:
+        if silent is not None:
+            self._not_seen(zone, silent, f"its queued requests cannot be listed: {silent.message}")
+        elif listing.complete:
             del self._pending[zone]
         else:
             self._pending[zone] = f"the list is not complete: {', '.join(listing.unreachable)} unreachable"
         await self._sort(listing)
+
+    def _not_seen(self, zone: str, error: CloudError, why: str) -> None:
+        """Whoever may not look, or looks for what is not there, need not look again: a person must act."""
+        self._pending[zone] = why
+        if not isinstance(error, CloudUnavailable | UnexpectedReply):
+            self.swept.incomplete[zone] = self._pending.pop(zone)
 
     async def _sort(self, listing: Listing[SliceView]) -> None:
         new = []
@@ -162,8 +177,7 @@ class _Sweep:
         for name in new:
             each = self.swept.ended[name]
             verb = "would be deleted" if self.swept.dry_run else "deleting it"
-            price = format_usd_per_hour(each.usd_per_hour)
-            what = f"{name.node} ({each.view.accelerator_type}, {name.zone}, {price})"
+            what = f"{name.node} ({each.view.accelerator_type}, {name.zone}, {each.price})"
             await Tell("sweep", f"{what}: {each.why}; {verb}")
             if not self.swept.dry_run:
                 await self._see_off(name)

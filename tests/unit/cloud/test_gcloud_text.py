@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from orchestrator.cloud import gcloud_text
 from orchestrator.core.slices import SliceName
@@ -24,3 +25,14 @@ def test_what_a_shell_would_act_on_is_quoted() -> None:
     command = gcloud_text.delete_node(SliceName("example.com:p", "us-west4-a", "a; rm -rf ~"))
     assert shlex.split(command)[5] == "a; rm -rf ~"
     assert "'a; rm -rf ~'" in command
+
+
+def test_a_queued_slice_is_deleted_with_its_request() -> None:
+    queued = replace(NAME, queued=True)
+    place = "--zone=us-west4-a --project=acme"
+    assert gcloud_text.delete_node(queued) == (
+        f"gcloud compute tpus queued-resources delete {NAME.node} {place} --force --quiet"
+    )
+    assert gcloud_text.describe_node(queued) == f"gcloud compute tpus queued-resources describe {NAME.node} {place}"
+    assert gcloud_text.list_nodes(queued, run="7q2m4x1pzt").endswith(f"list {place} '--filter=name~/{NAME.node}'")
+    assert gcloud_text.list_nodes(queued).endswith("'--filter=name~/tpujob'")

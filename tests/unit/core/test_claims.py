@@ -39,6 +39,22 @@ def test_the_first_claim_reaches_over_provisioning_and_boot() -> None:
     assert lease_until(lease(), NOW, GOOGLE) == NOW + GOOGLE.provision_s + GOOGLE.boot_s
 
 
+def test_the_first_claim_of_a_queued_slice_reaches_over_its_waiting_too() -> None:
+    waiting = lease(ready_by=NOW + 6 * 3600)
+    assert lease_until(waiting, NOW, GOOGLE) == NOW + 6 * 3600 + GOOGLE.provision_s + GOOGLE.boot_s
+    late = NOW + 7 * 3600  # sent again, when the time in the queue is over
+    assert lease_until(waiting, late, GOOGLE) == late + GOOGLE.provision_s + GOOGLE.boot_s
+    short = replace(waiting, deadline=NOW + 6 * 3600 + 60)
+    assert lease_until(short, NOW, GOOGLE) == short.deadline
+    ready = replace(waiting, state=LeaseState.READY, ready_at=NOW + 600)
+    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+
+
+def test_the_switch_of_a_queued_slice_is_promised_from_when_it_may_begin_to_live() -> None:
+    plain, waiting = lease(), lease(ready_by=NOW + 6 * 3600)
+    assert switch_acts_by(waiting, NOW, GOOGLE) - switch_acts_by(plain, NOW, GOOGLE) == 6 * 3600
+
+
 def test_an_attached_run_claims_a_little_ahead_again_and_again() -> None:
     ready = lease(state=LeaseState.READY, ready_at=NOW)
     assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s

@@ -1,15 +1,16 @@
 """What it takes to call a slice gone, and what never suffices."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent
-from orchestrator.core.slices import Operation
+from orchestrator.core.slices import Listing, Operation, Queue, SliceName, SliceView
 from orchestrator.engine.release import Released, release
-from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
 from orchestrator.ledger.ledger import LedgerUnavailable
-from tests.unit.engine.virtual import CAN, VirtualWorld, lease_and_request
+from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
 
 
 @pytest.fixture
@@ -176,3 +177,81 @@ def test_what_the_cloud_answers_to_a_delete_is_kept_for_the_person(world: Virtua
 
 def _refuses(name: object) -> Operation:
     raise AuthError("Permission 'tpu.nodes.delete' denied")
+
+
+# -- queued ------------------------------------------------------------------------------------------------------------
+
+
+class QueuedCloud(VirtualCloud):
+    """A request and its node under one name. While it is PROVISIONING a delete is accepted, and fails a while later."""
+
+    refuse_s = 1.5
+    provisioning_until = 0.0
+    listed_queued: bool | None = None
+
+    def delete(self, name: SliceName) -> Operation | None:
+        if self.world.time >= self.provisioning_until or name.node not in self.nodes:
+            return super().delete(name)
+        self._call("delete", name)
+        operation = self._operation("delete", name.node, self.world.time + self.refuse_s)
+        self.failed[operation.name] = WrongState("delete is not supported while in state PROVISIONING")
+        return operation
+
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        self.listed_queued = queued
+        return super().list(project, zone, queued)
+
+
+def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
+    """Created and confirmed; what comes of it takes a minute."""
+    cloud = world.cloud = QueuedCloud(world)
+    lease, request = lease_and_request()
+    name = replace(lease.name, queued=True)
+    lease = replace(lease, name=name, ready_by=world.time + 3600)
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    operation = cloud.create(replace(request, name=name, queue=Queue(3600.0, "id")))
+    world.ledger.record(Created(lease.id, world.time, operation.name))
+    return world.ledger.lease(lease.id), cloud
+
+
+def test_a_request_that_refuses_its_delete_while_it_is_provisioning_is_asked_again_one_at_a_time(
+    world: VirtualWorld,
+) -> None:
+    lease, cloud = queued_lease(world)
+    cloud.provisioning_until = world.time + 12 * 60
+    released = let_go(world, lease)
+    assert released.gone and cloud.nodes == {}
+    # Each failed delete took 1.5 s; in between they are sent no faster than that, and ever more rarely.
+    assert 2 <= released.deletes_sent < 12 * 60 / cloud.refuse_s / 4
+    assert cloud.listed_queued is True, "the proof is a list with the queue in it"
+
+
+def test_the_proof_for_a_plain_slice_does_not_ask_for_the_queue(world: VirtualWorld) -> None:
+    cloud = world.cloud = QueuedCloud(world)
+    assert let_go(world, created(world)).gone
+    assert cloud.listed_queued is False
+
+
+@pytest.mark.parametrize(
+    ("target", "verb", "done", "gone_at_once"),
+    [
+        ("queuedResources", "create", True, True),
+        ("queuedResources", "createQueuedResource", True, True),
+        ("queuedResources", "create", False, False),
+        ("nodes", "create", True, False),  # one that ended says nothing about the request
+        ("nodes", "create", False, False),
+    ],
+)
+def test_only_the_operation_on_the_request_settles_its_create(
+    world: VirtualWorld, target: str, verb: str, done: bool, gone_at_once: bool
+) -> None:
+    """The reply was lost, the slice is not there, and one create operation on its name is found."""
+    lease, _ = lease_and_request()
+    name = replace(lease.name, queued=True)
+    lease = replace(lease, name=name)
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    error = CapacityError("no capacity") if done else None
+    found = Operation("operation-1", done, verb, f"projects/p/locations/z/{target}/{name.node}", error)
+    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=120)
+    assert released.gone is gone_at_once

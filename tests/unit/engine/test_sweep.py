@@ -28,6 +28,8 @@ MARGIN_S = CAN.pace.margin_s
 LOCAL = 1_000_000_000.0  # this machine's clock
 SERVER = 1_795_262_400.0  # the cloud's: the two have nothing to do with each other
 A, B = "us-central1-a", "us-west4-a"
+DOWN = CloudUnavailable("the API is down")
+WAITING_OR_DEAD = (SliceState.QUEUED, SliceState.TOMBSTONE)  # here: requests without a node
 
 
 def node(identity: str = "7q2m4x1pzt", zone: str = A, *, lease_in: float = 3600, **changes: Any) -> SliceView:
@@ -111,12 +113,13 @@ class World:
         return Listing(self.zones_known)
 
     def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
-        self._question("list", f"list {zone}")
+        self._question("list", f"list {zone}", *(["list queue"] if queued else []))
         unreachable: tuple[str, ...] = ()
         if self.unreachable:
             self.unreachable -= 1
             unreachable = (zone,)
-        rows = tuple(view for view in self.nodes.values() if view.name.zone == zone)
+        here = [view for view in self.nodes.values() if view.name.zone == zone]
+        rows = tuple(view for view in here if queued or view.state not in WAITING_OR_DEAD)
         return Listing(rows, unreachable, None if self.clockless else self.server_now)
 
     def get(self, name: SliceName) -> SliceView | None:
@@ -272,6 +275,49 @@ def test_what_cannot_be_judged_at_all_is_reported_and_left_alone() -> None:
     assert cloud.deletes == [] and "look at it yourself" in swept.odd[view.name].why
 
 
+# -- queued requests ---------------------------------------------------------------------------------------------------
+
+
+def request(native: str, state: SliceState, identity: str = "q2m4x1pzt7", *, lease_in: float) -> SliceView:
+    view = node(identity, lease_in=lease_in, state=state, native_state=native)
+    return replace(view, name=replace(view.name, queued=True))
+
+
+@pytest.mark.parametrize(
+    ("native", "state"),
+    [
+        ("WAITING_FOR_RESOURCES", SliceState.QUEUED),
+        ("FAILED", SliceState.TOMBSTONE),
+        ("SUSPENDED", SliceState.TOMBSTONE),
+    ],
+)
+def test_a_request_is_judged_by_its_labels_whether_it_waits_or_is_dead(native: str, state: SliceState) -> None:
+    over = request(native, state, lease_in=-MARGIN_S - 60)
+    claimed = request(native, state, "claimed0zz", lease_in=600)
+    cloud = world(over, claimed)
+    swept = cloud.sweep()
+    assert swept.done and cloud.deletes == [over.name] and list(cloud.nodes) == [claimed.name]
+    assert claimed.name in swept.claimed
+    assert "not billed" in cloud.told[0], "it holds quota, not money"
+
+
+@pytest.mark.parametrize(
+    "error", [AuthError("Permission 'tpu.queuedResources.list' denied"), CloudError("not found"), DOWN]
+)
+def test_where_requests_cannot_be_listed_nodes_are_swept_all_the_same(error: CloudError) -> None:
+    cloud = world(DEAD, always={"list queue": error})
+    swept = cloud.sweep(deadline_s=120)
+    assert swept.ended[DEAD.name].gone and cloud.nodes == {}
+    assert set(swept.incomplete) == {A, B} and not swept.done
+    assert swept.incomplete[A] == f"its queued requests cannot be listed: {error.message}"
+
+
+def test_a_lost_answer_about_the_queue_is_asked_for_again() -> None:
+    waiting = request("WAITING_FOR_RESOURCES", SliceState.QUEUED, lease_in=-MARGIN_S - 60)
+    swept = world(DEAD, waiting, faults={"list queue": [DOWN, UnexpectedReply("HTML")]}).sweep((A,))
+    assert swept.done and swept.deleted == 2
+
+
 # -- races -------------------------------------------------------------------------------------------------------------
 
 
@@ -324,8 +370,6 @@ def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
-DOWN = CloudUnavailable("the API is down")
-
 
 @pytest.mark.parametrize("question", ["zones", "list", "get", "delete"])
 @pytest.mark.parametrize("error", [DOWN, UnexpectedReply("HTML"), UnexpectedReply("it goes round in circles")])
@@ -350,7 +394,7 @@ def test_what_a_person_must_mend_is_not_repeated_but_leaves_the_sweep_incomplete
     cloud = world(always={f"list {A}": error})
     swept = cloud.sweep()
     assert swept.incomplete == {A: error.message} and not swept.done
-    assert cloud.asked.count("list") == 2
+    assert cloud.asked.count("list") == 3, "once with the queue and once without it, and the other zone"
 
 
 def test_a_project_whose_zones_cannot_be_listed_is_incomplete() -> None:
@@ -420,7 +464,7 @@ def test_when_the_time_is_over_zones_that_nobody_asked_are_named() -> None:
 def test_it_never_asks_more_than_a_polite_client_would() -> None:
     cloud = world(DEAD, always={"list": DOWN, "get": DOWN}, latency_s=0.0)
     cloud.sweep(deadline_s=600)
-    assert len(cloud.asked) < 150
+    assert len(cloud.asked) < 200
 
 
 def test_under_heavy_loss_a_sweep_still_gets_through() -> None:
