@@ -1,4 +1,7 @@
-"""`tpujob emulator …`: the embedded Cloud TPU by itself. What makes it misbehave is in `emulator_faults`."""
+"""`tpujob emulator …`: the embedded Cloud TPU by itself.
+
+What goes wrong there is in `emulator_faults`, what there is of it in `emulator_supply`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli import emulator_faults
+from orchestrator.cli import emulator_faults, emulator_supply
 from orchestrator.cli.options import Json
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ app = typer.Typer(
     help="The embedded Cloud TPU: start, stop, look at it, make it fail.", no_args_is_help=True, rich_markup_mode=None
 )
 emulator_faults.register(app)
+emulator_supply.register(app)
 
 
 def _directory() -> Path:

@@ -27,7 +27,7 @@ def directory() -> Path:
     return settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
 
 
-def _ask(method: str, path: str, body: Any = None) -> Any:
+def ask(method: str, path: str, body: Any = None) -> Any:
     """The running daemon's answer; it is started if there is none."""
     from orchestrator.emulator import control
     from orchestrator.errors import UserError
@@ -70,7 +70,7 @@ def add(
         "match": _given({"node": node, "zone": zone, "state": state}),
         "when": _given(when),
     }
-    _show(_ask("POST", "faults", _given(wanted) | _parameters(parameters or []))["faults"], as_json)
+    _show(ask("POST", "faults", _given(wanted) | _parameters(parameters or []))["faults"], as_json)
 
 
 @fault.command("load")
@@ -89,13 +89,13 @@ def load(
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     rows = data["faults"] if isinstance(data, dict) and "faults" in data else data
-    _show(_ask("POST", "faults", {"faults": rows if isinstance(rows, list) else [rows]})["faults"], as_json)
+    _show(ask("POST", "faults", {"faults": rows if isinstance(rows, list) else [rows]})["faults"], as_json)
 
 
 @fault.command("list")
 def list_faults(as_json: Json = False) -> None:
     """The faults there are, and how many calls each of them met and spoiled."""
-    _show(_ask("GET", "faults")["faults"], as_json)
+    _show(ask("GET", "faults")["faults"], as_json)
 
 
 @fault.command("clear")
@@ -105,7 +105,7 @@ def clear(ids: Annotated[list[str] | None, typer.Argument(help="Which ones, by i
 
     from orchestrator.cli.talk import emit
 
-    answers = [_ask("DELETE", f"faults/{quote(name, safe='')}") for name in ids] if ids else [_ask("DELETE", "faults")]
+    answers = [ask("DELETE", f"faults/{quote(name, safe='')}") for name in ids] if ids else [ask("DELETE", "faults")]
     emit(f"cleared {sum(answer['cleared'] for answer in answers)}")
 
 
@@ -120,7 +120,7 @@ def requests(
     from orchestrator.cli.talk import emit, emit_json
 
     query = f"?{urlencode({'node': node})}" if node else ""
-    rows = _ask("GET", f"requests{query}")["requests"][-last:]
+    rows = ask("GET", f"requests{query}")["requests"][-last:]
     if as_json:
         return emit_json(rows)
     for row in rows:
@@ -160,7 +160,7 @@ def _act(node: str, action: str, body: Any = None) -> None:
 
     from orchestrator.cli.talk import emit
 
-    said = _ask("POST", f"nodes/{quote(node, safe='/')}:{action}", body)
+    said = ask("POST", f"nodes/{quote(node, safe='/')}:{action}", body)
     emit(f"{said['name']}\t{said['state']}")
 
 

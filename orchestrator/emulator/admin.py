@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import asdict
 
 from aiohttp import web
 
@@ -17,7 +16,8 @@ from orchestrator.emulator import processes, wire
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.json_body import json_object
-from orchestrator.emulator.records import Settings
+from orchestrator.emulator.plain_data import BadData
+from orchestrator.emulator.rehearsal import check_settings
 
 
 class Admin:
@@ -73,11 +73,10 @@ class Admin:
 
     async def patch_settings(self, request: web.Request) -> web.Response:
         changes = await json_object(request)
-        current = asdict(self.state.settings)
-        for name, value in changes.items():
-            if name not in current:
-                raise bad_field(f'Unknown setting "{name}"; there are {", ".join(f.name for f in fields(Settings))}.')
-            _check(name, value, current[name])
+        try:
+            check_settings(self.state.settings, changes)
+        except BadData as error:
+            raise bad_field(str(error)) from None
         for name, value in changes.items():
             setattr(self.state.settings, name, value)
         self.driver.changed()
@@ -96,14 +95,3 @@ class Admin:
     async def shut_down(self, request: web.Request) -> web.Response:
         self.shutdown.set()
         return web.json_response({})
-
-
-def _check(name: str, value: Any, present: Any) -> None:
-    if isinstance(present, list):
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise bad_field(f'Setting "{name}" is a list of strings.')
-    elif isinstance(present, bool):
-        if not isinstance(value, bool):
-            raise bad_field(f'Setting "{name}" is true or false.')
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
-        raise bad_field(f'Setting "{name}" is a number of seconds.')

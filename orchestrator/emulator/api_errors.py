@@ -95,7 +95,9 @@ def has_nodes(name: str) -> ApiError:
 
 def expired() -> ApiError:
     """Why a queued resource FAILED whose time to be fulfilled has passed."""
-    return ApiError("DEADLINE_EXCEEDED", "The request could not be fulfilled within its valid interval.")
+    return ApiError(
+        "DEADLINE_EXCEEDED", "The 'valid until' start timing constraint expired before the request could be fulfilled."
+    )
 
 
 def interrupted(state: str) -> ApiError:
@@ -117,6 +119,52 @@ def no_capacity(zone: str) -> ApiError:
         "offered (see https://cloud.google.com/tpu/docs/regions)"
     )
     return ApiError("RESOURCE_EXHAUSTED", _with_eid(text))
+
+
+def no_reservation(status: str) -> ApiError:
+    """RESOURCE_EXHAUSTED: too little of it is left; FAILED_PRECONDITION: there is none."""
+    text = "Insufficient reserved capacity. Contact customer support to increase your reservation."
+    return ApiError(status, _with_eid(text))
+
+
+def queue_closed(accelerator_type: str, zone: str) -> ApiError:
+    return ApiError(
+        "PERMISSION_DENIED",
+        "User does not have permission to submit requests into this queue for accelerator type "
+        f"{accelerator_type} in location {zone}.",
+    )
+
+
+def quota_exceeded(name: str, limit: int, per: str, place: str) -> ApiError:
+    """`per` is zone or region, `place` the name of it."""
+    violation = {
+        "subject": name,
+        "description": f"Quota '{name}' exhausted. Limit {limit} in {per} {place}",
+    }
+    return ApiError(
+        "RESOURCE_EXHAUSTED",
+        f"Quota limit '{name}' has been exceeded. Limit: {limit} in {per} {place}.",
+        ({"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]},),
+    )
+
+
+def too_many_creates(project: str) -> ApiError:
+    detail = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "RATE_LIMIT_EXCEEDED",
+        "domain": "googleapis.com",
+        "metadata": {
+            "consumer": f"projects/{project}",
+            "quota_metric": "tpu.googleapis.com/qps/create",
+            "service": "tpu.googleapis.com",
+        },
+    }
+    return ApiError(
+        "RESOURCE_EXHAUSTED",
+        "Quota exceeded for quota metric 'CreateNode requests' and limit 'Maximum number of CreateNode requests per "
+        f"minute' of service 'tpu.googleapis.com' for consumer '{project}'.",
+        (detail,),
+    )
 
 
 def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:

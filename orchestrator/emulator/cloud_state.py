@@ -12,15 +12,15 @@ import copy
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.emulator import api_errors
+from orchestrator.emulator import api_errors, supply
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.faults import ALL_IS_WELL, Decision, Faults, NoReply
-from orchestrator.emulator.machine import Machine, failure_of
+from orchestrator.emulator.happenings import Happenings
+from orchestrator.emulator.machine import failure_of
 from orchestrator.emulator.meter import Meter
 from orchestrator.emulator.queue import Queue
 from orchestrator.emulator.records import (
-    SETTLED_POWER,
     VERBS,
     Host,
     Node,
@@ -31,11 +31,10 @@ from orchestrator.emulator.records import (
     load_node,
     load_operation,
 )
+from orchestrator.emulator.supply import Want
 
-FOREVER = 1e18
 
-
-class CloudState(Machine):
+class CloudState(Happenings):
     """All of the cloud. Every method that takes `now` first lets time pass up to it.
 
     A method that takes `effect` does what that fault wants instead of, or besides, what it was asked for.
@@ -117,6 +116,17 @@ class CloudState(Machine):
     def _visible(node: Node, then: float) -> bool:
         return node.hidden_until is None or node.hidden_until <= then
 
+    def check_place(self, project: str, zone: str) -> None:
+        """Refuses a zone that the project may not use, unless it has something there."""
+        self.supply.check_place(project, zone, (*self.nodes, *self.queue.rows))
+
+    def admit(self, wants: list[Want]) -> None:
+        """Refuses what the project may not have, here or besides what it has. (Nodes of the queue count there.)"""
+        if self.supply.limits_projects:
+            held = [want for row in self.queue.rows.values() for want in row.wants]
+            held += [node.want for node in self.nodes.values() if node.queued_resource not in self.queue.rows]
+            self.supply.admit(wants, held)
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def create(
@@ -142,6 +152,9 @@ class CloudState(Machine):
         node = Node(self.number(), project, zone, node_id, spec, workers, "CREATING", self.now)
         if node.name in self.nodes:
             raise api_errors.already_exists(node.name)
+        if self.supply.limits_projects:
+            self.admit([node.want])
+        self.supply.count_create(project, self.now)
         if effect is not None and effect.kind == "operation_forgets":
             return self.begin_loose(node, "create", api_version, effect)
         self.bear(node, usd_per_hour)
@@ -223,36 +236,6 @@ class CloudState(Machine):
             raise api_errors.busy()
         return node
 
-    # --- what happens to nodes ----------------------------------------------------------------------------------------
-
-    def put(self, name: str, state: str, now: float) -> Node:
-        """Into one of the settled states, at once, as Google does to nodes: preempted, under repair, unknown."""
-        self.advance(now)
-        node = self._any(name)
-        if state not in SETTLED_POWER:
-            raise api_errors.bad_field(f'A node can be put into {", ".join(SETTLED_POWER)}, not into "{state}".')
-        self._interrupt(node, lambda _: api_errors.interrupted(state))
-        node.boot_pending = state == "READY" and node.state != "READY"
-        node.state = state
-        self.history.note(node, self.now)
-        self.advance(now)
-        return node
-
-    def vanish(self, name: str, now: float) -> Node:
-        """Somebody else deletes it: from now on nobody sees it. (Its name is free once its hosts are gone.)"""
-        self.advance(now)
-        node = self._any(name)
-        self.withdraw(node)
-        node.hidden_until = FOREVER
-        node.due = self.now
-        self.advance(now)
-        return node
-
-    def _any(self, name: str) -> Node:
-        if name not in self.nodes:
-            raise api_errors.not_found(name)
-        return self.nodes[name]
-
     # --- reports of the driver ----------------------------------------------------------------------------------------
 
     def powered(self, uid: str, power: Power, now: float, hosts: list[Host] | None = None) -> None:
@@ -286,6 +269,7 @@ class CloudState(Machine):
             "faults": self.faults.dump(),
             "late": self.late,
             "queue": self.queue.dump(),
+            "supply": self.supply.dump(),
         }
 
     def _operation_rows(self) -> list[dict[str, Any]]:
@@ -303,6 +287,7 @@ class CloudState(Machine):
         state.meter = Meter.load(data["bills"])
         state.faults = Faults.load(data.get("faults", []))
         state.late = [(due, asked) for due, asked in data.get("late", [])]
+        state.supply = supply.load(data.get("supply", {}))
         state.queue.load(data.get("queue", {}))
         state._loose = {op.name: op for op in state.operations.values() if op.due is not None and not op.done}
         for node in state.nodes.values():

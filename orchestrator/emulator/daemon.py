@@ -18,6 +18,7 @@ from aiohttp.typedefs import Handler, Middleware
 from orchestrator.emulator import fault_wire, guard, rest_margin
 from orchestrator.emulator.admin import Admin
 from orchestrator.emulator.admin_faults import FaultAdmin
+from orchestrator.emulator.admin_supply import SupplyAdmin
 from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.grpc_door import GrpcDoor
 from orchestrator.emulator.request_log import RequestLog
@@ -43,7 +44,9 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     ]
     app = web.Application(middlewares=[*doors, fault_wire.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
     app.add_routes([*RestApi(driver).routes(), *rest_margin.routes()])
-    app.add_routes([*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes()])
+    app.add_routes(
+        [*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes(), *SupplyAdmin(driver).routes()]
+    )
     grpc_door = GrpcDoor(driver)
     app.add_routes(grpc_door.routes())
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.emulator.fault_kinds import CHOICES, KINDS, OPERATIONS, Role
+from orchestrator.emulator.plain_data import BadData
 
 Ranges = tuple[tuple[int, int | None], ...]
 CALLERS = ("client", "vm", "any")
@@ -23,7 +24,7 @@ MATCH = ("node", "zone", "state")
 WHEN = ("calls", "first", "probability", "seed", "from_s", "until_s")
 
 
-class BadFault(ValueError):
+class BadFault(BadData):
     """This is not a fault; the message is for a person."""
 
 

@@ -16,6 +16,7 @@ QUEUED = tuple(f"queuedResources.{verb}" for verb in ("create", "get", "list", "
 OPERATIONS = (
     *(*NODES, *POWER, *QUEUED, "operations.get", "operations.list", "locations.get", "locations.list"),
     *("acceleratorTypes.get", "acceleratorTypes.list", "runtimeVersions.get", "runtimeVersions.list"),
+    "reservations.list",
 )
 CREATES, DELETES = ("nodes.create", "queuedResources.create"), ("nodes.delete", "queuedResources.delete")
 CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER, *CREATES[1:], *DELETES[1:], "queuedResources.reset")

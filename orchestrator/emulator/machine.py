@@ -18,7 +18,8 @@ from orchestrator.emulator.faults import Faults
 from orchestrator.emulator.history import History
 from orchestrator.emulator.meter import Bill, Meter
 from orchestrator.emulator.queue_records import QueuedResource
-from orchestrator.emulator.records import TRANSITIONS, Node, Operation, Resume, Settings
+from orchestrator.emulator.records import TRANSITIONS, Node, Operation, Power, Resume, Settings
+from orchestrator.emulator.supply import RESERVED, Supply, Want
 
 KEEP_OPERATIONS = 2000  # finished operations are forgotten beyond this many, as the real API forgets them in time
 
@@ -36,6 +37,7 @@ class Machine:
         self.meter = Meter()
         self.faults = Faults()
         self.history = History()
+        self.supply = Supply()
         self.late: list[tuple[float, dict[str, Any]]] = []  # creates that nobody was told of: when, arguments
         self._loose: dict[str, Operation] = {}  # operations that end by themselves
         self._done_rows: dict[str, dict[str, Any]] = {}  # done operations as plain data
@@ -104,6 +106,19 @@ class Machine:
             del self._loose[operation.name]
         return bool(ended)
 
+    # --- room ---------------------------------------------------------------------------------------------------------
+
+    def shortage(self, wants: list[Want], besides: Node | None = None) -> ApiError | None:
+        """Why there is no room for these now."""
+        if self.settings.no_capacity:
+            for want in wants:
+                if want.tier != RESERVED and not self.settings.has_capacity(want.zone, want.accelerator_type):
+                    return api_errors.no_capacity(want.zone)
+        if not self.supply.capacity and not self.supply.reservations:
+            return None
+        on = [node.want for node in self.nodes.values() if node is not besides and node.wanted_power is Power.ON]
+        return self.supply.shortage(wants, on, self.now)
+
     # --- beginnings and ends ------------------------------------------------------------------------------------------
 
     def bear(self, node: Node, usd_per_hour: float | None) -> None:
@@ -122,8 +137,8 @@ class Machine:
         if effect is not None and effect.kind == "operation_fails" and verb != "create":
             node.resume = Resume(node.state, node.due, node.operation, node.failure)
             node.failure, delay_s = failure_of(node, effect), effect.seconds
-        elif verb in ("create", "start") and not self.settings.has_capacity(node.zone, node.accelerator_type):
-            node.failure = api_errors.no_capacity(node.zone).in_operation()
+        elif verb in ("create", "start") and (short := self.shortage([node.want], besides=node)) is not None:
+            node.failure = short.in_operation()
         if effect is not None and effect.kind == "stuck":
             delay_s = effect.seconds
         node.state = state

@@ -1,6 +1,6 @@
 """The queue of Cloud TPU: queued resources from the request to absence, on the same nodes, clock and operations as all else.
 
-Pure, like the `Machine` that it works on. `CloudState` lets it pass time after its nodes; what was asked for is checked
+Pure, like the `CloudState` that it works on and that lets it pass time after its nodes; what was asked for is checked
 before, in `queue_request`.
 """
 
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.faults import NoReply
-from orchestrator.emulator.machine import Machine, failure_of
+from orchestrator.emulator.machine import failure_of
 from orchestrator.emulator.queue_records import OVER, QueuedResource, State, load_queued
 from orchestrator.emulator.records import LOST, Node, Operation
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.cloud_state import CloudState
 
 REPLIES_KEPT = 2000
 NOTHING_HAPPENS = ("operation_forgets", "operation_fails")
@@ -24,7 +27,7 @@ NOTHING_HAPPENS = ("operation_forgets", "operation_fails")
 class Queue:
     """`rows` are the queued resources by full name, oldest first: where there is room, it goes to the oldest."""
 
-    def __init__(self, cloud: Machine) -> None:
+    def __init__(self, cloud: CloudState) -> None:
         self.cloud = cloud
         self.rows: dict[str, QueuedResource] = {}
         self._replies: dict[str, str] = {}  # who asked with this request id gets this operation again
@@ -42,6 +45,8 @@ class Queue:
     def next_due(self) -> list[float]:
         """When a state may pass by time alone. What is due already waits for something else."""
         times = [time for row in self.rows.values() for time in self._times(row)]
+        if any(row.state is State.WAITING for row in self.rows.values()):
+            times += self.cloud.supply.changes_after(self.cloud.now)
         return [time for time in times if time > self.cloud.now]
 
     def _times(self, row: QueuedResource) -> list[float]:
@@ -94,7 +99,7 @@ class Queue:
         self.cloud.finish(row, row.failure)
 
     def _has_room(self, row: QueuedResource) -> bool:
-        return all(self.cloud.settings.has_capacity(row.zone, spec.node["acceleratorType"]) for spec in row.node_specs)
+        return self.cloud.shortage(row.wants) is None
 
     def _provision(self, row: QueuedResource) -> None:
         taken = [name for name in row.node_names if name in self.cloud.nodes]
@@ -184,8 +189,11 @@ class Queue:
             raise api_errors.already_exists(row.name)
         for taken in [name for name in row.node_names if name in cloud.nodes]:
             raise api_errors.already_exists(taken)
+        cloud.admit(row.wants)
         if effect is not None and effect.kind == "operation_forgets":
             return cloud.begin_loose(row, "create", api_version, effect)
+        refusals = [refusal for want in row.wants if (refusal := cloud.supply.late_refusal(want)) is not None]
+        row.failure = refusals[0].in_operation() if refusals else None
         row.uid, row.created_at = cloud.number(), cloud.now
         row.due = cloud.now + (effect.seconds if effect and effect.kind == "stuck" else cloud.settings.accept_s)
         self.rows[row.name] = row

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.emulator.supply import Want
+
 
 class State(StrEnum):
     """As the API names them."""
@@ -66,6 +68,17 @@ class QueuedResource:
     @property
     def name(self) -> str:
         return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queue_id}"
+
+    @property
+    def wants(self) -> list[Want]:
+        """As the supply counts them."""
+        return [
+            Want(
+                self.project, self.zone, spec.node["acceleratorType"], self.tier, len(spec.node_ids),
+                str(self.spec.get("reservationName", "")),
+            )
+            for spec in self.node_specs
+        ]  # fmt: skip
 
     @property
     def node_names(self) -> list[str]:

@@ -15,10 +15,10 @@ from orchestrator.emulator.node_request import check_node_id, parse_node
 from orchestrator.emulator.queue_records import NodeSpec, QueuedResource, State
 from orchestrator.emulator.records import is_spot
 from orchestrator.emulator.schema import QUEUED_RESOURCE, normalise
+from orchestrator.emulator.supply import FLEX_START, ON_DEMAND, RESERVED, SPOT
 
 QUEUE_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,63}")
 MAX_NODES = 256
-SPOT, RESERVED, FLEX_START, ON_DEMAND = "spot", "reserved", "flex-start", "on-demand"
 MAX_RUN_S = 7 * 86400.0
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.emulator.queue_records import QueuedResource, load_queued
+from orchestrator.emulator.supply import FLEX_START, ON_DEMAND, RESERVED, SPOT, Want
 
 
 class Power(StrEnum):
@@ -98,6 +99,17 @@ def is_spot(spec: Mapping[str, Any]) -> bool:
     )
 
 
+def tier_of(spec: Mapping[str, Any]) -> str:
+    scheduling = spec.get("schedulingConfig", {})
+    model = scheduling.get("provisioningModel")
+    if model == "FLEX_START":  # only a queued resource can say it
+        return FLEX_START
+    if is_spot(spec):
+        return SPOT
+    reserved = scheduling.get("reserved") or scheduling.get("reservationName") or model == "RESERVATION_BOUND"
+    return RESERVED if reserved else ON_DEMAND
+
+
 @dataclass(frozen=True, slots=True)
 class Resume:
     """What a node was doing, and does again when the present operation has failed as a fault wants it."""
@@ -146,6 +158,12 @@ class Node:
     @property
     def spot(self) -> bool:
         return is_spot(self.spec)
+
+    @property
+    def want(self) -> Want:
+        """As the supply counts it."""
+        reservation = self.spec.get("schedulingConfig", {}).get("reservationName", "")
+        return Want(self.project, self.zone, self.accelerator_type, tier_of(self.spec), reservation=reservation)
 
     @property
     def wanted_power(self) -> Power:

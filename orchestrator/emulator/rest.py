@@ -70,14 +70,20 @@ class RestApi:
     # --- what is offered ----------------------------------------------------------------------------------------------
 
     async def list_locations(self, request: web.Request) -> web.Response:
-        return page(request, "locations", [_location(request, zone) for zone in sorted(catalog.zones())])
+        return page(
+            request,
+            "locations",
+            [_location(request, zone) for zone in sorted(catalog.zones()) if self.state.supply.may_use(zone)],
+        )
 
     async def get_location(self, request: web.Request) -> web.Response:
-        _, zone = place(request)
+        project, zone = place(request)
+        self.state.check_place(project, zone)
         return web.json_response(_location(request, zone))
 
     async def list_accelerator_types(self, request: web.Request) -> web.Response:
         parent = parent_of(request)
+        self.state.check_place(*place(request))
         kinds = [_accelerator_type(parent, name) for name in catalog.types_in_zone(request.match_info["zone"])]
         return page(request, "acceleratorTypes", kinds)
 
@@ -130,6 +136,7 @@ class RestApi:
         project, zone = request.match_info["project"], request.match_info["zone"]
         if zone != "-":
             node_request.check_location(project, zone)
+            self.state.check_place(project, zone)
         nodes, silent = self.state.listed(project, zone, effect_on(request))
         rows = [wire.node_json(node, request.match_info["version"]) for node in nodes]
         extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}

@@ -33,6 +33,7 @@ METHODS = {
     "get_queued": "queuedResources.get",
     "delete_queued": "queuedResources.delete",
     "reset_queued": "queuedResources.reset",
+    "list_reservations": "reservations.list",
     "list_operations": "operations.list",
     "get_operation": "operations.get",
     "list_locations": "locations.list",

@@ -1,4 +1,4 @@
-"""What clients ask besides TPU VMs and queued resources: the service identity, reservations, and the nodes of v1.
+"""What clients ask besides TPU VMs and queued resources: the service identity, and the nodes of v1.
 
 Small and stateless. v1 is the API of TPU Nodes, which Google has switched off: it still says what is offered, lists none,
 and refuses to make one.
@@ -10,17 +10,16 @@ from aiohttp import web
 
 from orchestrator.emulator import api_errors, node_request
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.rest_calls import page, parent_of
+from orchestrator.emulator.rest_calls import parent_of
 
 ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
-V1 = "/v1/projects/{project}/locations/{zone}"
+V1 = "/{version:v1|v1alpha1}/projects/{project}/locations/{zone}"
 V1_NODE = V1 + "/nodes/{node:[^/:]+}"
 
 
 def routes() -> list[web.RouteDef]:
     return [
         web.post(ZONE + ":generateServiceIdentity", generate_service_identity),
-        web.get("/v2alpha1/projects/{project}/locations/{zone}/reservations", list_reservations),
         web.get(V1 + "/nodes", list_tpu_nodes),
         web.post(V1 + "/nodes", create_tpu_node),
         web.get(V1_NODE, no_tpu_node),
@@ -33,11 +32,6 @@ async def generate_service_identity(request: web.Request) -> web.Response:
     parent_of(request)
     number = node_request.project_number(request.match_info["project"])
     return web.json_response({"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}})
-
-
-async def list_reservations(request: web.Request) -> web.Response:
-    parent_of(request)
-    return page(request, "reservations", [])
 
 
 async def list_tpu_nodes(request: web.Request) -> web.Response:

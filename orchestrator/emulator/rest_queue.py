@@ -8,8 +8,8 @@ from orchestrator.emulator import node_request
 from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.queue_request import parse_queued
-from orchestrator.emulator.rest_calls import ZONE, changed, effect_on, page, parent_of, query_of
-from orchestrator.emulator.wire_queue import queued_json
+from orchestrator.emulator.rest_calls import ZONE, changed, effect_on, page, parent_of, place, query_of
+from orchestrator.emulator.wire_queue import queued_json, reservation_json
 
 QUEUED = ZONE + "/queuedResources/{queued:[^/:]+}"
 
@@ -25,6 +25,7 @@ class QueueApi:
             web.get(QUEUED, self.get_queued),
             web.delete(QUEUED, self.delete_queued),
             web.post(QUEUED + ":reset", self.reset_queued),
+            web.get(ZONE.replace("v2|v2alpha1", "v2alpha1") + "/reservations", self.list_reservations),
         ]
 
     async def create_queued(self, request: web.Request) -> web.Response:
@@ -40,6 +41,7 @@ class QueueApi:
         project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
         if zone != "-":
             node_request.check_location(project, zone)
+            self.state.check_place(project, zone)
         silent = self.state.silent(zone, effect_on(request))
         rows = [queued_json(row, version) for row in self.queue.listed(project, zone, silent)]
         extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
@@ -66,6 +68,12 @@ class QueueApi:
         version, effect = request.match_info["version"], effect_on(request)
         operation = self.queue.reset(_name(request), version, self.driver.clock(), effect)
         return changed(self.driver, request, operation)
+
+    async def list_reservations(self, request: web.Request) -> web.Response:
+        """Of the rehearsal; only /v2alpha1 has them."""
+        project, zone = place(request)
+        rows = [one for one in self.state.supply.reservations if one.zone == zone]
+        return page(request, "reservations", [reservation_json(one, project) for one in rows])
 
 
 def _name(request: web.Request) -> str:

@@ -18,6 +18,7 @@ from orchestrator.emulator.schema import NODE
 T = TypeVar("T")
 DEFAULT_PAGE = 100
 MAX_PAGE = 1000
+V2_SCHEDULING = frozenset(NODE["v2"]["schedulingConfig"])
 
 
 def timestamp(seconds: float) -> str:
@@ -28,8 +29,8 @@ def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
     """What was asked for of a node, in the words that this version has."""
     result = {key: value for key, value in spec.items() if key in NODE.get(api_version, NODE["v2"])}
     scheduling = result.get("schedulingConfig", {})
-    if api_version == "v2" and "provisioningModel" in scheduling:
-        result["schedulingConfig"] = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
+    if api_version == "v2" and not V2_SCHEDULING.issuperset(scheduling):
+        result["schedulingConfig"] = {key: scheduling[key] for key in V2_SCHEDULING & scheduling.keys()}
         result["schedulingConfig"]["spot"] = is_spot(spec)
     if api_version == "v2" and "dataDisks" in result:
         result["dataDisks"] = [{k: v for k, v in disk.items() if k != "workerIds"} for disk in result["dataDisks"]]

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.emulator.queue_records import QueuedResource, State
 from orchestrator.emulator.records import Node, Operation
 from orchestrator.emulator.schema import QUEUED_RESOURCE
+from orchestrator.emulator.supply import Reservation
 from orchestrator.emulator.wire import node_json, spec_json, timestamp
 
 TYPES = "type.googleapis.com/google.cloud.tpu"
@@ -39,6 +40,14 @@ def _node_specs(row: QueuedResource, api_version: str) -> list[dict[str, Any]]:
         for spec in row.node_specs
         for node_id in spec.node_ids
     ]
+
+
+def reservation_json(one: Reservation, project: str) -> dict[str, Any]:
+    return {
+        "name": f"projects/{project}/locations/{one.zone}/reservations/{one.name}",
+        "state": "ACTIVE",
+        "standard": {"size": str(one.chips), "capacityUnits": "CAPACITY_UNITS_UNSPECIFIED"},
+    }
 
 
 def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_a_request_that_came_too_late_says_why_it_failed(api: tpu_v2.TpuClient, 
     cloud.patch_settings(no_capacity=["*/*"])
     made = ask(api, body("never", queueing_policy={"valid_until_duration": {"nanos": 50_000_000}}))
     row = becomes(api, made.name, State.FAILED)
-    assert (row.state.failed_data.error.code, "valid interval" in row.state.failed_data.error.message) == (4, True)
+    assert (row.state.failed_data.error.code, "'valid until'" in row.state.failed_data.error.message) == (4, True)
 
 
 def test_a_delete_while_it_is_provisioned_fails_in_its_operation(api: tpu_v2.TpuClient, cloud: Emulator) -> None:

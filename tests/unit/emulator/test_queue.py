@@ -128,7 +128,7 @@ def test_what_is_not_fulfilled_in_time_fails_and_says_so(cloud: QueueCloud, poli
     assert cloud.shown() == "FAILED"
     state = queued_json(cloud.row(), "v2")["state"]
     assert state["failedData"]["error"]["code"] == 4
-    assert "valid interval" in state["failedData"]["error"]["message"]
+    assert "valid until" in state["failedData"]["error"]["message"]
     cloud.state.settings.no_capacity = []
     cloud.wait(1000)
     assert (cloud.shown(), cloud.nodes) == ("FAILED", {})
