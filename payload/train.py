@@ -32,14 +32,12 @@ def train(backend: Backend, run: Run) -> dict[str, Any]:
 
     # The images go to the device once, as the bytes they are. An epoch then moves only the numbers of the examples.
     with clock.span("data"):
-        data = read_data(run)
-        shape = Shape(config, data)
-        images = Images(data.train_images, data.train_labels, shape, backend)
+        images, tests = read_images(backend, run)
     examples, steps = len(images), len(images) // config.batch_size
     local = share(config.batch_size, backend.world, examples)
     say(headline(backend, run, examples))
 
-    model = models.build(config.model, config.seed, side=shape.side, classes=shape.classes)
+    model = models.build(config.model, config.seed, side=images.shape.side, classes=images.shape.classes)
     network = backend.wrap(model)
     optimizer = make_optimizer(config, model)
     training = Training(backend, model, optimizer)
@@ -103,7 +101,7 @@ def train(backend: Backend, run: Run) -> dict[str, Any]:
     tested: dict[str, Any] = {}
     if config.eval:
         with clock.span("eval"):
-            tested = evaluate(backend, model, Images(data.test_images, data.test_labels, shape, backend), run)
+            tested = evaluate(backend, model, tests, run)
         say(
             f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images  "
             f"{clock.spans['eval']:.1f} s"
@@ -167,11 +165,17 @@ class Training:
         return int(saved["step"])
 
 
-def read_data(run: Run) -> idx.Dataset:
+def read_images(backend: Backend, run: Run) -> tuple[Images, Images]:
+    """To train on, and to test with. What was read is not kept: only the device has them."""
     config, source = run.config, run.job.source
     assert source is not None, "the built-in training has a source"
     classes = None if config.dataset == "idx" else idx.CLASSES
-    return idx.read_dataset(source.paths, config.examples, config.test_examples, classes)
+    data = idx.read_dataset(source.paths, config.examples, config.test_examples, classes)
+    shape = Shape(config, data)
+    return (
+        Images(data.train_images, data.train_labels, shape, backend),
+        Images(data.test_images, data.test_labels, shape, backend),
+    )
 
 
 def headline(backend: Backend, run: Run, examples: int) -> str:

@@ -24,11 +24,13 @@ highest value in brackets; what is compared was run alternately, in the same min
 """
 
 
-def options(description: str, *, rounds: int) -> argparse.Namespace:
-    """The command line of every script here."""
+def options(description: str, *, rounds: int, data: bool = False) -> argparse.Namespace:
+    """The command line of every script here; `data`: it can be given real images."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (default: %(default)s)")
     parser.add_argument("--print-only", action="store_true", help="leave bench/RESULTS.md as it is")
+    if data:
+        parser.add_argument("--data", type=Path, metavar="DIR", help="MNIST's IDX files (default: drawn digits)")
     return parser.parse_args()
 
 
@@ -60,7 +62,8 @@ class Report:
         table = _table([self.columns, *self.rows])
         notes = "\n".join(f"- {note}" for note in self.notes)
         machine = f"{_machine()}; load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} after."
-        command = f"python bench/{self.script} --rounds {arguments.rounds}"
+        data = " --data DIR" if getattr(arguments, "data", None) else ""
+        command = f"python bench/{self.script} --rounds {arguments.rounds}{data}"
         section = f"## {self.script}: {self.title}\n\n{table}\n\n{notes}\n\n`{command}` · {machine}\n"
         print(section)
         if not arguments.print_only:

@@ -21,7 +21,7 @@ from payload.failures import ConfigError, Diverged, WorldError  # noqa: E402
 from payload.idx import Dataset  # noqa: E402
 from payload.images import Images, Shape  # noqa: E402
 from payload.job import Job  # noqa: E402
-from payload.models import AlexNet, MnistCnn, build, halve  # noqa: E402
+from payload.models import AlexNet, MnistCnn, build, halve_by_reshape  # noqa: E402
 from payload.placement import Placement  # noqa: E402
 from payload.run import Run, seed_of  # noqa: E402
 from payload.sources import Source  # noqa: E402
@@ -63,9 +63,9 @@ def test_accuracy_is_over_all_test_examples_however_they_fall_into_batches(tmp_p
 
 def test_pooling_by_reshape_is_max_pooling() -> None:
     images = torch.randn(2, 3, 24, 24)
-    assert torch.equal(halve(images), torch.nn.functional.max_pool2d(images, 2))
+    assert torch.equal(halve_by_reshape(images), torch.nn.functional.max_pool2d(images, 2))
     odd = torch.randn(2, 3, 7, 9)
-    assert torch.equal(halve(odd), torch.nn.functional.max_pool2d(odd, 2))
+    assert torch.equal(halve_by_reshape(odd), torch.nn.functional.max_pool2d(odd, 2))
 
 
 def test_the_network_is_that_of_the_pytorch_example_in_size() -> None:

@@ -1,0 +1,250 @@
+"""The training loops that are compared: the tutorials', written as they write them, and the payload's own.
+
+All of them take the same examples in the same order, from the same first weights, at the same learning rates, so that their
+losses must agree. Each answers what an epoch took, from its first batch until the device had done everything.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+from torch.nn import functional
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from payload import idx, images, models, synthetic
+from payload.backends.native import Cpu
+from payload.backends.xla import Xla
+from payload.checkpoints import Checkpoints
+from payload.clock import Clock, EpochTime
+from payload.config import Config
+from payload.job import Job
+from payload.placement import Placement
+from payload.run import Run
+from payload.sources import Source
+from payload.train import make_optimizer, set_rate, share_of_rate, train
+
+
+@dataclass(frozen=True)
+class Took:
+    epochs_s: list[float]
+    losses: list[float]  # the mean of each epoch
+
+    def step_ms(self, work: Work) -> float:
+        """Of the fastest epoch."""
+        return min(self.epochs_s) / work.steps * 1000
+
+
+@dataclass(frozen=True)
+class Work:
+    job: Job
+    look: Callable[[], None] = lambda: None  # called after each epoch, when the device has done everything
+
+    @property
+    def steps(self) -> int:
+        return (self.job.config.examples or 0) // self.job.config.batch_size
+
+    @cached_property
+    def loaded(self) -> TensorDataset:
+        """The images as tutorials hold them. Theirs convert and normalise each of them again at each step; here that is
+        done beforehand, to their advantage."""
+        source = self.job.source
+        assert source is not None, "prepare gave it one"
+        data = idx.read_dataset(source.paths, self.job.config.examples)
+        mean, deviation = images.NORMAL[source.name]
+        pixels = torch.from_numpy(data.train_images.copy()).unsqueeze(1).float() / 255
+        return TensorDataset((pixels - mean) / deviation, torch.from_numpy(data.train_labels.copy()).long())
+
+
+def prepare(directory: Path, data: Path | None, config: Config) -> Work:
+    """Real images from `data`, drawn ones without; `config.examples` of them."""
+    examples = config.examples or 0
+    if data is None:
+        for split, count in (("train", examples), ("test", 100)):
+            drawn, labels = synthetic.draw(split, count)
+            idx.write_array(directory / idx.FILES[f"{split}_images"], drawn)
+            idx.write_array(directory / idx.FILES[f"{split}_labels"], labels)
+    paths = idx.locate(data or directory)
+    assert paths is not None, f"{data}: the four IDX files are not there"
+    name = "synthetic" if data is None else "mnist"
+    config = replace(config, dataset=name, eval=False, checkpoint=False)
+    job = Job(
+        config=config,
+        placement=Placement("cpu", worker=0, workers=1, processes=1, artifacts=str(directory)),
+        source=Source(name, name, "a benchmark", paths, examples, examples, {}),
+        backend="xla",
+        meet_at="",
+        started=0.0,
+        data_began=0.0,
+        data_ended=0.0,
+        scratch=directory,
+    )
+    return Work(job)
+
+
+class ExampleCnn(models.MnistCnn):
+    """The same weights as ours, put together as in PyTorch's MNIST example, without its dropout."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.conv1(x))
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        scores: torch.Tensor = self.fc2(functional.relu(self.fc1(torch.flatten(x, 1))))
+        return scores
+
+
+def example_network(config: Config) -> torch.nn.Module:
+    ours = models.build(config.model, config.seed)
+    if config.model != "mnist_cnn":
+        return ours
+    theirs = ExampleCnn()
+    theirs.load_state_dict(ours.state_dict())
+    return theirs
+
+
+def batches(work: Work, epoch: int) -> DataLoader[Any]:
+    """DataLoader and DistributedSampler, as the multi-core tutorials set them up."""
+    config = work.job.config
+    sampler: DistributedSampler[Any] = DistributedSampler(work.loaded, 1, 0, seed=config.seed, drop_last=True)
+    sampler.set_epoch(epoch)
+    return DataLoader(work.loaded, config.batch_size, sampler=sampler, drop_last=True)
+
+
+class Tutorial:
+    """The part of their loops that is the same: set up, and one step."""
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work, self.config = work, work.job.config
+        self.model = example_network(self.config).to(device).train()
+        self.optimizer = make_optimizer(self.config, self.model)
+        self.all_steps, self.done = self.config.epochs * work.steps, 0
+
+    def backward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        set_rate(self.optimizer, self.config.lr * share_of_rate(self.done, self.all_steps))
+        self.done += 1
+        self.optimizer.zero_grad()
+        loss = functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        return loss
+
+    def run(self, epoch_losses: Callable[[Iterable[Any]], list[float]], drain: Callable[[], None]) -> Took:
+        took = Took([], [])
+        self.work.loaded  # noqa: B018 (before the clock starts)
+        for epoch in range(1, self.config.epochs + 1):
+            drain()
+            began = time.perf_counter()
+            losses = epoch_losses(batches(self.work, epoch))
+            drain()
+            took.epochs_s.append(time.perf_counter() - began)
+            took.losses.append(sum(losses) / len(losses))
+            self.work.look()
+        return took
+
+
+def tutorial(work: Work) -> Took:
+    """torch_xla as most tutorials have it: ParallelLoader, and the loss read at each step."""
+    device = torch_xla.device()
+    loop = Tutorial(work, device)
+
+    def epoch(loader: Iterable[Any]) -> list[float]:
+        losses = []
+        for x, y in pl.ParallelLoader(loader, [device]).per_device_loader(device):
+            loss = loop.backward(x, y)
+            xm.optimizer_step(loop.optimizer)
+            losses.append(loss.item())
+        return losses
+
+    return loop.run(epoch, xm.wait_device_ops)
+
+
+def official(work: Work) -> Took:
+    """torch_xla's own MNIST example: MpDeviceLoader, and a step closure that reads the loss at every tenth step."""
+    device = torch_xla.device()
+    loop = Tutorial(work, device)
+
+    def epoch(loader: Iterable[Any]) -> list[float]:
+        losses: list[float] = []
+        for step, (x, y) in enumerate(pl.MpDeviceLoader(loader, device)):
+            loss = loop.backward(x, y)
+            xm.optimizer_step(loop.optimizer)
+            if step % 10 == 0:
+                xm.add_step_closure(lambda loss: losses.append(loss.item()), args=(loss,))
+        return losses
+
+    return loop.run(epoch, xm.wait_device_ops)
+
+
+def eager(work: Work) -> Took:
+    """PyTorch's MNIST example on the CPU: DataLoader, and the loss read at each step."""
+    loop = Tutorial(work, torch.device("cpu"))
+
+    def epoch(loader: Iterable[Any]) -> list[float]:
+        losses = []
+        for x, y in loader:
+            loss = loop.backward(x, y)
+            loop.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    return loop.run(epoch, lambda: None)
+
+
+class Timed(Clock):
+    """Times epochs from outside, whatever the clock within does, but includes that."""
+
+    def __init__(self, *args: Any, look: Callable[[], None] = lambda: None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.epochs_s: list[float] = []
+        self._look = look
+
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        self._at = time.perf_counter()
+
+    def end_epoch(self) -> EpochTime:
+        took = super().end_epoch()
+        self.epochs_s.append(time.perf_counter() - self._at)
+        self._look()
+        return took
+
+
+class Compiled(Cpu):
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        return torch.compile(super().wrap(model))  # type: ignore[return-value]
+
+
+class Reading(Xla):
+    """Waits for the loss of each step."""
+
+    def step(self, optimizer: torch.optim.Optimizer, also: torch.Tensor) -> torch.Tensor:
+        also = super().step(optimizer, also)
+        also[0].item()
+        return also
+
+
+def ours(
+    work: Work, backend: type[Xla] | type[Cpu] = Xla, clock: type[Timed] = Timed, *, drained: bool = False
+) -> Took:
+    """`payload.train.train` itself, with its clock, on one process."""
+    job, opened = work.job, backend(work.job)
+    timed = clock(
+        time.monotonic(),
+        path=job.artifacts / "timing.jsonl",
+        drain=opened.drain,
+        compiles=opened.compiles,
+        drained=drained,
+        look=work.look,
+    )
+    found = train(opened, Run(job, timed, lambda line: None, Checkpoints(job.artifacts, {}, print), opened))
+    timed.close()
+    return Took(timed.epochs_s, found["train_loss"])
