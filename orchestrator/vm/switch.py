@@ -2,7 +2,8 @@
 
 One file, standard library only, shipped inside the slice's startup-script. `program` decides; it is what the simulator
 runs, too. `Vm` performs its effects on a real (or emulated) TPU VM. It never deletes a slice whose `tpujob-run` label is
-not its own, never without a fresh look at the labels, and once decided it repeats until it dies of it.
+not its own, never without a fresh look at the labels, and once decided it repeats until it dies of it. On spot it also passes
+on the notice that the VM is about to be taken away: the job gets its SIGTERM while there is time for a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ANSWERS = (200, 403, 404)  # after anything else nothing is known, and nothing i
 RARELY = 5  # the other workers look so much less often than the first
 SOON = 4  # and everybody so much more often while the end is near, or an answer is missing
 MAX_STAGGER = 10  # workers beyond this one wait no longer than it does
+NOTICE_S = 30.0  # about as long before the end it comes; the job has all of it
 
 
 class Countdown:
@@ -63,6 +65,7 @@ def program(config: dict[str, Any], worker: int) -> Effects:
     ("clock",) -> seconds since boot, ("call", method, path, body) -> (status, json or None, the server's unix time or None)
     ("beat",) -> text or None, ("job",) -> ("none"|"running"|"ended", ended so long ago or None, exit code or None)
     ("busy",) -> bool, ("publish", key, value) -> bool, ("log", text), ("sleep", seconds)
+    ("preempted",) -> bool, ("stop", grace in seconds) -> was it asked to, or is there none running?
     """
     return Switch(config, worker).run()
 
@@ -73,6 +76,7 @@ class Switch:
     def __init__(self, config: dict[str, Any], worker: int) -> None:
         self.config, self.worker, self.first = config, worker, worker == 0
         self.path = "/v2/" + config["node"]
+        self.queue = ""  # the request of which our node came: deleted with its node it leaves nothing behind
         self.beat_s: float = config["beat_s"]
         self.poll_s: float = config["poll_s"]
         self.grace_s: float = config["grace_s"]
@@ -91,6 +95,9 @@ class Switch:
         self.pause_s: float = self.retry_s
         self.unproven_s: float = self.retry_s
         self.said: str | None = None
+        # Far more often than a beat: of a notice that comes half a minute before the end every second counts.
+        self.listen_s: float = max(0.25, self.retry_s) if config.get("spot") else float("inf")
+        self.preempted = self.stopped = self.noted = False
         self.beat: str | None = None
         self.looked = self.beaten = False
         self.job: tuple[str, float | None, int | None] = ("none", None, None)
@@ -104,6 +111,7 @@ class Switch:
     def run(self) -> Effects:
         while True:
             yield from self.look()
+            yield from self.heed()
             yield from self.look_at_job()
             urgent = self.local_reason() is not None or self.left_s() <= 0
             reason = None
@@ -116,7 +124,7 @@ class Switch:
                     yield from self.prove()
                 self.plan_next_poll()
                 yield from self.publish()
-            yield ("sleep", self.pause(urgent or reason is not None))
+            yield ("sleep", min(self.pause(urgent or reason is not None), self.listen_s))
 
     # -- what is seen --
 
@@ -133,6 +141,19 @@ class Switch:
             self.silence.restart()
         self.looked, self.beat = True, self.beat if text is None else text
         self.silence.watch(self.now)
+
+    def heed(self) -> Effects:
+        """The notice of preemption, once it is there: first the job, then whoever looks at us from outside."""
+        if not self.config.get("spot") or self.noted:
+            return
+        self.preempted = self.preempted or (yield ("preempted",))
+        if not self.preempted:
+            return
+        if not self.stopped:
+            self.stopped = yield ("stop", NOTICE_S)
+            yield ("log", f"this VM is about to be taken away: the job was told to stop: {self.stopped}")
+        at = None if self.boot_time is None else round(self.boot_time + self.now)
+        self.noted = yield ("publish", "notice", {"v": self.config["v"], "preempted": True, "at": at})
 
     def look_at_job(self) -> Effects:
         if self.mode == DETACHED:
@@ -168,6 +189,7 @@ class Switch:
         labels = _labels(node, self.config["node"]) if self.status == 200 else None
         if labels is not None:
             self.may_get, self.state = True, str(node.get("state", ""))
+            self.queue = _queue(node, self.config["node"])
             self.take(labels)
         elif self.status == 200:
             self.status = 0  # something answered, and it was not the Cloud TPU API
@@ -257,23 +279,29 @@ class Switch:
     # -- what is done --
 
     def delete(self, reason: str) -> Effects:
-        """Success is our own death: an accepted delete may fail yet, so `run` comes here again until then."""
-        status, _, _ = yield ("call", "DELETE", self.path, None)
-        self.learn(status)
+        """Success is our own death: an accepted delete may fail yet, so `run` comes here again until then.
+
+        The request goes with its node. If it does not, or not at once, the node alone goes: that is what is billed.
+        """
+        status = 0
+        if self.queue:
+            status = yield from self.send_delete(f"/v2/{self.queue}?force=true")
+        if status != 200 or self.said is not None:
+            status = yield from self.send_delete(self.path)
         if f"{reason} ({status})" != self.said:
             self.said = f"{reason} ({status})"
             yield ("log", f"{reason}: deleting {self.config['node']} was answered with {status}")
-        yield from self.look()
 
     def prove(self) -> Effects:
         """That we may delete: for a name that never exists a 404 says so."""
-        status, _, _ = yield ("call", "DELETE", self.path + "-probe", None)
-        self.learn(status)
-        yield from self.look()
+        yield from self.send_delete(self.path + "-probe")
 
-    def learn(self, status: int) -> None:
+    def send_delete(self, path: str) -> Effects:
+        status, _, _ = yield ("call", "DELETE", path, None)
         if status in ANSWERS:
             self.may_delete = status != 403
+        yield from self.look()
+        return status
 
     def publish(self) -> Effects:
         permission = self.may_get and self.may_delete
@@ -298,6 +326,13 @@ def _labels(node: Any, name: str) -> dict[str, Any] | None:
         return None
     labels = node.get("labels", {})
     return labels if isinstance(labels, dict) else None
+
+
+def _queue(node: dict[str, Any], name: str) -> str:
+    """The queued resource of the node's own name, or nothing: one of another name may hold more than our node."""
+    full = str(node.get("queuedResource") or "")
+    ours = full.endswith("/queuedResources/" + name.rpartition("/")[2]) and full.startswith("projects/")
+    return full if ours and "?" not in full and ".." not in full else ""
 
 
 def _seconds(text: Any, otherwise: float) -> float:
@@ -361,15 +396,9 @@ class Vm:
 
     def job(self) -> tuple[str, float | None, int | None]:
         """Of the newest `main` phase; files and locks as in phase.py."""
-        home = os.environ["HOME"] if self.emulated else os.path.expanduser("~tpujob")  # noqa: PTH111
-        phases = []
-        for attempt in _names(f"{home}/tpujob/runs"):
-            lock = f"{home}/tpujob/runs/{attempt}/main/lock"
-            if os.path.exists(lock):  # noqa: PTH110 (pathlib would double the start-up time)
-                phases.append((os.stat(lock).st_mtime, lock[: -len("/lock")]))  # noqa: PTH116
-        if not phases:
+        phase = self._main_phase()
+        if phase is None:
             return "none", None, None
-        phase = max(phases)[1]
         running = _locked(f"{phase}/lock")
         ended = _parsed(_read(f"{phase}/exit.json", 1 << 16) or b"")  # after the lock: it is there before that drops
         if isinstance(ended, dict):
@@ -381,6 +410,36 @@ class Vm:
             None,
             None,
         )  # it was killed, or we rebooted
+
+    def stop(self, grace_s: float) -> bool:
+        """As supervisor.py is asked to by anybody. It runs as the job's user, who need only be able to read the file."""
+        phase = self._main_phase()
+        if phase is None or not _locked(f"{phase}/lock") or _read(f"{phase}/stop.json", 1) is not None:
+            return True
+        draft = ".stop.switch"
+        directory = os.open(phase, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if draft in os.listdir(directory):  # noqa: PTH208 - of a switch that was killed here
+                os.unlink(draft, dir_fd=directory)
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
+            os.write(fd, json.dumps({"grace_s": grace_s}).encode())
+            os.close(fd)
+            os.rename(draft, "stop.json", src_dir_fd=directory, dst_dir_fd=directory)
+        finally:
+            os.close(directory)
+        return True
+
+    def preempted(self) -> bool:
+        return (self._ask_metadata("GET", "preempted", None) or b"").strip().upper() == b"TRUE"
+
+    def _main_phase(self) -> str | None:
+        home = os.environ["HOME"] if self.emulated else os.path.expanduser("~tpujob")  # noqa: PTH111
+        phases = []
+        for attempt in _names(f"{home}/tpujob/runs"):
+            lock = f"{home}/tpujob/runs/{attempt}/main/lock"
+            if os.path.exists(lock):  # noqa: PTH110 (pathlib would double the start-up time)
+                phases.append((os.stat(lock).st_mtime, lock[: -len("/lock")]))  # noqa: PTH116
+        return max(phases)[1] if phases else None
 
     def busy(self) -> bool:
         """Somebody is logged in, or something that was started over SSH lives."""
@@ -436,6 +495,8 @@ NOTHING: dict[str, Any] = {
     "job": ("running", None, None),  # what cannot be seen is not judged
     "busy": True,
     "publish": False,
+    "preempted": False,
+    "stop": False,
     "worker": None,
     "beat": None,
     "log": None,

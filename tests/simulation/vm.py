@@ -163,6 +163,8 @@ class SwitchRun:
                 answer = True
             elif kind == "busy":
                 answer = any(not fleet.hung_up for fleet in world.fleets if fleet.vm is worker.vm)
+            elif kind == "preempted":
+                answer = False
             elif kind == "log":
                 if world.trace is not None:
                     world.say(f"switch{worker.index}: {effect[1]}")
@@ -392,6 +394,7 @@ class Status:
     all_succeeded: bool
     first_failure: tuple[int, int]
     silence_s: float
+    log_bytes: int = 0
 
     def silent_s(self, now: float) -> float:
         return self.silence_s if self.silence_s > 1.0 else 0.0

@@ -11,6 +11,7 @@ from orchestrator.vm import switch
 
 EPOCH = 1_800_000_000
 NODE = "projects/p/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"
+QUEUE = NODE.replace("/nodes/", "/queuedResources/")
 RUN = "run0000001"
 HOUR = 3600
 PERIODS = ("beat_s", "ttl_s", "grace_s", "poll_s", "linger_s", "margin_s", "stagger_s")
@@ -51,6 +52,10 @@ class World:
     get_status: Callable[[float], int] = lambda now: 200
     delete_status: Callable[[float], int] = lambda now: 200
     publishes: Callable[[float], bool] = lambda now: True
+    queue: str | None = None  # of which the node came, if it did
+    queue_status: Callable[[float], int] = lambda now: 200
+    preempted: Callable[[float], bool] = lambda now: False
+    stops: Callable[[float], bool] = lambda now: True
     call_s: float = 0.1
     state: str = "READY"
     node: Any = "ours"  # or what the API says instead
@@ -58,6 +63,11 @@ class World:
     pauses: list[tuple[float, float]] = field(default_factory=list)  # (when, for how long) the VM stands still
     calls: list[tuple[float, str, str, int]] = field(default_factory=list)
     published: list[dict[str, Any]] = field(default_factory=list)
+    notices: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    stopped: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # (when, with which grace) the job was told to stop
+    listened: list[float] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,9 +120,17 @@ class World:
             case "job" | "busy":
                 return getattr(self, name)(self.now)
             case "publish":
-                if self.publishes(self.now):
+                if self.publishes(self.now) and arguments[0] == "notice":
+                    self.notices.append((self.now, arguments[1]))
+                elif self.publishes(self.now):
                     self.published.append(arguments[1])
                 return self.publishes(self.now)
+            case "preempted":
+                self.listened.append(self.now)
+                return self.preempted(self.now)
+            case "stop":
+                self.stopped.append((self.now, arguments[0]))
+                return self.stops(self.now)
             case "log":
                 return self.logged.append(arguments[0])
             case "sleep":
@@ -132,14 +150,18 @@ class World:
             self.calls.append((self.now, method, path, 0))
             return 0, None, None
         own = path == f"/v2/{NODE}"
+        queue = method == "DELETE" and self.queue is not None and path == f"/v2/{self.queue}?force=true"
         self._deleted = self._deleted or (own and method == "DELETE")
-        assert own or (method, path) == ("DELETE", f"/v2/{NODE}-probe"), (method, path)
+        assert own or queue or (method, path) == ("DELETE", f"/v2/{NODE}-probe"), (method, path)
         status = self.get_status(self.now) if method == "GET" else self.delete_status(self.now)
+        if queue:
+            status = self.queue_status(self.now)
         said: Any = {}
         if method == "GET" and status == 200:
             described = {"name": NODE, "state": self.state, "labels": dict(self.labels)}
+            described |= {} if self.queue is None else {"queuedResource": self.queue}
             said = described if self.node == "ours" else self.node
-        if not own and status == 200:
+        if not own and not queue and status == 200:
             status = 404
         self.calls.append((self.now, method, path, status))
         return status, said, float(int(EPOCH + self.now))

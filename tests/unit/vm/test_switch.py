@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.pace import GOOGLE
-from tests.unit.vm.switch_world import EPOCH, HOUR, NODE, World, between, config, labels, until
+from tests.unit.vm.switch_world import EPOCH, HOUR, NODE, QUEUE, World, between, config, labels, until
 
 TTL, GRACE, POLL, BEAT, LINGER, STAGGER = (
     *(GOOGLE.ttl_s, GOOGLE.grace_s, GOOGLE.poll_s, GOOGLE.beat_s),
@@ -450,3 +450,100 @@ def test_labels_of_the_world_are_those_that_the_client_writes() -> None:
         run="run0000001", owner="aaaaaa", name="x", lease_until=1.0, deadline=2.0, mode="run"
     )  # fmt: skip
     assert set(labels(config())) <= set(written)
+
+
+# -- a node that came of a queued request --
+
+
+def deletes(world: World) -> list[tuple[str, int]]:
+    kinds = {f"/v2/{NODE}": "node", f"/v2/{QUEUE}?force=true": "request"}
+    return [(kinds[path], status) for _, method, path, status in world.calls if method == "DELETE" and path in kinds]
+
+
+def test_a_node_goes_with_the_request_of_which_it_came() -> None:
+    world = World(claimed(), queue=QUEUE).run(TTL + 2)
+    assert deletes(world) == [("request", 200)]
+
+
+@pytest.mark.parametrize("status", [0, 400, 403, 404, 409, 503])
+def test_where_the_request_cannot_be_deleted_the_node_goes_at_once(status: int) -> None:
+    world = World(claimed(), queue=QUEUE, queue_status=lambda now: status)
+    assert TTL <= (world.deleted_at() or 0) <= TTL + 2
+    assert deletes(world) == [("request", status), ("node", 200)]
+
+
+def test_a_deletion_of_the_request_that_was_accepted_and_failed_is_followed_by_one_of_the_node() -> None:
+    world = World(claimed(), queue=QUEUE)
+    assert TTL + BEAT / 12 <= (world.deleted_at() or 0) <= TTL + BEAT / 12 + 2
+    assert deletes(world) == [("request", 200), ("request", 200), ("node", 200)]
+
+
+@pytest.mark.parametrize(
+    "queue", ["", f"{QUEUE}-other", f"{QUEUE}?x=/{QUEUE}", f"../{QUEUE}", f"/{QUEUE}", "projects/p/queuedResources/"]
+)
+def test_a_request_of_another_name_is_left_alone(queue: str) -> None:
+    world = World(claimed(), queue=queue)
+    assert world.deleted_at() is not None
+    assert {kind for kind, _ in deletes(world)} == {"node"}
+
+
+def test_whose_run_is_not_ours_neither_request_nor_node_is_touched() -> None:
+    world = World(claimed(deadline=EPOCH + 5000), queue=QUEUE)
+    world.labels["tpujob-run"] = "another000"
+    assert world.run(10 * HOUR).calls and not any(call[1] == "DELETE" for call in world.calls)
+
+
+def test_who_may_delete_the_node_is_armed_even_if_requests_are_not_his_to_delete() -> None:
+    world = World(claimed(deadline=EPOCH + 5 * HOUR), beats=until(DAY), queue=QUEUE, queue_status=lambda now: 403)
+    world.deleted_at()
+    assert all(said["armed"] for said in world.published)
+
+
+# -- the notice before a spot VM is taken away --
+
+
+@pytest.mark.parametrize("worker", [0, 3])
+@pytest.mark.parametrize("mode", ["run", "hold", "detached"])
+def test_the_notice_reaches_the_job_in_seconds_and_then_everybody(mode: str, worker: int) -> None:
+    world = World(claimed(mode=mode, spot=True), worker=worker, beats=until(DAY), preempted=lambda now: now >= 5000)
+    world.job = lambda now: ("running", None, None)
+    world.run(9000)
+    [(stopped_at, grace_s)] = world.stopped
+    assert 5000 <= stopped_at <= 5000 + BEAT / 12 + 1 and grace_s == 30
+    [(noted_at, notice)] = world.notices
+    assert noted_at == stopped_at
+    assert notice == {"v": 1, "preempted": True, "at": pytest.approx(EPOCH + stopped_at, abs=2)}
+
+
+def test_nobody_listens_where_nothing_is_taken_away() -> None:
+    world = World(claimed(), beats=until(DAY), preempted=lambda now: True).run(5000)
+    assert (world.listened, world.stopped, world.notices) == ([], [], [])
+
+
+def test_listening_asks_the_api_no_more_often() -> None:
+    quiet = World(claimed(), beats=until(DAY)).run(5 * HOUR)
+    spot = World(claimed(spot=True), beats=until(DAY)).run(5 * HOUR)
+    assert len(spot.calls) <= len(quiet.calls) + 2
+    gaps = [later - sooner for sooner, later in zip(spot.listened, spot.listened[1:], strict=False)]
+    assert max(gaps) <= BEAT / 12 + 1
+
+
+def test_a_stop_or_a_word_that_did_not_come_through_is_repeated_and_neither_is_said_twice() -> None:
+    world = World(claimed(spot=True), beats=until(DAY), preempted=lambda now: now >= 5000)
+    world.stops, world.publishes = (lambda now: now >= 5008), (lambda now: not 4000 < now < 5020)
+    world.run(9000)
+    assert [at >= 5008 for at, _ in world.stopped][-1] and sum(at >= 5008 for at, _ in world.stopped) == 1
+    assert len(world.notices) == 1 and world.notices[0][0] >= 5020
+
+
+def test_a_notice_without_the_servers_clock_says_no_time() -> None:
+    world = World(claimed(spot=True), down=lambda now: True, preempted=lambda now: now >= 20).run(100)
+    assert [notice["at"] for _, notice in world.notices] == [None]
+
+
+def test_the_claims_are_judged_on_spot_as_anywhere() -> None:
+    usual = {"lease": LONG, "deadline": EPOCH + 5 * HOUR}
+    for changes in ({}, {"mode": "hold", "lease": EPOCH + 2 * HOUR}):
+        plain = World(config(**usual | changes)).deleted_at()
+        spot = World(config(spot=True, **usual | changes)).deleted_at()
+        assert plain is not None and spot == pytest.approx(plain, abs=POLL)

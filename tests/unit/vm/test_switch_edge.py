@@ -296,6 +296,71 @@ def test_files_of_the_job_that_say_nonsense_end_nothing(vm: Vm, worker: Worker, 
     os.close(lock)
 
 
+# -- the notice --
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ((200, b"TRUE"), True),
+        ((200, b"true\n"), True),
+        ((200, b"FALSE"), False),
+        ((404, b""), False),
+        ((503, b""), False),
+    ],
+)
+def test_a_notice_is_what_the_metadata_server_says_in_so_many_words(
+    vm: Vm, server: Server, reply: Reply, said: bool
+) -> None:
+    server.replies["/computeMetadata/v1/instance/preempted"] = lambda: reply
+    assert vm.perform(("preempted",)) is said
+
+
+def test_the_job_that_runs_is_told_to_stop_and_has_its_time(vm: Vm, worker: Worker) -> None:
+    script = "trap 'echo saved; exit 9' TERM; echo on; while :; do sleep 0.05; done"
+    worker.start("sleep 60", phase="setup")
+    worker.start(script)
+    until(lambda: "on" in worker.log())
+    assert vm.perform(("stop", 30.0)) is True
+    ended = worker.ended()
+    assert (ended["rc"], ended["stopped"], "saved" in worker.log()) == (9, True, True)
+    assert worker.status(phase="setup")["state"] == "running"
+    assert vm.perform(("stop", 30.0)) is True, "there is nothing left to stop"
+    worker.ask("stop", "a1", "setup", "0")
+    assert [path.name for path in worker.path("main").glob(".stop*")] == []
+
+
+def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: Vm, worker: Worker) -> None:
+    assert vm.perform(("stop", 30.0)) is True
+    main = worker.home / "tpujob/runs/a1/main"
+    main.mkdir(parents=True)
+    (main / "lock").touch()
+    assert vm.perform(("stop", 30.0)) is True
+    assert not (main / "stop.json").exists(), "nobody holds the lock: nothing runs"
+    lock = os.open(main / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (main / ".stop.switch").write_text("of a switch that was killed here")
+    assert vm.perform(("stop", 30.0)) is True
+    assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
+    (main / "stop.json").write_text('{"grace_s": 1.0}')
+    assert vm.perform(("stop", 30.0)) is True
+    assert json.loads((main / "stop.json").read_text()) == {"grace_s": 1.0}
+    os.close(lock)
+
+
+def test_a_link_in_place_of_a_phase_leads_the_switch_nowhere(vm: Vm, worker: Worker, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    lock = os.open(elsewhere / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run = worker.home / "tpujob/runs/a1"
+    run.mkdir(parents=True)
+    (run / "main").symlink_to(elsewhere)
+    assert vm.perform(("stop", 30.0)) is False
+    assert [path.name for path in elsewhere.iterdir()] == ["lock"]
+    os.close(lock)
+
+
 # -- who is logged in --
 
 
