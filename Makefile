@@ -42,6 +42,7 @@ check: lint test-fast sim  ## the quick check, under three minutes on two quiet 
 docs:  ## write again what is generated: docs/cli.md, the job file's tables and schema, the exit codes in README.md
 	$(PYTHON) docs/cli_reference.py
 	$(PYTHON) docs/job_reference.py
+	$(PYTHON) docs/gcloud_table.py
 
 bench:  ## measure again what bench/RESULTS.md says: some minutes, on a quiet machine
 	@set -e; for script in $(sort $(wildcard bench/*.py)); do echo "== $$script"; $(PYTHON) $$script; done

@@ -30,8 +30,8 @@ CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 TPUJOB = re.compile(r"^(?:\$ )?tpujob(?: (?P<words>.*))?$")
 
 
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "docs" / "cli_reference.py")
+def reference(name: str = "cli_reference") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -74,6 +74,12 @@ def test_the_reference_of_the_commands_is_what_the_app_says() -> None:
 
 def test_the_exit_codes_in_the_readme_are_those_of_the_reference() -> None:
     assert page("README.md") == reference().readme_text(page("README.md")), "run `make docs`"
+
+
+def test_the_table_of_gcloud_says_what_its_contract_test_runs() -> None:
+    text = page("docs/emulator.md")
+    assert "| `tpu-vm create` | yes | yes |" in text
+    assert text == reference("gcloud_table").with_table(text), "run `make docs`"
 
 
 def test_every_exit_code_that_an_error_can_have_is_explained() -> None:

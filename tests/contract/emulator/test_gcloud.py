@@ -1,18 +1,21 @@
-"""The real gcloud, a client that we did not write, works on the emulator in the environment that `control` gives it."""
+"""The real gcloud, a client that we did not write, works on the emulator in the environment that `control` gives it.
+
+The stories are in `gcloud_commands`; a table in docs/emulator.md is made of them.
+"""
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.emulator import control
+from tests.contract.emulator.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.emulator_fixture import Emulator
 
 pytestmark = [
@@ -22,16 +25,20 @@ pytestmark = [
 ZONE = "--zone=us-central1-a"
 SHAPE = ("--accelerator-type=v5litepod-4", "--version=v2-alpha-tpuv5-lite")
 Gcloud = Callable[..., subprocess.CompletedProcess[str]]
+NEEDS_OPENSSH = {"ssh and scp", "queued resources"}
 
 
 @pytest.fixture
 def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
-    environment = control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
+    path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path)}
+    environment |= control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
+    environment |= {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}  # two stories at a time must not share gcloud's files
 
     def run(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["gcloud", *prefix, "compute", "tpus", *words],
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | environment,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=60,
@@ -41,57 +48,72 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
     return run
 
 
-def answer(done: subprocess.CompletedProcess[str]) -> Any:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def stories() -> list[object]:
+    return [
+        pytest.param(name, track, id=f"{track}: {name}")
+        for name, steps in SCENARIOS.items()
+        for track in BOTH
+        if any(track in step.tracks for step in steps)
+    ]
 
 
-def test_a_node_lives_its_whole_life(gcloud: Gcloud) -> None:
-    done = gcloud("tpu-vm", "create", "g1", ZONE, *SHAPE, "--spot", "--labels=owner=ada")
-    assert (done.returncode, "Created tpu [g1]." in done.stderr) == (0, True), done.stderr
-    listed = answer(gcloud("tpu-vm", "list", "--zone=-", "--format=json"))
-    assert ["g1", "READY"] in [[row["name"].rpartition("/")[2], row["state"]] for row in listed]
-    assert "Request issued" in gcloud("tpu-vm", "stop", "g1", ZONE).stderr
-    node = answer(gcloud("tpu-vm", "describe", "g1", ZONE, "--format=json"))
-    assert (node["state"], node["labels"], node["schedulingConfig"]["spot"]) == ("STOPPED", {"owner": "ada"}, True)
-    assert gcloud("tpu-vm", "start", "g1", ZONE).returncode == 0
-    assert "Deleted tpu [g1]." in gcloud("tpu-vm", "delete", "g1", ZONE).stderr
-    gone = gcloud("tpu-vm", "describe", "g1", ZONE)
-    assert gone.returncode == 1
-    assert "NOT_FOUND: Resource 'projects/emulated/locations/us-central1-a/nodes/g1' was not found" in gone.stderr
+@pytest.mark.parametrize(("name", "track"), stories())
+def test_every_command_of_a_story_does_what_it_says(gcloud: Gcloud, tmp_path: Path, name: str, track: str) -> None:
+    if name in NEEDS_OPENSSH and not (shutil.which("ssh") and shutil.which("ssh-keygen")):
+        pytest.skip("OpenSSH is not installed")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inner").write_text("hello\n")
+    (tmp_path / "file").write_text("hello\n")
+    names = {"n": track, "file": str(tmp_path / "file"), "folder": str(tmp_path / "folder")}
+    for step in SCENARIOS[name]:
+        if track in step.tracks:
+            take(step, gcloud, names, (ALPHA,) if track == ALPHA else ())
 
 
-def test_what_is_offered_can_be_listed(gcloud: Gcloud) -> None:
-    types = answer(gcloud("accelerator-types", "list", ZONE, "--format=json"))
-    same = answer(gcloud("tpu-vm", "accelerator-types", "list", ZONE, "--format=json"))
-    assert "v5litepod-16" in [row["type"] for row in types]
-    assert types == same
-    old = answer(gcloud("versions", "list", ZONE, "--format=json"))
-    new = answer(gcloud("tpu-vm", "versions", "list", ZONE, "--format=json"))
-    assert [row["version"] for row in old] == [row["version"] for row in new]
-    places = answer(gcloud("locations", "list", "--format=json"))
-    assert "us-central1-a" in [row["locationId"] for row in places]
+def take(step: Step, gcloud: Gcloud, names: dict[str, str], prefix: tuple[str, ...]) -> None:
+    expected = step.says.format_map(names)
+    for _ in range(10 if step.patient else 1):
+        done = gcloud(*words_of(step, names), prefix=prefix)
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) is step.fails, f"{shlex.join(done.args)}\n{said}"
+        if expected in said:
+            return
+    raise AssertionError(f"{expected!r} is not in what it says:\n{shlex.join(done.args)}\n{said}")
+
+
+def words_of(step: Step, names: dict[str, str]) -> list[str]:
+    arguments = shlex.split(step.arguments.format_map(names))
+    return [*step.command.split(), *arguments, *([ZONE] if step.zone else [])]
+
+
+def test_every_command_that_this_gcloud_has_is_in_the_contract_or_named_as_missing() -> None:
+    """gcloud keeps one file for each of its commands."""
+    binary = shutil.which("gcloud")
+    assert binary is not None
+    found = {root for root in Path(binary).resolve().parents if (root / "lib" / "surface").is_dir()}
+    found |= {Path("/usr/lib/google-cloud-sdk")} if not found else set()
+    surface = next(iter(found)) / "lib" / "surface" / "compute" / "tpus"
+    if not surface.is_dir():
+        pytest.skip("this gcloud keeps its commands somewhere else")
+    files = [path for path in surface.rglob("*") if path.suffix in (".py", ".yaml") and path.stem != "__init__"]
+    commands = {" ".join(path.relative_to(surface).with_suffix("").parts).replace("_", "-") for path in files}
+    known = {step.command for steps in SCENARIOS.values() for step in steps}
+    missing = {name.strip() for names in NOT_HERE for name in names.split(",")}
+    assert {name for name in commands - known if name not in missing and name.split()[0] not in missing} == set()
+    assert known - commands == set()
 
 
 def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, shared_emulator: Emulator) -> None:
-    shared_emulator.patch_settings(no_capacity=["us-central1-a/v5litepod-4"])
-    try:
-        done = gcloud("tpu-vm", "create", "g2", ZONE, *SHAPE)
-    finally:
-        shared_emulator.patch_settings(no_capacity=[])
+    shared_emulator.request("POST", "/_emulator/faults", {"kind": "stockout", "match": {"node": "g2"}})
+    done = gcloud("tpu-vm", "create", "g2", ZONE, *SHAPE)
     assert done.returncode == 1
     assert '"code": 8' in done.stderr
     assert 'There is no more capacity in the zone \\"us-central1-a\\"' in done.stderr
 
 
-def test_the_alpha_track_and_ssh_with_gclouds_own_key_work(gcloud: Gcloud, shared_emulator: Emulator) -> None:
-    done = gcloud("tpu-vm", "create", "g3", ZONE, *SHAPE, "--provisioning-model=spot", prefix=("alpha",))
-    assert done.returncode == 0, done.stderr
-    path = "/v2/projects/emulated/locations/us-central1-a/nodes/g3"
-    items = shared_emulator.request("POST", f"{path}:getGuestAttributes", {})["guestAttributes"][0]["queryValue"][
-        "items"
-    ]
-    port = next(item["value"] for item in items if item["key"] == "ssh-port")
-    said = gcloud("tpu-vm", "ssh", "g3", ZONE, f"--ssh-flag=-p {port}", "--command=echo $TPUJOB_EMULATED_NODE")
-    assert "emulated/us-central1-a/g3/" in said.stdout, said.stderr
-    assert gcloud("tpu-vm", "delete", "g3", ZONE, prefix=("alpha",)).returncode == 0
+def test_ssh_works_without_our_programs_when_the_port_is_given(gcloud: Gcloud, shared_emulator: Emulator) -> None:
+    assert gcloud("tpu-vm", "create", "g3", ZONE, *SHAPE).returncode == 0
+    [node] = [row for row in shared_emulator.status()["nodes"] if row["name"].endswith("/g3")]
+    said = gcloud("tpu-vm", "ssh", "g3", ZONE, f"--ssh-flag=-p {node['ssh_ports'][0]}", "--command=pwd")
+    assert f"/{node['uid']}/worker0/home" in said.stdout, said.stderr
+    assert gcloud("tpu-vm", "delete", "g3", ZONE, "--async").returncode == 0
