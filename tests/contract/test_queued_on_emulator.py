@@ -1,0 +1,203 @@
+"""Queued slices, client against emulator: waiting, coming alive, failing, and going with all that belongs to them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from orchestrator.cloud.credentials import connect, connect_light
+from orchestrator.cloud.questions import Questions
+from orchestrator.cloud.tpu_api import TpuApi
+from orchestrator.core import claims
+from orchestrator.core.lease import Lease, Purpose
+from orchestrator.core.pace import GOOGLE
+from orchestrator.core.slices import Operation, Queue, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.engine.boot_script import startup_script, switch_config
+from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
+from orchestrator.settings import Target
+from tests.emulator_fixture import Emulator
+
+T = TypeVar("T")
+EMULATED = Target("emulated", "emulated")
+ZONE = "us-central1-a"
+FULL = [f"{ZONE}/*"]
+RUN = "run0000001"
+
+
+@pytest.fixture
+def quick(emulator: Emulator) -> Emulator:
+    emulator.patch_settings(accept_s=0, queue_s=0, suspend_s=0, refuse_s=0.2)
+    return emulator
+
+
+@pytest.fixture
+def api(quick: Emulator) -> TpuApi:
+    return connect(EMULATED, quick.url, quick.token)
+
+
+@pytest.fixture
+def light(quick: Emulator) -> Questions:
+    return connect_light(EMULATED, quick.url, quick.token)
+
+
+def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0) -> SliceRequest:
+    name = SliceName("emulated", ZONE, f"tpujob-aaaaaa-{RUN}", queued=True)
+    labels = {"tpujob": "1", "tpujob-run": RUN}
+    return SliceRequest(
+        name,
+        accelerator_type,
+        "v2-alpha-tpuv5-lite",
+        labels=labels,
+        queue=Queue(valid_for_s, str(uuid.uuid4())),
+    )
+
+
+def until(question: Callable[[], T], is_wanted: Callable[[T], bool]) -> T:
+    deadline = time.monotonic() + 20
+    while not is_wanted(answer := question()):
+        assert time.monotonic() < deadline, f"still {answer}"
+        time.sleep(0.01)
+    return answer
+
+
+def seen(api: Questions, name: SliceName, *states: SliceState) -> SliceView:
+    view = until(lambda: api.get(name), lambda view: view is not None and view.state in states)
+    assert view is not None
+    return view
+
+
+def finished(api: Questions, operation: Operation | None) -> Operation:
+    assert operation is not None
+    done = until(lambda: api.operation(operation.name), lambda now: now is not None and now.done)
+    assert done is not None
+    return done
+
+
+def both(api: Questions, light: Questions) -> Iterator[Questions]:
+    yield from (api, light)
+
+
+def test_the_life_of_a_queued_slice(api: TpuApi, light: Questions, quick: Emulator) -> None:
+    quick.patch_settings(no_capacity=FULL)
+    request = wanted()
+    name = request.name
+    assert api.get(name) is None and light.get(name) is None
+    created = api.create(request)
+    assert created.target.endswith(f"/queuedResources/{name.node}")
+    assert api.create(request).name == created.name, "the same request, sent again, has no second effect"
+    assert finished(light, created).error is None, "accepted is not there"
+
+    waiting = seen(light, name, SliceState.QUEUED)
+    assert (waiting.name, dict(waiting.labels), waiting.accelerator_type) == (name, request.labels, "v5litepod-4")
+    for asking in both(api, light):
+        assert asking.get(name) == waiting
+        assert asking.list("emulated", ZONE).rows == ()
+        assert asking.list("emulated", ZONE, queued=True).rows == (waiting,)
+    assert quick.billing()["nodes"] == []
+
+    quick.patch_settings(no_capacity=[])
+    ready = seen(api, name, SliceState.READY)
+    assert ready.name == name and dict(ready.labels) == request.labels
+    for asking in both(api, light):
+        assert asking.list("emulated", ZONE).rows == asking.list("emulated", ZONE, queued=True).rows == (ready,)
+
+    deleted = light.delete(name)
+    assert finished(light, deleted).error is None
+    for asking in both(api, light):
+        assert asking.get(name) is None and asking.delete(name) is None
+        listing = asking.list("emulated", ZONE, queued=True)
+        assert listing.complete and listing.rows == ()
+
+
+def test_a_request_whose_time_is_over_failed_for_want_of_capacity(api: TpuApi, quick: Emulator) -> None:
+    quick.patch_settings(no_capacity=FULL)
+    request = wanted(valid_for_s=1.0)
+    api.create(request)
+    view = seen(api, request.name, SliceState.TOMBSTONE)
+    assert view.native_state == "FAILED" and isinstance(view.error, CapacityError)
+    quick.patch_settings(no_capacity=[])
+    finished(api, api.delete(request.name))
+    assert api.get(request.name) is None
+
+
+def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(api: TpuApi, quick: Emulator) -> None:
+    quick.patch_settings(provision_s=1.0)
+    request = wanted()
+    api.create(request)
+    seen(api, request.name, SliceState.CREATING)
+    assert isinstance(finished(api, api.delete(request.name)).error, WrongState)
+    seen(api, request.name, SliceState.READY)
+    assert finished(api, api.delete(request.name)).error is None
+    assert api.get(request.name) is None
+
+
+def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: TpuApi, light: Questions) -> None:
+    request = wanted()
+    api.create(request)
+    seen(api, request.name, SliceState.READY)
+    finished(api, api.delete(replace(request.name, queued=False)))
+    left = seen(light, request.name, SliceState.TOMBSTONE)
+    assert left.native_state == "SUSPENDED"
+    assert light.list("emulated", ZONE, queued=True).rows == (left,)
+    finished(light, light.delete(request.name))
+    assert light.get(request.name) is None
+
+
+def test_each_way_of_provisioning_is_understood(api: TpuApi, quick: Emulator) -> None:
+    quick.patch_settings(no_capacity=FULL)
+    path = f"/v2alpha1/projects/emulated/locations/{ZONE}/queuedResources/{wanted().name.node}"
+    plain = wanted()
+    assert plain.queue is not None
+    ways = {
+        "spot": (replace(plain, spot=True), {"spot": {}}),
+        "reserved": (
+            replace(plain, reserved=True),
+            {"reservationName": f"projects/emulated/locations/{ZONE}/reservations/-"},
+        ),
+        "flex-start": (
+            replace(plain, queue=replace(plain.queue, flex_start_s=7200.0)),
+            {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "7200s"}},
+        ),
+    }
+    for way, (request, said) in ways.items():
+        queue = replace(request.queue or plain.queue, request_id=str(uuid.uuid4()))
+        api.create(replace(request, queue=queue))
+        view = seen(api, request.name, SliceState.QUEUED, SliceState.READY)  # a reservation has room of its own
+        assert view.spot is (way == "spot")
+        assert said.items() <= quick.request("GET", path).items(), way
+        finished(api, api.delete(request.name))
+
+
+def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
+    with pytest.raises(BadRequest, match="could not be found in the zonal accelerator configurations"):
+        api.create(wanted("v4-8"))
+    with pytest.raises(AuthError):
+        api.list("emulated", "asia-south9-a", queued=True)
+
+
+def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions) -> None:
+    now, request = time.time(), wanted()
+    lease = Lease(
+        id=RUN,
+        handle="x",
+        purpose=Purpose.RUN,
+        cloud="emulated",
+        name=request.name,
+        accelerator_type=request.accelerator_type,
+        runtime_version=request.runtime_version,
+        spot=False,
+        owner="aaaaaa",
+        deadline=now + 600,
+        created_at=now,
+    )
+    labels = claims.labels(lease, now, GOOGLE)
+    script = startup_script(switch_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
+    api.create(replace(request, labels=labels, metadata={"startup-script": script}))
+    seen(api, request.name, SliceState.READY)
+    until(lambda: light.get(request.name), lambda view: view is None)  # nobody shows a sign of life
+    assert light.list("emulated", ZONE, queued=True).rows == ()
