@@ -72,6 +72,9 @@ def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
             result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | node_json(node, api_version)
         case QueuedResource() as row:
             result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | queued_json(row, api_version)
+        case None if api_version == "v2alpha1" and "/queuedResources/" in operation.target:  # so its definition says
+            gone = {"name": operation.target, "state": {"state": "DELETING", "deletingData": {}}}
+            result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | gone
         case None:
             result["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
     return result
