@@ -21,6 +21,7 @@ from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestrator.cloud.google_config import Found
+    from orchestrator.core.grants import Grant
 
 EMULATED, GOOGLE = "emulated", "google"
 EMULATED_PROJECT = "emulated"
@@ -45,6 +46,7 @@ class Target:
     endpoint: str | None = None  # of an emulator that the environment names
     token_file: str | None = None
     pace: Pace = paces.GOOGLE
+    grants: tuple[Grant, ...] = ()  # quota that the person need not pay for
 
 
 def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) -> Target:
@@ -71,6 +73,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         endpoint=endpoint,
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
         pace=pace_of(EMULATED, environ),
+        grants=own.get("quota", ()),
     )
     if kind == EMULATED:
         return replace(emulated, why=_emulated_words(endpoint, f"{asked_by} asks for it"))
@@ -180,39 +183,18 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    from orchestrator.core import settings_text  # most people have no such file, and every command looks for it
+
     found: dict[str, Any] = {}
-    for line, key, value in _pairs(path, text):
-        where = f"{path}:{line}"
-        if key not in _KEYS:
-            raise ConfigError(f"{where}: {key}: unknown setting", hint=f"the settings are {', '.join(_KEYS)}")
+    for key, value in settings_text.read(text, file=str(path)):
+        where = f"{value.where}: {key}"
+        if key not in _KEYS and key != "quota":
+            known = ", ".join([*_KEYS, "quota"])
+            raise ConfigError(f"{where}: unknown setting", hint=f"the settings are {known}")
         if key in found:
-            raise ConfigError(f"{where}: {key}: set twice", hint="keep one of the two")
-        found[key] = _KEYS[key](value, f"{where}: {key}", environ)
+            raise ConfigError(f"{where}: set twice", hint="keep one of the two")
+        found[key] = value.grants() if key == "quota" else _KEYS[key](value.text(), where, environ)
     return found
-
-
-def _pairs(path: Path, text: str) -> list[tuple[int, str, str]]:
-    """Line, key and value of a flat mapping. Nodes are composed, not constructed: tags and aliases come to nothing."""
-    import yaml
-
-    try:
-        top = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        said = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(f"{where}: not valid YAML: {said}") from error
-    if top is None:
-        return []
-    if not isinstance(top, yaml.MappingNode):
-        raise ConfigError(f"{path}: settings are lines of the form `key: value`")
-    pairs = []
-    for key, value in top.value:
-        if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode) or not value.value:
-            line = key.start_mark.line + 1
-            raise ConfigError(f"{path}:{line}: {key.value}: needs one plain value", hint="remove the line to unset it")
-        pairs.append((key.start_mark.line + 1, key.value, value.value))
-    return pairs
 
 
 def _project(text: str, source: str, _environ: Environ | None = None) -> str:

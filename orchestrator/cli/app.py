@@ -30,6 +30,7 @@ from orchestrator.cli import (
     install_sweeper,
     listing,
     logs,
+    offers,
     plan,
     run,
     show,
@@ -60,6 +61,7 @@ app.command("attach")(attach.attach)
 app.command("cancel")(cancel.cancel)
 app.command("extend")(extend.extend)
 app.command("plan")(plan.plan)
+app.command("offers")(offers.offers)
 app.command("status")(status.status)
 app.command("list")(listing.list_runs)
 app.command("show")(show.show)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -14,6 +16,7 @@ from orchestrator.cli.options import Cloud, Json, Project
 if TYPE_CHECKING:
     from orchestrator.cli.session import Session
     from orchestrator.core.job import JobSpec
+    from orchestrator.core.plan import Plan
 
 
 def plan(
@@ -28,9 +31,9 @@ def plan(
     from orchestrator.cli.planning import plan_of
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
-    from orchestrator.core.durations import format_usd_per_hour
     from orchestrator.core.lease import Purpose
     from orchestrator.engine import prepare
+    from orchestrator.report import plan as words
 
     spec, _ = load(job)
     prepare.check_directories(spec, job)
@@ -38,52 +41,47 @@ def plan(
     session.recover()
     if spec.on == "local":
         _nothing_asked(session, spec, as_json=as_json)
+    prepare.check_bucket(spec, session.target.kind, os.environ)
     made = plan_of(session, spec)
     drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
-    shape: dict[str, Any] = {
+    requests = [session.preview(request) for _, request in drafts]
+    for draft, _ in drafts:
+        session.forget_keys(draft.id)
+    if as_json:
+        emit_json(_shape(session, spec, made, requests))
+        raise Done(session.exit_code())
+    session.announce()
+    slices.show_plan(session, made)
+    for line in words.table(made):
+        emit(line)
+    body = "; `--json` has its body" if len(requests) == 1 else "; `--json` has its body, and the others"
+    session.talk.say("request", f"{requests[0]['method']} {requests[0]['url']}{body}")
+    raise Done(session.exit_code())
+
+
+def _shape(session: Session, spec: JobSpec, made: Plan, requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    from orchestrator.report.plan import candidate_shape
+
+    first = made.candidates[0]
+    return {
         "job": spec.name,
         "cloud": session.target.kind,
         "project": session.target.project,
         "candidates": [
-            {
-                "accelerator_type": candidate.accelerator_type,
-                "zone": candidate.zone,
-                "runtime_version": candidate.runtime_version,
-                "provisioning": candidate.provisioning,
-                "queued": candidate.queued,
-                "spot": candidate.spot,
-                "workers": candidate.workers,
-                "cores": candidate.cores,
-                "usd_per_hour": candidate.usd_per_hour,
-                "list_usd_per_hour": candidate.list_usd_per_hour,
-                "granted": candidate.granted,
-                "life_s": candidate.life_s,
-                "worst_case_usd": candidate.worst_case_usd,
-                "why": candidate.why,
-            }
-            for candidate in made.candidates
+            {**candidate_shape(one), "request": request} for one, request in zip(made.candidates, requests, strict=True)
         ],
         "dropped": [asdict(dropped) for dropped in made.dropped],
         "order": made.order,
         "race": made.race,
         "wait_s": made.wait_s,
-        "workers": made.candidates[0].workers,
-        "cores": made.candidates[0].cores,
+        "asked": made.asked,
+        "workers": first.workers,
+        "cores": first.cores,
         "max_duration_s": made.max_duration_s,
         "worst_case_usd": made.worst_case_usd,
-        "request": session.preview(drafts[0][1]),
+        "overlap_usd": made.overlap_usd(session.target.pace.absent_s),
+        "request": requests[0],
     }
-    for draft, _ in drafts:
-        session.forget_keys(draft.id)
-    if as_json:
-        emit_json(shape)
-        raise Done(session.exit_code())
-    session.announce()
-    slices.show_plan(session, made)
-    for candidate in made.candidates:
-        price = format_usd_per_hour(candidate.usd_per_hour)
-        emit(f"{candidate.accelerator_type}\t{candidate.zone}\t{candidate.runtime_version}\t{price}\t{candidate.why}")
-    raise Done(session.exit_code())
 
 
 def _nothing_asked(session: Session, spec: JobSpec, *, as_json: bool) -> NoReturn:
@@ -92,6 +90,7 @@ def _nothing_asked(session: Session, spec: JobSpec, *, as_json: bool) -> NoRetur
     from orchestrator.core.attempt import LOCAL
 
     nothing: dict[str, Any] = {"candidates": [], "dropped": [], "workers": 1, "cores": None, "request": None}
+    nothing |= {"order": spec.tpu.order, "race": False, "wait_s": 0.0, "asked": None, "overlap_usd": 0.0}
     if as_json:
         limits = {"max_duration_s": spec.limits.max_duration_s, "worst_case_usd": 0.0}
         emit_json({"job": spec.name, "cloud": LOCAL, "project": None, **nothing, **limits})

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
     """Raises UserError when nothing of what the job can live with may be had."""
+    from orchestrator.cli.known import known_to
     from orchestrator.core.plan import Order, make
     from orchestrator.engine import prepare
 
@@ -27,6 +28,7 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
         max_price_per_hour=spec.tpu.max_price_per_hour,
         race=spec.tpu.race,
         wait_s=spec.tpu.wait,
+        known=known_to(session, spec),
     )
 
 

@@ -7,7 +7,7 @@ import time
 from orchestrator.cli.session import Session
 from orchestrator.core.plan import Plan
 from orchestrator.engine.prepare import Place
-from orchestrator.report.words import plan_lines
+from orchestrator.report.plan import dropped_lines, plan_lines
 
 DEFAULT_EMULATED_CORES = 2
 
@@ -25,10 +25,12 @@ def place(session: Session) -> Place:
 
 
 def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None) -> None:
-    lines = plan_lines(plan, time.time(), emulated=session.target.kind == "emulated", emulated_cores=emulated_cores)
-    for line in lines:
+    lines = plan_lines(
+        plan,
+        time.time(),
+        emulated=session.target.kind == "emulated",
+        emulated_cores=emulated_cores,
+        overlap_s=session.target.pace.absent_s,
+    )
+    for line in [*lines, *dropped_lines(plan.dropped)]:
         session.talk.say("plan", line)
-    for dropped in plan.dropped:
-        session.talk.say(
-            "plan", f"not {dropped.accelerator} in {dropped.zone} ({dropped.provisioning.words}): {dropped.why}"
-        )

@@ -41,6 +41,7 @@ def up(
     """Bring a TPU slice to READY and hold it. Doing it twice is harmless."""
     from orchestrator.cli import slices
     from orchestrator.cli.amounts import duration
+    from orchestrator.cli.known import known_to
     from orchestrator.cli.session import Session, default_handle
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.core import names
@@ -79,7 +80,7 @@ def up(
         provisioning=Provisioning.SPOT if spot else Provisioning.ON_DEMAND,
         max_duration_s=hold_s,
     )
-    plan = make([wish], default_zone=session.target.zone)
+    plan = make([wish], default_zone=session.target.zone, known=known_to(session))
     if existing is not None and zone and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
         raise UserError(
             f"{handle} is in {existing.name.zone}, not in {zone}", hint=f"`tpujob down {handle}`, or give another NAME"

@@ -12,6 +12,7 @@ from typing import Any
 
 PRICES_AS_OF = "list prices, roughly, as of 2026-11"
 _ONE_CONTINENT, _TWO_CONTINENTS = "about $20 to $80 per TB", "about $50 to $140 per TB"
+ANYWHERE = f"about $20 to $140 per TB ({PRICES_AS_OF})"
 
 _CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}  # multi-regions, and how names of regions in them begin
 _PAIRS = {
@@ -30,8 +31,10 @@ class Bucket:
     regions: tuple[str, ...] = ()
 
     def contains(self, region: str) -> bool:
+        if self.regions:
+            return region in self.regions
         beginning = _CONTINENTS.get(self.location)
-        return region in (self.location, *self.regions) or (beginning is not None and region.startswith(beginning))
+        return region == self.location or (beginning is not None and region.startswith(beginning))
 
     def problem(self, zone: str) -> str | None:
         """None: nothing leaves the region. Else why a slice in this zone would cost more than its own price."""

@@ -42,6 +42,10 @@ class Grant:
         """Is one more slice of this type within it?"""
         return (self.zone, self.spot) == (zone, spot) and 0 < self._takes(accelerator) <= self.count
 
+    def too_small_for(self, accelerator: str, zone: str, *, spot: bool) -> bool:
+        """Is it for such slices, but not enough of it (left) for one?"""
+        return (self.zone, self.spot) == (zone, spot) and self._takes(accelerator) > self.count
+
     def _takes(self, accelerator: str) -> int:
         """How much of it one slice uses up; 0: it is not of this kind."""
         kind = catalog.lookup(accelerator)

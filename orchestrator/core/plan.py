@@ -12,8 +12,9 @@ from enum import StrEnum
 
 from orchestrator import catalog
 from orchestrator.core import budget
+from orchestrator.core.grants import Grant
 from orchestrator.core.provisioning import Provisioning
-from orchestrator.core.wish import UNPRICED, Known, Wish, grant_for, list_usd_per_hour, zones
+from orchestrator.core.wish import UNPRICED, Known, Wish, grant_for, grants_of, list_usd_per_hour, zones
 from orchestrator.errors import UserError
 
 __all__ = ["Candidate", "Dropped", "Known", "Order", "Plan", "Wish", "make"]
@@ -75,6 +76,7 @@ class Plan:
     order: Order = Order.AS_LISTED
     race: bool = False  # the queued candidates at once; the first that is there wins
     wait_s: float = 0.0  # how long to wait for capacity altogether; 0: every candidate is asked once
+    asked: str | None = None  # when the API was asked what the project has, if it was
 
     @property
     def worst_case_usd(self) -> float | None:
@@ -135,6 +137,7 @@ def make(
         order=order,
         race=race,
         wait_s=wait_s,
+        asked=known.offering.asked if known.offering else None,
     )
 
 
@@ -159,7 +162,7 @@ def _candidate(wish: Wish, zone: str, why: str, max_price_per_hour: float | None
         runtime_version=wish.runtime or (kind.default_runtime if kind else ""),
         provisioning=wish.way,
         usd_per_hour=price,
-        why=f"{why}; your settings say that it is granted ({grant.words})" if grant is not None else why,
+        why=_with_grant(wish, zone, why, grant, known),
         queued=wish.queue or wish.way.queued,
         granted=grant is not None,
         list_usd_per_hour=listed,
@@ -167,6 +170,13 @@ def _candidate(wish: Wish, zone: str, why: str, max_price_per_hour: float | None
         workers=kind.hosts if kind else 1,
         cores=kind.cores if kind else 1,
     )
+
+
+def _with_grant(wish: Wish, zone: str, why: str, grant: Grant | None, known: Known) -> str:
+    if grant is not None:
+        return f"{why}; your settings say that it is granted ({grant.words})"
+    short = [one for one in grants_of(wish, known) if one.too_small_for(wish.accelerator, zone, spot=wish.way.spot)]
+    return f"{why}; it is more than what is left of your grant ({short[0].words})" if short else why
 
 
 class _NotOffered(UserError):

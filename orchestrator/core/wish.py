@@ -94,9 +94,11 @@ def list_usd_per_hour(wish: Wish, zone: str) -> float | None:
     return catalog.usd_per_hour(wish.accelerator, zone, spot=wish.way.spot)
 
 
-def grant_for(wish: Wish, zone: str, known: Known) -> Grant | None:
+def grants_of(wish: Wish, known: Known) -> tuple[Grant, ...]:
     """Grants are quota for plain and for spot capacity, asked for at once or through the queue."""
-    if wish.way in (Provisioning.RESERVED, Provisioning.FLEX_START):
-        return None
-    covering = (grant for grant in known.grants if grant.covers(wish.accelerator, zone, spot=wish.way.spot))
+    return () if wish.way in (Provisioning.RESERVED, Provisioning.FLEX_START) else known.grants
+
+
+def grant_for(wish: Wish, zone: str, known: Known) -> Grant | None:
+    covering = (one for one in grants_of(wish, known) if one.covers(wish.accelerator, zone, spot=wish.way.spot))
     return next(covering, None)

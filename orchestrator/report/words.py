@@ -1,4 +1,4 @@
-"""The sentences in which tpujob reports: times, money, the plan, the end of a run, and the banner of §75.
+"""The sentences in which tpujob reports: times, money, the end of a run, and the banner of §75.
 
 Pure: values in, lines out. Figures have units; emulated things say that they are; a price has its date.
 """
@@ -13,7 +13,6 @@ from orchestrator.cloud import gcloud_text
 from orchestrator.core.attempt import LOCAL
 from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.core.lease import Lease, LeaseState
-from orchestrator.core.plan import Plan
 from orchestrator.report.times import clock, day_clock
 
 if TYPE_CHECKING:
@@ -38,33 +37,6 @@ def usd_so_far(lease: Lease, now: float) -> float | None:
     if lease.usd_per_hour is None:
         return None
     return lease.usd_per_hour * max((lease.gone_at or now) - lease.sent_at, 0.0) / 3600
-
-
-def plan_lines(plan: Plan, now: float, *, emulated: bool, emulated_cores: int | None = None) -> list[str]:
-    first = plan.candidates[0]
-    workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
-    cores = f"{first.cores} cores"
-    if emulated_cores is not None:
-        cores += f" emulated as {min(emulated_cores, first.cores_per_worker) * first.workers}"
-    until = f"ends by {day_clock(now + first.life_s)} at the latest"
-    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {first.provisioning.words}"
-    lines = [f"{what} · {workers} · {cores} · {until}"]
-    if len(plan.candidates) > 1:
-        others = ", ".join(candidate.zone for candidate in plan.candidates[1:])
-        lines.append(f"if {first.zone} has no capacity: {others}")
-    lines.append(_price_line(plan, emulated))
-    return lines
-
-
-def _price_line(plan: Plan, emulated: bool) -> str:
-    first, worst = plan.candidates[0], plan.worst_case_usd
-    if first.usd_per_hour is None:
-        return f"price unknown: the {catalog.PRICES_AS_OF} has none for {first.accelerator_type} in {first.zone}"
-    bound = f", at most {format_usd(worst)} by the deadline" if worst is not None else ""
-    if plan.max_cost is not None:
-        bound = f"; its budget of {format_usd(plan.max_cost)} lasts {format_duration(first.life_s)}"
-    start = "on Google Cloud this would be" if emulated else "this costs"
-    return f"{start} {format_usd_per_hour(first.usd_per_hour)}{bound} ({catalog.PRICES_AS_OF})"
 
 
 def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float]) -> list[str]:

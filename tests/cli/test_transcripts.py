@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.cli_fixture import Cli
+from tests.unit.cloud.stub_api import Reply, stub_api
 
 JOB = """
 name: demo
@@ -51,20 +52,102 @@ def test_a_run(cli: Cli) -> None:
 
 def test_a_plan(cli: Cli) -> None:
     done = cli("plan", cli.job(JOB))
-    assert done.stdout == "v5litepod-8\tus-central1-a\tv2-alpha-tpuv5-lite\tabout $9.60/h\tasked for\n"
+    assert done.stdout == (
+        "   type         zone           how        runtime               $/h  at most $  why\n"
+        "1  v5litepod-8  us-central1-a  on-demand  v2-alpha-tpuv5-lite  9.60       4.80  asked for\n"
+    )
+    assert "request  POST https://tpu.googleapis.com/v2/projects/emulated/locations/us-central1-a/nodes?" in done.stderr
     assert not (cli.directory / "state" / "emulator").exists(), "a plan starts nothing"
 
 
-def test_a_plan_as_json_has_the_exact_request(cli: Cli) -> None:
-    shape = json.loads(cli("plan", cli.job(JOB), "--json").stdout)
+def test_a_plan_as_json_has_the_exact_request_of_every_candidate(cli: Cli) -> None:
+    job = JOB.replace(
+        "tpu: {zone: us-central1-a}", "tpu: [{zone: us-central1-a}, {zone: us-east1-b, provisioning: queued}]"
+    )
+    shape = json.loads(cli("plan", cli.job(job), "--json").stdout)
     assert sorted(shape) == [
-        "candidates", "cloud", "cores", "dropped", "job", "max_duration_s", "order", "project", "race", "request", "wait_s",
-        "workers", "worst_case_usd",
+        "asked", "candidates", "cloud", "cores", "dropped", "job", "max_duration_s", "order", "overlap_usd", "project",
+        "race", "request", "wait_s", "workers", "worst_case_usd",
     ]  # fmt: skip
     assert shape["request"]["method"] == "POST"
     assert shape["request"]["body"]["acceleratorType"] == "v5litepod-8"
     assert shape["request"]["body"]["labels"]["tpujob"] == "1"
     assert shape["worst_case_usd"] == pytest.approx(4.8)
+    first, second = shape["candidates"]
+    assert first["request"] == shape["request"] and "/us-east1-b/" in second["request"]["url"]
+
+
+ALTERNATIVES = """
+command: echo hi
+tpu:
+  order: cheapest
+  max_price_per_hour: 10
+  any_of:
+    - {accelerator: v5litepod-8, zone: "us-central1-a, europe-west4-a"}
+    - {accelerator: v3-8, zone: any}
+"""
+
+
+def test_a_plan_of_alternatives_knows_what_was_granted_and_what_the_project_has_and_says_what_it_dropped(
+    cli: Cli,
+) -> None:
+    (cli.directory / "home" / ".config" / "tpujob").mkdir(parents=True)
+    settings = cli.directory / "home" / ".config" / "tpujob" / "settings.yaml"
+    settings.write_text("quota: [5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a]\n")
+    assert "project  what emulated has, asked on " in cli("offers", "--refresh", "--type", "v3-8").stderr
+    done = cli("plan", cli.job(ALTERNATIVES))
+    first, *others = done.stdout.splitlines()[1:]
+    assert first.split()[1:7] == ["v3-8", "europe-west4-a", "on-demand", "tpu-ubuntu2204-base", "granted", "granted"]
+    assert first.endswith("your settings say that it is granted (5 on-demand v3-8)")
+    assert [line.split()[2] for line in others] == [
+        "us-central1-a", "us-central1-b", "us-central1-f", "us-east1-d", "us-central1-a"
+    ]  # fmt: skip
+    assert "plan     not v5litepod-8 (on-demand) in europe-west4-a: max_price_per_hour: " in done.stderr
+    assert "plan     what your project has is as it was asked on " in done.stderr
+
+
+def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(cli: Cli) -> None:
+    done = cli("offers", "--type", "v3-8", "--zone", "europe-west4")
+    assert done.stdout == (
+        "type  topology  chips  hosts  HBM GiB  zone             $/h  spot $/h\n"
+        "v3-8  2x2           4      1      128  europe-west4-a  8.80      2.24\n"
+    )
+    assert done.stderr == (
+        "prices   price table 2026-11, for an hour of the whole slice; empty is unknown\n"
+        "project  what yours really has: `tpujob offers --refresh`\n"
+    )
+    shape = json.loads(cli("offers", "--zone", "us-east1-d", "--type", "v3-8", "--json").stdout)
+    assert (shape["prices_as_of"], shape["project"]) == ("price table 2026-11", None)
+    (row,) = shape["offers"]
+    assert " ".join(row) == (
+        "accelerator_type generation topology chips cores hosts hbm_gib runtime_version zone region usd_per_hour "
+        "spot_usd_per_hour granted granted_spot project_has_it"
+    )
+    assert (row["usd_per_hour"], row["spot_usd_per_hour"]) == (8.0, None)
+    assert not (cli.directory / "state" / "emulator").exists(), "nobody was asked"
+
+
+def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(cli: Cli) -> None:
+    with stub_api() as storage:
+        storage.answers(Reply(200, {"location": "EUROPE-WEST4"}))
+        there = {"STORAGE_EMULATOR_HOST": storage.url}
+        job = cli.job(JOB + "bucket: gs://my-bucket/runs\n")
+        for command in ("plan", "run"):
+            done = cli(command, job, env=there)
+            assert done.returncode == 64
+            assert (
+                "gs://my-bucket is in europe-west4, not in us-central1: copying between them costs about $"
+                in done.stderr
+            )
+            assert done.stderr.endswith("hint: `allow_egress: true` in the job accepts that\n")
+        assert not (cli.directory / "state" / "emulator").exists(), "nothing was created"
+        allowed = cli(
+            "plan", cli.job(JOB + "bucket: gs://my-bucket/runs\nallow_egress: true\n", "allowed.yaml"), env=there
+        )
+        assert allowed.returncode == 0
+        storage.answers(Reply(501, "objects only"))
+        unknown = cli("plan", job, env=there)
+        assert unknown.returncode == 0 and "bucket   where gs://my-bucket lies is not known" in unknown.stderr
 
 
 def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(cli: Cli) -> None:
@@ -124,6 +207,8 @@ def test_logs_of_a_run(cli: Cli) -> None:
         (["up", "--cloud", "azure"], 64, "azure"),
         (["stop", "nobody"], 64, "there is no slice named 'nobody'"),
         (["ssh"], 64, "there is no slice"),
+        (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-8"),
+        (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
         (["nonsense"], 64, "No such command 'nonsense'"),
         (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
     ],

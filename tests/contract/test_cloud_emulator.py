@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from orchestrator import catalog
 from orchestrator.cloud.credentials import EmulatorToken, connect, connect_light, emulator_credentials
 from orchestrator.cloud.light import LightApi
 from orchestrator.cloud.questions import Questions
@@ -183,6 +184,10 @@ def test_both_clients_see_one_slice_alike_and_say_what_time_the_server_has(
     assert wanted.name in [row.name for row in listing.rows]
     assert listing.server_now == pytest.approx(time.time(), abs=5)
     delete(api, wanted.name)
+
+
+def test_both_clients_are_told_what_a_zone_has_over_all_pages(asking: Questions) -> None:
+    assert asking.accelerator_types("emulated", ZONE).rows == catalog.types_in_zone(ZONE)
 
 
 def test_each_worker_answers_on_its_own_port_with_the_published_key(api: Cloud) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jsonschema
 import pytest
 
-from orchestrator.core import job, yaml_source
+from orchestrator.core import job, settings_text, yaml_source
 from orchestrator.core.job_tpu import Tpu
+from orchestrator.core.plan import Wish, make
 from orchestrator.errors import JobSpecError
+
+ROOT = Path(__file__).parents[3]
 
 COMMAND = "command: ls\n"
 ALTERNATIVES = """\
@@ -165,3 +170,14 @@ def test_a_local_job_is_told_what_says_nothing_to_it() -> None:
         "job.yaml:4: allow_egress: says nothing to a job with `on: local`",
         "job.yaml:3: on_preemption: says nothing to a job with `on: local`",
     ]
+
+
+def test_the_examples_of_the_page_are_what_it_says() -> None:
+    page = (ROOT / "docs" / "job-file.md").read_text("utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))
+    spec = job.load(COMMAND + choosing, path="job.yaml")
+    assert [str(one.way) for one in spec.tpu.alternatives] == ["spot", "spot", "queued"]
+    assert make([Wish(one.accelerator, one.zone) for one in spec.tpu.alternatives]).candidates
+    ((_, granted),) = settings_text.read(quota, file="settings.yaml")
+    assert [one.words for one in granted.grants()] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]

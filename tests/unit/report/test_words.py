@@ -7,11 +7,10 @@ import pytest
 from orchestrator.core.absence import Verdict
 from orchestrator.core.attempt import Run
 from orchestrator.core.lease import Lease, LeaseState
-from orchestrator.core.plan import Wish, make
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import Released
 from orchestrator.report.times import day_clock
-from orchestrator.report.words import banner, fate, outcome_lines, plan_lines, usd_so_far
+from orchestrator.report.words import banner, fate, outcome_lines, usd_so_far
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -66,21 +65,6 @@ def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
 )
 def test_dollars_run_from_the_create_to_proven_absence(lease: object, usd: float | None) -> None:
     assert usd_so_far(lease, AT + 1800) == (usd if usd is None else pytest.approx(usd))  # type: ignore[arg-type]
-
-
-def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
-    plan = make([Wish("v5litepod-16", ("us-east1",), max_duration_s=3600)])
-    first, others, price = plan_lines(plan, AT, emulated=False)
-    assert first.startswith(
-        "v5litepod-16 · us-east1-b · v2-alpha-tpuv5-lite · on-demand · 4 workers · 16 cores · ends by"
-    )
-    assert others == "if us-east1-b has no capacity: us-east1-c"
-    assert price == "this costs about $19.20/h, at most $19.20 by the deadline (price table 2026-11)"
-
-
-def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
-    *_, price = plan_lines(make([Wish("v6e-8", ("us-central2-b",))]), AT, emulated=True)
-    assert price == "price unknown: the price table 2026-11 has none for v6e-8 in us-central2-b"
 
 
 @pytest.mark.parametrize(

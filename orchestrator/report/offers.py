@@ -1,0 +1,153 @@
+"""The table of `tpujob offers`: types, shapes, zones and dated prices, and what of it the project has. Pure.
+
+One row for each type where no zone is meant, else one for each type and zone. Unknown is empty, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from orchestrator import catalog
+from orchestrator.catalog import AcceleratorType
+from orchestrator.core.grants import Grant
+from orchestrator.core.offering import Offering
+from orchestrator.report.columns import aligned
+
+UNPRICED = float("inf")
+MANY_HOSTS = 8  # larger slices are listed only where somebody names their type or generation
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One type in one zone. `kind` None: newer than the shipped table. `has` None: nobody asked the project."""
+
+    accelerator: str
+    kind: AcceleratorType | None
+    zone: str
+    usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
+    has: bool | None = None
+    granted: int | None = None  # slices of it, or chips
+    granted_spot: int | None = None
+
+    def price(self, *, spot: bool) -> float | None:
+        """To the person who has the grants."""
+        if self.granted_spot if spot else self.granted:
+            return 0.0
+        return self.spot_usd_per_hour if spot else self.usd_per_hour
+
+    def shape(self) -> dict[str, Any]:
+        kind = self.kind
+        return {
+            "accelerator_type": self.accelerator,
+            "generation": kind.generation if kind else None,
+            "topology": kind.topology if kind else None,
+            "chips": kind.chips if kind else None,
+            "cores": kind.cores if kind else None,
+            "hosts": kind.hosts if kind else None,
+            "hbm_gib": kind.hbm_gib if kind else None,
+            "runtime_version": kind.default_runtime if kind else None,
+            "zone": self.zone,
+            "region": self.zone.rpartition("-")[0],
+            "usd_per_hour": self.usd_per_hour,
+            "spot_usd_per_hour": self.spot_usd_per_hour,
+            "granted": self.granted,
+            "granted_spot": self.granted_spot,
+            "project_has_it": self.has,
+        }
+
+
+def offered(said: Offering | None, grants: Sequence[Grant]) -> Iterator[Offered]:
+    """Everything that the shipped table knows, and what the project was said to have beyond it."""
+    listed = set()
+    for offer in catalog.offers():
+        for name in offer.accelerator_types:
+            kind = catalog.lookup(name)
+            if kind is None or (name, offer.zone) in listed:
+                continue
+            listed.add((name, offer.zone))
+            prices = (offer.ondemand_usd_chip_hour, offer.spot_usd_chip_hour)
+            plain, spot = (None if price is None else round(price * kind.chips, 5) for price in prices)
+            yield _with_grants(name, kind, offer.zone, plain, spot, said, grants)
+    for zone, names in said.zones.items() if said else ():
+        for name in names:
+            if (name, zone) not in listed:
+                yield _with_grants(name, catalog.lookup(name), zone, None, None, said, grants)
+
+
+def _with_grants(
+    name: str,
+    kind: AcceleratorType | None,
+    zone: str,
+    plain: float | None,
+    spot: float | None,
+    said: Offering | None,
+    grants: Sequence[Grant],
+) -> Offered:
+    has = said.has(name, zone) if said else None
+    own = [grant for grant in grants if grant.zone == zone]
+    counts = [next((each.count for each in own if each.covers(name, zone, spot=way)), None) for way in (False, True)]
+    return Offered(name, kind, zone, plain, spot, has, *counts)
+
+
+def chosen(
+    rows: Iterable[Offered], *, types: Sequence[str], zones: Sequence[str], spot: bool, largest_hosts: int | None
+) -> list[Offered]:
+    """Those of the types and zones that are meant (empty: all), the cheapest first within a type."""
+    kept = [
+        row
+        for row in rows
+        if (not types or row.accelerator in types)
+        and (not zones or row.zone in zones)
+        and (not spot or row.price(spot=True) is not None)
+        and (largest_hosts is None or row.kind is None or row.kind.hosts <= largest_hosts)
+    ]
+    place = {name: number for number, name in enumerate(catalog.types())}
+
+    def rank(row: Offered) -> tuple[int, str, float]:
+        price = row.price(spot=spot)
+        return place.get(row.accelerator, len(place)), row.accelerator, UNPRICED if price is None else price
+
+    return sorted(kept, key=rank)
+
+
+def lines(rows: Sequence[Offered], *, by_zone: bool) -> list[str]:
+    """A header and aligned rows. Without `by_zone` a type has one row: in how many zones, and the lowest prices."""
+    head = ["type", "topology", "chips", "hosts", "HBM GiB"]
+    head += ["zone", "$/h", "spot $/h"] if by_zone else ["zones", "$/h from", "spot $/h from"]
+    if by_zone:
+        body = [[*_form(row), row.zone, _price(row, spot=False), _price(row, spot=True)] for row in rows]
+    else:
+        body = [_summary(list(group)) for _, group in groupby(rows, key=lambda row: row.accelerator)]
+    return aligned([head, *body], right=(2, 3, 4, 6, 7) if by_zone else (2, 3, 4, 5, 6, 7))
+
+
+def _form(row: Offered) -> list[str]:
+    kind = row.kind
+    if kind is None:
+        return [row.accelerator, "", "", "", ""]
+    return [row.accelerator, kind.topology, str(kind.chips), str(kind.hosts), str(kind.hbm_gib)]
+
+
+def _summary(rows: list[Offered]) -> list[str]:
+    cheapest = [min(rows, key=lambda row, spot=way: _or_last(row.price(spot=spot))) for way in (False, True)]  # type: ignore[misc]
+    return [
+        *_form(rows[0]),
+        str(len(rows)),
+        *(_price(row, spot=way) for row, way in zip(cheapest, (False, True), strict=True)),
+    ]
+
+
+def _or_last(price: float | None) -> float:
+    return UNPRICED if price is None else price
+
+
+def _price(row: Offered, *, spot: bool) -> str:
+    """Nobody's zero: what is granted says so, what is unknown is empty."""
+    if row.granted_spot if spot else row.granted:
+        return "granted"
+    price = row.price(spot=spot)
+    return "" if price is None else f"{price:,.2f}"

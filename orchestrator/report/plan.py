@@ -1,0 +1,143 @@
+"""A plan in sentences and as a table: what is asked for, in which order, for how much, and what was left out and why. Pure.
+
+A price has its date, emulated money says that it is, what is granted is never a zero, what is unknown is never a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator import catalog
+from orchestrator.core.durations import format_duration, format_usd
+from orchestrator.core.plan import Candidate, Dropped, Order, Plan
+from orchestrator.report.columns import aligned
+from orchestrator.report.times import day_clock
+
+SHOWN_OTHERS = 4
+GRANTED, UNKNOWN = "granted", "unknown"
+_ORDERS = {
+    Order.AS_LISTED: "as listed",
+    Order.CHEAPEST: "the cheapest first",
+    Order.FASTEST: "the shortest expected wait first",
+}
+
+
+def plan_lines(
+    plan: Plan, now: float, *, emulated: bool, emulated_cores: int | None = None, overlap_s: float | None = None
+) -> list[str]:
+    """What a run is about to do. `overlap_s`: for how long a loser of a race may live beside the winner."""
+    first = plan.candidates[0]
+    workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
+    cores = f"{first.cores} cores"
+    if emulated_cores is not None:
+        cores += f" emulated as {min(emulated_cores, first.cores_per_worker) * first.workers}"
+    until = f"ends by {day_clock(now + first.life_s)} at the latest"
+    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {_way(first)}"
+    lines = [f"{what} · {workers} · {cores} · {until}"]
+    if len(plan.candidates) > 1:
+        lines.append(_others(plan))
+    lines.append(_price_line(plan, emulated))
+    if len(plan.racing) > 1 and overlap_s is not None:
+        lines.append(_race_line(plan, overlap_s))
+    if plan.asked is not None:
+        lines.append(f"what your project has is as it was {plan.asked}")
+    if plan.wait_s:
+        lines.append(f"waits for capacity for {format_duration(plan.wait_s)} altogether")
+    return lines
+
+
+def table(plan: Plan) -> list[str]:
+    """Every candidate, in the order of asking."""
+    head = ["", "type", "zone", "how", "runtime", "$/h", "at most $", "why"]
+    rows = [
+        [
+            str(number),
+            one.accelerator_type,
+            one.zone,
+            _way(one),
+            one.runtime_version,
+            _amount(one, one.usd_per_hour),
+            _amount(one, one.worst_case_usd),
+            one.why,
+        ]
+        for number, one in enumerate(plan.candidates, 1)
+    ]
+    return aligned([head, *rows], right=(0, 5, 6))
+
+
+def dropped_lines(dropped: Sequence[Dropped]) -> list[str]:
+    """One line for each reason: forty zones that are too dear are one remark."""
+    zones: dict[tuple[str, str, str], list[str]] = {}
+    for one in dropped:
+        why = one.why.replace(f" in {one.zone}", " there")
+        zones.setdefault((one.accelerator, one.provisioning.words, why), []).append(one.zone)
+    return [f"not {kind} ({way}) in {', '.join(places)}: {why}" for (kind, way, why), places in zones.items()]
+
+
+def candidate_shape(one: Candidate) -> dict[str, Any]:
+    return {
+        "accelerator_type": one.accelerator_type,
+        "zone": one.zone,
+        "runtime_version": one.runtime_version,
+        "provisioning": one.provisioning,
+        "queued": one.queued,
+        "spot": one.spot,
+        "workers": one.workers,
+        "cores": one.cores,
+        "usd_per_hour": one.usd_per_hour,
+        "list_usd_per_hour": one.list_usd_per_hour,
+        "granted": one.granted,
+        "life_s": one.life_s,
+        "worst_case_usd": one.worst_case_usd,
+        "why": one.why,
+    }
+
+
+def _way(one: Candidate) -> str:
+    """Spot that waits in the queue says so; the queued kinds say it by their name."""
+    waits = one.queued and not one.provisioning.queued
+    return f"{one.provisioning.words}, queued" if waits else one.provisioning.words
+
+
+def _others(plan: Plan) -> str:
+    first, *others = plan.candidates
+    same = all((one.accelerator_type, _way(one)) == (first.accelerator_type, _way(first)) for one in others)
+    named = [one.zone if same else f"{one.accelerator_type} in {one.zone} ({_way(one)})" for one in others]
+    order = "" if plan.order is Order.AS_LISTED else f" ({_ORDERS[plan.order]})"
+    return f"if {first.zone} has no capacity{order}: {_some(named)}"
+
+
+def _some(named: Sequence[str]) -> str:
+    more = f" and {len(named) - SHOWN_OTHERS} more" if len(named) > SHOWN_OTHERS else ""
+    return f"{', '.join(named[:SHOWN_OTHERS])}{more}"
+
+
+def _price_line(plan: Plan, emulated: bool) -> str:
+    first, worst = plan.candidates[0], plan.worst_case_usd
+    if first.granted:
+        listed = "" if first.list_usd_per_hour is None else f"; listed at about ${first.list_usd_per_hour:,.2f}/h"
+        later = "" if not worst else f"; the others at most {format_usd(worst)} by the deadline"
+        return f"granted to you, by your settings: it costs nothing{listed}{later} ({catalog.PRICES_AS_OF})"
+    if first.usd_per_hour is None:
+        kind = f"{first.accelerator_type} ({_way(first)})" if first.provisioning.queued else first.accelerator_type
+        return f"price unknown: the {catalog.PRICES_AS_OF} has none for {kind} in {first.zone}"
+    bound = f", at most {format_usd(worst)} by the deadline" if worst is not None else ""
+    if plan.max_cost is not None:
+        bound = f"; its budget of {format_usd(plan.max_cost)} lasts {format_duration(first.life_s)}"
+    start = "on Google Cloud this would be" if emulated else "this costs"
+    return f"{start} about ${first.usd_per_hour:,.2f}/h{bound} ({catalog.PRICES_AS_OF})"
+
+
+def _race_line(plan: Plan, overlap_s: float) -> str:
+    usd = plan.overlap_usd(overlap_s)
+    zones = _some(list(dict.fromkeys(one.zone for one in plan.racing)))
+    bound = "at a price that nobody knows" if usd is None else f"for {format_usd(usd)} more at most"
+    return (
+        f"{len(plan.racing)} queued requests race ({zones}): the first that is there wins; the others are deleted, "
+        f"and may overlap with it for {format_duration(overlap_s)}, {bound}"
+    )
+
+
+def _amount(one: Candidate, usd: float | None) -> str:
+    return GRANTED if one.granted else UNKNOWN if usd is None else f"{usd:,.2f}"

@@ -1,0 +1,111 @@
+"""A plan as people read it: order, money, what was left out, and nothing that looks like a zero or a bound and is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.grants import Grant
+from orchestrator.core.offering import Offering
+from orchestrator.core.plan import Known, Order, Wish, make
+from orchestrator.core.provisioning import Provisioning
+from orchestrator.report.plan import candidate_shape, dropped_lines, plan_lines, table
+
+AT = 1_000_000.0
+V5E = Wish("v5litepod-8", ("us-central1-a",), max_duration_s=3600)
+V6E = Wish("v6e-8", ("us-east5",), provisioning=Provisioning.SPOT, queue=True, max_duration_s=3600)
+GRANTED = Known(grants=(Grant("v3-8", 5, "europe-west4-a"),))
+
+
+def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
+    plan = make([Wish("v5litepod-16", ("us-east1",), max_duration_s=3600)])
+    first, others, price = plan_lines(plan, AT, emulated=False)
+    assert first.startswith(
+        "v5litepod-16 · us-east1-b · v2-alpha-tpuv5-lite · on-demand · 4 workers · 16 cores · ends by"
+    )
+    assert others == "if us-east1-b has no capacity: us-east1-c"
+    assert price == "this costs about $19.20/h, at most $19.20 by the deadline (price table 2026-11)"
+
+
+def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
+    *_, price = plan_lines(make([Wish("v6e-8", ("us-central2-b",))]), AT, emulated=True)
+    assert price == "price unknown: the price table 2026-11 has none for v6e-8 in us-central2-b"
+
+
+def test_other_alternatives_are_named_with_type_and_way_and_a_long_list_is_cut_and_counted() -> None:
+    _, others, *_ = plan_lines(make([V5E, V6E, replace(V5E, places=("any",))]), AT, emulated=False)
+    assert others.startswith(
+        "if us-central1-a has no capacity: v6e-8 in us-east5-a (spot, queued), v6e-8 in us-east5-b (spot, queued), "
+        "v6e-8 in us-east5-c (spot, queued), v5litepod-8 in "
+    )
+    assert others.endswith(" (on-demand) and 24 more")
+
+
+def test_an_order_that_was_asked_for_is_said() -> None:
+    _, others, *_ = plan_lines(make([V5E, V6E], order=Order.FASTEST), AT, emulated=False)
+    assert others.startswith("if us-central1-a has no capacity (the shortest expected wait first): v6e-8")
+
+
+def test_what_is_granted_is_said_to_cost_nothing_and_never_shown_as_zero_dollars() -> None:
+    plan = make([Wish("v3-8", ("europe-west4-a", "us-central1-a"), max_duration_s=3600)], known=GRANTED)
+    *_, price = plan_lines(plan, AT, emulated=False)
+    assert price == (
+        "granted to you, by your settings: it costs nothing; listed at about $8.80/h; "
+        "the others at most $8.00 by the deadline (price table 2026-11)"
+    )
+    _, first, second = table(plan)
+    assert first.count("granted") == 3 and "0.00" not in first and "8.00" in second
+
+
+def test_a_race_names_its_zones_and_bounds_the_overlap_in_time_and_money() -> None:
+    *_, race, waits = plan_lines(make([V6E], race=True, wait_s=7200), AT, emulated=False, overlap_s=360)
+    assert race == (
+        "3 queued requests race (us-east5-a, us-east5-b, us-east5-c): the first that is there wins; the others are "
+        "deleted, and may overlap with it for 6 m, for $2.04 more at most"
+    )
+    assert waits == "waits for capacity for 2 h altogether"
+
+
+def test_a_race_at_unknown_prices_promises_no_bound() -> None:
+    flex = replace(V6E, provisioning=Provisioning.FLEX_START)
+    lines = plan_lines(make([flex], race=True), AT, emulated=False, overlap_s=360)
+    assert lines[-1].endswith("may overlap with it for 6 m, at a price that nobody knows")
+    assert "price unknown: the price table 2026-11 has none for v6e-8 (flex-start) in us-east5-a" in lines
+
+
+def test_a_single_queued_request_is_no_race() -> None:
+    lines = plan_lines(make([replace(V5E, queue=True)], race=True), AT, emulated=False, overlap_s=360)
+    assert not any("race" in line for line in lines)
+
+
+def test_what_the_project_was_said_to_have_is_dated() -> None:
+    said = Offering("p", "2026-11-20T10:00:00Z", {"us-central1-a": ("v5litepod-8",)})
+    *_, asked = plan_lines(make([V5E], known=Known(offering=said)), AT, emulated=False)
+    assert asked == "what your project has is as it was asked on 2026-11-20; `tpujob offers --refresh` asks again"
+
+
+def test_the_table_has_every_candidate_with_its_price_its_bound_and_why() -> None:
+    lines = table(make([V5E, replace(V6E, places=("us-east5-b", "us-central2-b"))]))
+    assert [line.split() for line in lines] == [
+        ["type", "zone", "how", "runtime", "$/h", "at", "most", "$", "why"],
+        ["1", "v5litepod-8", "us-central1-a", "on-demand", "v2-alpha-tpuv5-lite", "9.60", "9.60", "asked", "for"],
+        ["2", "v6e-8", "us-east5-b", "spot,", "queued", "v2-alpha-tpuv6e", "10.21", "10.21", "asked", "for"],
+        ["3", "v6e-8", "us-central2-b", "spot,", "queued", "v2-alpha-tpuv6e", "unknown", "unknown", "asked", "for"],
+    ]
+    assert len({line.index(word) for line, word in zip(lines, ["zone", "us-c", "us-e", "us-c"], strict=True)}) == 1
+
+
+def test_zones_that_are_dropped_for_one_reason_share_a_line() -> None:
+    plan = make([V5E, replace(V5E, places=("us-east5", "asia-east1"), accelerator="v6e-8")], max_price_per_hour=10.0)
+    assert dropped_lines(plan.dropped) == [
+        "not v6e-8 (on-demand) in us-east5-a, us-east5-b, us-east5-c: "
+        "max_price_per_hour: v6e-8 (on-demand) there costs about $21.60/h, more than $10.00",
+        "not v6e-8 (on-demand) in asia-east1-c: "
+        "max_price_per_hour: the price table has no price for v6e-8 (on-demand) there",
+    ]
+
+
+def test_the_shape_for_machines_has_the_plain_numbers() -> None:
+    (one,) = make([Wish("v3-8", ("europe-west4-a",))], known=GRANTED).candidates
+    shape = candidate_shape(one)
+    assert (shape["usd_per_hour"], shape["list_usd_per_hour"], shape["granted"]) == (0.0, 8.8, True)
+    assert (shape["provisioning"], shape["queued"], shape["spot"], shape["workers"]) == ("on-demand", False, False, 1)
