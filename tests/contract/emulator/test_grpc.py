@@ -18,6 +18,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
 
 from orchestrator.emulator import control
+from tests.cli_fixture import wait_for
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator
 
@@ -115,6 +116,26 @@ def test_v2alpha1_speaks_its_own_messages(channel: grpc.Channel, client: tpu_v2.
     assert client.get_node(name=node.name).state == State.READY  # v2 knows no such field, and sees the rest
     assert node.name in [each.name for each in alpha.list_nodes(parent=ZONE)]
     finish(alpha.delete_node(name=node.name))
+
+
+@pytest.mark.parametrize("version", ["v2", "v2alpha1"])
+def test_a_queued_resource_lives_its_whole_life(channel: grpc.Channel, version: str) -> None:
+    module, transport = {"v2": (tpu_v2, TpuGrpcTransport), "v2alpha1": (tpu_v2alpha1, AlphaTransport)}[version]
+    client = module.TpuClient(transport=transport(channel=channel))
+    node = module.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite")
+    spec = module.QueuedResource.Tpu.NodeSpec(parent=ZONE, node_id=f"grpc-{version}", node=node)
+    body = module.QueuedResource(tpu=module.QueuedResource.Tpu(node_spec=[spec]), spot=module.QueuedResource.Spot())
+    name = f"{ZONE}/queuedResources/grpc-{version}"
+    finish(client.create_queued_resource(parent=ZONE, queued_resource_id=f"grpc-{version}", queued_resource=body))
+    active = module.QueuedResourceState.State.ACTIVE
+    wait_for(lambda: client.get_queued_resource(name=name).state.state == active)
+    assert name in [row.name for row in client.list_queued_resources(parent=ZONE)]
+    assert client.get_node(name=f"{ZONE}/nodes/grpc-{version}").queued_resource == name
+    with pytest.raises(exceptions.FailedPrecondition, match="has nodes"):
+        client.delete_queued_resource(name=name)
+    finish(client.delete_queued_resource(request={"name": name, "force": True}))
+    with pytest.raises(exceptions.NotFound):
+        client.get_queued_resource(name=name)
 
 
 def test_places_types_runtimes_and_operations_are_those_of_rest(
