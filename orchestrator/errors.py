@@ -121,10 +121,24 @@ class UnexpectedReply(CloudError):
     reason = "unexpected"
 
 
-class Preempted(CloudError):
-    """The slice was taken away. A new attempt may be made if the job allows it."""
+class SliceLost(CloudError):
+    """The slice cannot be worked on any more, through no fault of the job. A new attempt may be made if the job allows it.
+
+    `reason` tells: preempted, maintenance, host-failure, unreachable (the API says READY, SSH is dead), hung.
+    """
 
     exit_code = 71
+    reason = "host-failure"
+
+    def __init__(self, message: str, *, reason: str | None = None, still_there: bool = False, **kw: Any) -> None:
+        super().__init__(message, **kw)
+        self.reason = reason or self.reason
+        self.still_there = still_there  # for a moment yet: what the job has made so far can be saved
+
+
+class Preempted(SliceLost):
+    """The slice was taken away, as spot capacity may be."""
+
     reason = "preempted"
 
 

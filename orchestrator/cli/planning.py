@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.core.provisioning import Provisioning
-
 if TYPE_CHECKING:
     from orchestrator.cli.session import Session
     from orchestrator.core.job import JobSpec
@@ -30,22 +28,3 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
         wait_s=spec.tpu.wait,
         known=known_to(session, spec),
     )
-
-
-def check_heeded(plan: Plan, spec: JobSpec) -> None:
-    """What a run of this version would not do must not be taken for done. `plan` shows it."""
-    from orchestrator.errors import UserError
-
-    unheeded = [
-        words
-        for words, asked in (
-            ("queued candidates", any(one.queued for one in plan.candidates)),
-            ("reserved capacity", any(one.provisioning is Provisioning.RESERVED for one in plan.candidates)),
-            ("tpu.race", plan.race),
-            ("tpu.wait", plan.wait_s > 0),
-            ("on_preemption", spec.on_preemption != "stop"),
-        )
-        if asked
-    ]
-    if unheeded:
-        raise UserError(f"`run` cannot do this yet: {', '.join(unheeded)}", hint="`tpujob plan` shows what it would be")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.core.lease import Lease
     from orchestrator.core.plan import Plan
     from orchestrator.engine.job_run import Outcome
+    from orchestrator.engine.tenure import Draft
 
 
 def run(
@@ -66,7 +67,7 @@ def start(
     from orchestrator.cli.amounts import duration
     from orchestrator.cli.awake import stay_awake
     from orchestrator.cli.here import run_here
-    from orchestrator.cli.planning import check_heeded, plan_of
+    from orchestrator.cli.planning import plan_of
     from orchestrator.cli.session import Session
     from orchestrator.cli.stream import JobOutput
     from orchestrator.core.durations import format_duration
@@ -90,7 +91,11 @@ def start(
     session = Session.open(cloud, project)
     emulated = session.target.kind == "emulated"
     plan = plan_of(session, spec, keep_s=keep_s or 0.0)
-    check_heeded(plan, spec)
+    if detach and spec.on_preemption == "restart":
+        raise UserError(
+            "on_preemption: restart needs somebody who makes the next attempt; a detached run has nobody",
+            hint="run it attached (`tpujob run`), or leave on_preemption out",
+        )
     if emulated and spec.train is not None:
         prepare.check_local_training()
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
@@ -103,18 +108,31 @@ def start(
     new, attempt = prepare.new_run(spec, path, session.target.kind, runs_directory, bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
     make_directory(Path(new.directory))
-    drafts = prepare.drafts(
-        plan, slices.place(session), handle=new.name, purpose=Purpose.RUN, linger_s=spec.limits.linger
-    )
+    place, drafted = slices.place(session), list[str]()
+
+    def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
+        made = prepare.drafts(
+            plan,
+            place,
+            handle=new.name,
+            purpose=Purpose.RUN,
+            linger_s=spec.limits.linger,
+            used_s=used_s,
+            spent_usd=spent_usd,
+        )
+        drafted.extend(lease.id for lease, _ in made)
+        return made
+
     output = JobOutput(Path(new.directory), session.talk.quiet)
     prepared = prepare.job_run(
         spec,
         new,
         attempt,
-        drafts=drafts,
+        plan=plan,
+        draft=draft,
         held=None if detach else _held(session, plan, spec),
         shipped=bundle,
-        phases=prepare.phases(spec, new, attempt, shipped=bundle, env=env, emulation=emulation),
+        phases=prepare.phases(spec, new, shipped=bundle, env=env, emulation=emulation),
         sink=output,
         keep_s=keep_s,
         detach=detach,
@@ -126,7 +144,6 @@ def start(
         )
     with closing(output):
         outcome = session.on_cloud(lambda can: run_job(prepared, can))
-    drafted = [draft.id for draft, _ in drafts]
     if outcome.detached:
         _left_running(session, outcome, drafted)
     finish(session, outcome, drafted)

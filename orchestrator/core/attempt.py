@@ -59,6 +59,7 @@ class Attempt:
 class Began:
     run: Run
     attempt: Attempt
+    at: float | None = None  # of an attempt after the first; that one began with its run
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Ended:
     rc: int | None = None
     detail: str = ""
     exit_code: int | None = None
+    cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
 
 
 AttemptEvent = Began | Leased | Moved | Ended

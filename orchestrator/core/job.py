@@ -133,6 +133,10 @@ class Limits(Section):
         default=None,
         description="How long a detached job's artifacts wait on the TPU: 1m to 24h. Nothing: 10m (emulated: 20s).",
     )
+    stall: Annotated[float | None, BeforeValidator(rules.stall), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
+        default=None,
+        description="A job that prints nothing for so long hangs, and is stopped: 10s to 24h. Nothing: it may be silent.",
+    )
 
     @property
     def max_duration_s(self) -> float:

@@ -94,15 +94,23 @@ def max_cost(value: Any) -> float | None:
 
 
 def linger(value: Any) -> float | None:
+    return _up_to_a_day(value, 60, "1m")
+
+
+def stall(value: Any) -> float | None:
+    return _up_to_a_day(value, 10, "10s")
+
+
+def _up_to_a_day(value: Any, least_s: float, least: str) -> float | None:
     if value is None:
         return None
     written = as_written(value)
     try:
         seconds = parse_duration(written)
     except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a duration: {error} (1m to 24h)") from None
-    if not 60 <= seconds <= 86400:
-        raise ValueError(f"`{shown(written)}` is not between 1m and 24h; write for example 30m")
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({least} to 24h)") from None
+    if not least_s <= seconds <= 86400:
+        raise ValueError(f"`{shown(written)}` is not between {least} and 24h; write for example 30m")
     return seconds
 
 

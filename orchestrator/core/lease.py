@@ -217,7 +217,13 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Ready(at=at):
             # With one create, READY is its end. A second one, whose reply was lost, may still be on its way.
             settled = lease.settled or lease.sends <= 1
-            return replace(lease, state=LeaseState.READY, settled=settled, ready_at=lease.ready_at or at)
+            deadline = lease.deadline
+            if (
+                lease.ready_by is not None and lease.ready_at is None
+            ):  # what it did not wait for, it does not live longer
+                deadline -= max(lease.ready_by - at, 0.0)
+            ready_at = lease.ready_at or at
+            return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
         case Held(until=until):
             return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline))
         case Detached(at=at):

@@ -10,21 +10,39 @@ from dataclasses import replace
 
 from orchestrator.core import claims
 from orchestrator.core.absence import ours
+from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.boot_script import SCRIPT_KEY, restamped
-from orchestrator.engine.claim import clock_skew
+from orchestrator.engine.claim import clock_skew, shorten
 from orchestrator.engine.cloud_effects import Create, Get, GetOperation, ListSlices
 from orchestrator.engine.effects import Arm, Claim, Now, ReadLease, Record, Sleep, Tell
-from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, Preempted, UnexpectedReply, Vanished
+from orchestrator.errors import (
+    AlreadyExists,
+    CapacityError,
+    CloudError,
+    CloudUnavailable,
+    Preempted,
+    UnexpectedReply,
+    Vanished,
+)
 
 PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
 
 
 async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
+    begun = await begin(lease, request, can)
+    waits_until = begun.ready_by or await Now()
+    return await wait_until_ready(begun, can, give_up_at=waits_until + can.pace.provision_s)
+
+
+async def begin(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
+    """The lease, its create call accepted: what becomes of it is for `wait_until_ready`, or for `look_in` now and then."""
     await Claim(lease.id)
+    if request.queue is not None:
+        lease = _waiting(lease, request.queue.valid_for_s, await Now())
     question = retry.Timed(ListSlices(lease.name.project, lease.name.zone))
     asked_at, listing = await retry.until(await Now() + PATIENCE_S, question)
     skew_s = await clock_skew(listing, asked_at=asked_at, said=True)
@@ -38,7 +56,13 @@ async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lea
     if SCRIPT_KEY in metadata:  # the switch in it is born with the same claim, for as long as it can read no labels
         metadata[SCRIPT_KEY] = restamped(metadata[SCRIPT_KEY], stamped)
     await _create(lease, replace(request, labels=stamped, metadata=metadata), give_up_at=now + PATIENCE_S)
-    return await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
+    return await ReadLease(lease.id)
+
+
+def _waiting(lease: Lease, valid_for_s: float, now: float) -> Lease:
+    """Its life begins when it has its capacity, at the latest when the request for it ends. (`Ready` knows better.)"""
+    life_s, ready_by = lease.deadline - lease.created_at, now + valid_for_s
+    return replace(lease, ready_by=ready_by, deadline=ready_by + life_s)
 
 
 async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> None:
@@ -75,27 +99,52 @@ async def _adopt(lease: Lease) -> None:
         )
 
 
-async def wait_until_ready(lease: Lease, *, give_up_at: float, operation: str | None = None) -> Lease:
+async def wait_until_ready(
+    lease: Lease, can: Capabilities, *, give_up_at: float, operation: str | None = None
+) -> Lease:
     """Follow a slice that is coming to life: after a create (of this process or another one), or after a start."""
     begun = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
-        lease = await ReadLease(lease.id)
-        if lease.state in (LeaseState.DOWN, LeaseState.GONE):
-            raise Vanished(f"{lease.name.node} was given up meanwhile: {lease.reason}")
-        await _check_operation(lease, operation or lease.operation)
-        view = await _look(lease)
-        if view is not None and view.state is SliceState.READY:
-            await Record(Ready(lease.id, await Now()))
-            return await ReadLease(lease.id)
-        if view is not None and view.state is SliceState.TOMBSTONE:
-            raise Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
+        ready, words = await look_in(lease, can, operation=operation)
+        if ready is not None:
+            return ready
         now = await Now()
-        words = view.native_state if view else "requested"
         if now >= min(give_up_at, lease.deadline):
             raise CloudUnavailable(f"{lease.name.node} was still {words} after {now - begun:.0f} s")
-        await Tell("create", f"{lease.name.node} is {words}, {now - begun:.0f} s", passing=True)
+        await Tell("create", f"{lease.name.node} is {words}, {format_duration(now - begun)}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
+
+
+async def look_in(lease: Lease, can: Capabilities, *, operation: str | None = None) -> tuple[Lease | None, str]:
+    """The lease once its slice is READY, and in words what it is until then. Raises what will keep it from that."""
+    lease = await ReadLease(lease.id)
+    if lease.state in (LeaseState.DOWN, LeaseState.GONE):
+        raise Vanished(f"{lease.name.node} was given up meanwhile: {lease.reason}")
+    await _check_operation(lease, operation or lease.operation)
+    view = await _look(lease)
+    if view is None:
+        return None, "requested"
+    if view.state is SliceState.READY:
+        await Record(Ready(lease.id, await Now()))
+        return await _shortened(lease, await ReadLease(lease.id), can), view.native_state
+    if view.state is SliceState.TOMBSTONE:
+        raise view.error or Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
+    if view.state is SliceState.QUEUED:
+        if lease.ready_by is not None and await Now() >= lease.ready_by:
+            raise CapacityError(f"{lease.name.node} got no capacity in time: it is still {view.native_state}")
+        return None, f"{view.native_state} (nothing is billed until there is capacity)"
+    return None, view.native_state
+
+
+async def _shortened(before: Lease, ready: Lease, can: Capabilities) -> Lease:
+    """What did not have to wait as long as it might have ends sooner, and its labels are to say so."""
+    if ready.deadline < before.deadline:
+        try:
+            await shorten(before, ready, can)
+        except CloudError as error:
+            await Tell("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
+    return ready
 
 
 async def _check_operation(lease: Lease, name: str | None) -> None:

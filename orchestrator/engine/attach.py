@@ -26,8 +26,8 @@ from orchestrator.errors import (
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
-    Preempted,
     RemoteError,
+    SliceLost,
     TpujobError,
     Vanished,
     WrongState,
@@ -56,7 +56,7 @@ async def attach(to: Attachment, can: Capabilities) -> Outcome:
 
     Whoever calls holds the claim on the attempt, so that only one process collects.
     """
-    outcome = Outcome(to.run, started_at=await Now(), lease=to.lease, detached=True)
+    outcome = Outcome(to.run, to.attempt, started_at=await Now(), lease=to.lease, detached=True)
     try:
         await _until_the_end(to, outcome)
         outcome.state = AttemptState.SUCCEEDED
@@ -87,10 +87,10 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
         began = to.attempt.started_at or to.lease.created_at
         # An extension that came before us is in the lease already, and not in what the job file says.
         end = work.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
-        await work.follow(to.lease, fleet, "main", end, upkeep=None)
+        await work.follow(to.lease, fleet, "main", end)
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error
-    except (Vanished, Preempted):
+    except (Vanished, SliceLost):
         outcome.detached = False  # nothing is left to attach to, but its absence is to be proven
         raise
     await outcome.enter("collect")

@@ -31,6 +31,11 @@ async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilitie
     return await _alone(lease, lambda: _move(lease, event, can))
 
 
+async def shorten(before: Lease, shorter: Lease, can: Capabilities) -> None:
+    """The ledger has an earlier deadline already; now the labels get it, too."""
+    await _alone(shorter, lambda: _write(before, shorter, can))
+
+
 async def _move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
     before = await ReadLease(lease.id)
     await _write(before, apply(before, event), can)
@@ -140,7 +145,7 @@ class Upkeep:
         self._armed_by = now + can.pace.boot_s
         self._armed = False
 
-    async def turn(self) -> None:
+    async def turn(self, silent_s: float = 0.0) -> None:
         now = await Now()
         if now - self._looked_at > ASLEEP_S:
             await Tell(

@@ -131,6 +131,16 @@ class Arm(Effect[bool]):
         return world.arm()
 
 
+@dataclass(frozen=True, slots=True)
+class Make(Effect[T]):
+    """Ask the composition root for a value that takes a file, a key or chance, such as names that were never used."""
+
+    make: Callable[[], T]
+
+    def perform(self, world: World) -> T:
+        return self.make()
+
+
 # -- the ledger ----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ from orchestrator.engine.claim import move
 from orchestrator.engine.cloud_effects import Get, StartSlice, StopSlice
 from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, ReadLease, Shield, Sleep, Tell
 from orchestrator.engine.release import Released, release, send_delete
-from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, first_available, keep, let_go
+from orchestrator.engine.search import Search, find
+from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
 
 STOP_S = 15 * 60.0
@@ -68,7 +69,7 @@ async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
     if wanted.existing is not None:
         brought.action = await _revive(wanted.existing, wanted, can, brought)
     if brought.lease is None:
-        await first_available(wanted.drafts, can, brought.tenure)
+        await find(Search(wanted.drafts), can, brought.tenure)
         brought.action = brought.action or "created"
         brought.lease = await keep(brought.tenure, await Now() + wanted.hold_s, can)
     brought.tenure.lease = None  # from here on it is no longer this command's to end
@@ -119,7 +120,7 @@ async def _wait_for(lease: Lease, brought: Brought, can: Capabilities) -> str:
     if await Claim(lease.id):
         brought.tenure.lease = lease
     await Tell("create", f"{lease.name.node} is being created already; waiting for it")
-    ready = await wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
+    ready = await wait_until_ready(lease, can, give_up_at=await Now() + can.pace.provision_s)
     if brought.tenure.lease is not None:
         brought.lease = await keep(brought.tenure, ready.hold_until or ready.deadline, can)
     else:
@@ -138,7 +139,7 @@ async def start(lease: Lease, can: Capabilities) -> Lease:
     if view.state is not SliceState.STOPPED:
         raise WrongState(f"{lease.handle} is {view.native_state}: only a stopped slice can be started")
     operation = await retry.until(await Now() + PATIENCE_S, StartSlice(lease.name))
-    return await wait_until_ready(lease, give_up_at=give_up_at, operation=operation.name)
+    return await wait_until_ready(lease, can, give_up_at=give_up_at, operation=operation.name)
 
 
 async def stop(lease: Lease) -> SliceView:

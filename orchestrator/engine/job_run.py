@@ -15,6 +15,7 @@ from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
+    from orchestrator.remote.carry import Luggage
     from orchestrator.remote.collect import CollectResult
     from orchestrator.remote.fleet import Fleet, StartRequest
 
@@ -25,7 +26,7 @@ class Phase:
 
     name: str
     state: AttemptState
-    request: Callable[[Lease, int, str], StartRequest]  # of the lease, the number of workers, where they can meet
+    request: Callable[[Attempt, Lease, int, str], StartRequest]  # and the number of workers, and where they can meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,22 @@ class JobRun:
     max_duration_s: float
     keep_s: float | None = None  # hold the slice for so long after the run
     detach: bool = False  # leave once the job has started: the claim passes to it
+    wait_s: float = 0.0  # for capacity
+    race: bool = False  # queued candidates all at once
+    max_restarts: int = 0  # after so many slices that were lost
+    redraft: Callable[[float, float], tuple[Draft, ...]] | None = None  # anew, after so many seconds and dollars used
+    luggage: Luggage | None = None  # what goes from attempt to attempt
+    stall_s: float | None = None  # a job that prints nothing for so long hangs
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An attempt that ended because its slice was lost."""
+
+    attempt: Attempt
+    lease: Lease | None
+    reason: str
+    at: float
 
 
 @dataclass(slots=True)
@@ -51,6 +68,7 @@ class Outcome:
     """What became of a run. `error` is None on success."""
 
     run: Run
+    attempt: Attempt  # the last one
     state: AttemptState = AttemptState.PENDING
     error: TpujobError | None = None
     lease: Lease | None = None  # the one that the job ran on
@@ -61,6 +79,10 @@ class Outcome:
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     fleet: Fleet | None = None
     detached: bool = False  # the job goes on without this process
+    drafts: tuple[Draft, ...] = ()  # candidates of the attempt to come
+    losses: list[Loss] = field(default_factory=list)
+    used_s: float = 0.0  # of the job's time, by attempts whose slices were lost
+    spent_usd: float = 0.0
     _span: tuple[str, float] | None = None
 
     async def enter(self, span: str | None) -> None:

@@ -89,7 +89,7 @@ def prepare(
 
 async def run_local(job: LocalRun) -> Outcome:
     """Never raises a TpujobError: whatever happens is in the outcome, and nothing of the job is left running."""
-    outcome = Outcome(job.run, started_at=await Now())
+    outcome = Outcome(job.run, job.attempt, started_at=await Now())
     await Claim(job.attempt.id)
     await Record(Began(job.run, job.attempt))
     try:

@@ -8,6 +8,7 @@ import secrets
 import shlex
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,21 +17,28 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import catalog
 from orchestrator.core import claims, names, scripts
 from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.core.job_rules import secret_sources
 from orchestrator.core.lease import Lease, LeaseState, Purpose
 from orchestrator.core.pace import Pace
-from orchestrator.core.plan import Plan, Wish
-from orchestrator.core.slices import SliceName, SliceRequest
+from orchestrator.core.plan import Candidate, Plan, Wish
+from orchestrator.core.provisioning import Provisioning
+from orchestrator.core.slices import Queue, SliceName, SliceRequest
 from orchestrator.engine.boot_script import startup_script, switch_config
 from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.engine.tenure import Draft
 from orchestrator.engine.world import LOGIN_USER
-from orchestrator.errors import JobSpecError, UserError
+from orchestrator.errors import DeadlineExceeded, JobSpecError, UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.job import JobSpec
     from orchestrator.remote.bundle import Bundle
+    from orchestrator.remote.carry import Luggage
     from orchestrator.remote.fleet import StartRequest
+
+
+DEFAULT_WAIT_S = 3600.0  # of a queued request, where the job does not say how long it may wait
+LEAST_LEFT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +84,41 @@ def drafts(
     purpose: Purpose,
     linger_s: float | None = None,
     idle_s: float | None = None,
+    used_s: float = 0.0,
+    spent_usd: float = 0.0,
 ) -> tuple[Draft, ...]:
     """A lease and its create request for every candidate, each with a name that was never used before.
 
     `linger_s` (how long a detached job's artifacts wait) and `idle_s` (a held slice without anybody on it is deleted
-    after so long) are for the switch on the VM.
+    after so long) are for the switch on the VM. `used_s` and `spent_usd` went to slices that were lost: so much less is
+    left. Raises DeadlineExceeded when that is nothing.
     """
     pace = place.pace if linger_s is None else replace(place.pace, linger_s=linger_s)
     adapted = replace(place, pace=pace)
-    return tuple(_draft(plan, index, adapted, handle, purpose, idle_s) for index in range(len(plan.candidates)))
+    return tuple(
+        _draft(plan, candidate, _left_s(plan, candidate, pace, used_s, spent_usd), adapted, handle, purpose, idle_s)
+        for candidate in plan.candidates
+    )
 
 
-def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, idle_s: float | None) -> Draft:
+def _left_s(plan: Plan, candidate: Candidate, pace: Pace, used_s: float, spent_usd: float) -> float:
+    left_s = candidate.life_s - used_s
+    if spent_usd and plan.max_cost is not None and candidate.usd_per_hour:
+        left_s = min(left_s, (plan.max_cost - spent_usd) / candidate.usd_per_hour * 3600 - pace.absent_s)
+    if left_s < LEAST_LEFT_S:
+        spent = f"{format_duration(used_s)} and {format_usd(spent_usd)} went to slices that were lost"
+        raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
+    return left_s
+
+
+def _draft(
+    plan: Plan, candidate: Candidate, life_s: float, place: Place, handle: str, purpose: Purpose, idle_s: float | None
+) -> Draft:
     from orchestrator.remote.keys import create_key, ssh_keys_metadata
 
-    candidate = plan.candidates[index]
     now = time.time()
     lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
-    name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id))
+    name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
     lease = Lease(
         id=lease_id,
         handle=handle,
@@ -104,8 +129,9 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, 
         runtime_version=candidate.runtime_version,
         spot=candidate.spot,
         owner=place.owner,
-        deadline=now + candidate.life_s,
+        deadline=now + life_s,
         created_at=now,
+        provisioning=str(candidate.provisioning),
         usd_per_hour=candidate.usd_per_hour,
         budget_usd=plan.max_cost,
     )
@@ -116,6 +142,7 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, 
         accelerator_type=candidate.accelerator_type,
         runtime_version=candidate.runtime_version,
         spot=candidate.spot,
+        reserved=candidate.provisioning is Provisioning.RESERVED,
         labels=labels,
         metadata={
             "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
@@ -125,8 +152,18 @@ def _draft(plan: Plan, index: int, place: Place, handle: str, purpose: Purpose, 
         },
         network=place.network,
         service_account=place.service_account,
+        queue=_queue(plan, candidate, life_s) if candidate.queued else None,
     )
     return lease, request
+
+
+def _queue(plan: Plan, candidate: Candidate, life_s: float) -> Queue:
+    flex = candidate.provisioning is Provisioning.FLEX_START
+    return Queue(
+        valid_for_s=plan.wait_s or DEFAULT_WAIT_S,
+        request_id=str(uuid.uuid4()),
+        flex_start_s=life_s if flex else None,
+    )
 
 
 def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
@@ -203,7 +240,6 @@ class Emulation:
 def phases(
     spec: JobSpec,
     run: Run,
-    attempt: Attempt,
     *,
     shipped: Bundle | None,
     env: Mapping[str, str],
@@ -219,20 +255,24 @@ def phases(
             setup.append(scripts.train_setup(wanted))
     else:
         main = str(spec.command) + "\n"
-    if spec.bucket is not None:
-        main = scripts.then_upload(main, _upload(spec, run, attempt))
     if spec.setup:
         setup.append(scripts.chain(spec.setup))
 
-    def request(phase: str, script: str) -> Callable[[Lease, int, str], StartRequest]:
+    def main_of(attempt: Attempt) -> str:
+        return main if spec.bucket is None else scripts.then_upload(main, _upload(spec, run, attempt))
+
+    def setup_of(attempt: Attempt) -> str:
+        return "\n".join(setup)
+
+    def request(phase: str, script_of: Callable[[Attempt], str]) -> Callable[[Attempt, Lease, int, str], StartRequest]:
         from orchestrator.remote.fleet import StartRequest
 
-        def build(lease: Lease, workers: int, meeting_point: str) -> StartRequest:
+        def build(attempt: Attempt, lease: Lease, workers: int, meeting_point: str) -> StartRequest:
             return StartRequest(
                 attempt=attempt.id,
                 phase=phase,
                 bundle_sha256=shipped.sha256 if shipped else None,
-                script=script,
+                script=script_of(attempt),
                 env_by_worker=[
                     {**_variables(run, attempt, lease, index, workers, meeting_point, emulation), **env}
                     for index in range(workers)
@@ -241,8 +281,8 @@ def phases(
 
         return build
 
-    first = [Phase("setup", AttemptState.SETUP, request("setup", "\n".join(setup)))] if setup else []
-    return (*first, Phase("main", AttemptState.RUNNING, request("main", main)))
+    first = [Phase("setup", AttemptState.SETUP, request("setup", setup_of))] if setup else []
+    return (*first, Phase("main", AttemptState.RUNNING, request("main", main_of)))
 
 
 def _upload(spec: JobSpec, run: Run, attempt: Attempt) -> str:
@@ -324,7 +364,8 @@ def job_run(
     run: Run,
     attempt: Attempt,
     *,
-    drafts: tuple[Draft, ...],
+    plan: Plan,
+    draft: Callable[[float, float], tuple[Draft, ...]],
     held: Lease | None,
     shipped: Bundle | None,
     phases: tuple[Phase, ...],
@@ -332,17 +373,32 @@ def job_run(
     keep_s: float | None,
     detach: bool = False,
 ) -> JobRun:
+    """`draft` makes the plan's candidates under new names, after so many seconds and dollars used."""
+    directory = Path(run.directory)
+    restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
     return JobRun(
         run=run,
         attempt=attempt,
-        drafts=drafts,
+        drafts=draft(0.0, 0.0),
         held=held,
         bundle=shipped,
         phases=phases,
         artifacts=tuple(spec.artifacts),
-        directory=Path(run.directory),
+        directory=directory,
         sink=sink,
         max_duration_s=spec.limits.max_duration_s,
         keep_s=keep_s,
         detach=detach,
+        wait_s=plan.wait_s,
+        race=plan.race,
+        max_restarts=restarts,
+        redraft=draft,
+        luggage=_luggage(directory, spec) if restarts else None,
+        stall_s=spec.limits.stall,
     )
+
+
+def _luggage(directory: Path, spec: JobSpec) -> Luggage:
+    from orchestrator.remote.carry import Luggage
+
+    return Luggage(directory / "carried", tuple(spec.artifacts))

@@ -1,23 +1,20 @@
-"""The time for which a program answers for a slice: from the first candidate that exists to its release, or its keeping.
+"""The time for which a program answers for slices: from the first candidate that exists to its release, or its keeping.
 
-A `Tenure` always names the lease that is ours to end right now. It is set before the create leaves and cleared only when
-the slice is proven gone, so whoever catches an exception knows what to release.
+A `Tenure` always names every lease that is ours to end right now. One is added before its create leaves and taken off only
+when its slice is proven gone, so whoever catches an exception knows what to release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from orchestrator.core.lease import Held, Lease, NotAllowed
+from orchestrator.core.lease import Held, Lease
 from orchestrator.core.slices import Capabilities, SliceRequest
-from orchestrator.engine.acquire import acquire
 from orchestrator.engine.claim import move
-from orchestrator.engine.effects import Disclaim, Now, ReadLease, Shield, Tell
-from orchestrator.engine.release import Released, as_written, release
-from orchestrator.errors import CapacityError, DeadlineExceeded, TeardownUnproven, TpujobError, UnknownLease, Vanished
+from orchestrator.engine.effects import Disclaim, Now, ReadLease
+from orchestrator.engine.release import Released, release, send_delete
+from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
 
-NO_CAPACITY = "no capacity"
 RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
 
 Draft = tuple[Lease, SliceRequest]
@@ -26,6 +23,7 @@ Draft = tuple[Lease, SliceRequest]
 @dataclass(slots=True)
 class Tenure:
     lease: Lease | None = None
+    losers: list[Lease] = field(default_factory=list)  # of a race: asked for beside the one that won, to be released
     released: Released | None = None  # the last release; when not `gone`, its lease may be billed
     kept_until: float | None = None
     release_s: float = 0.0  # time spent on proofs
@@ -35,49 +33,22 @@ class Tenure:
         return self.released is not None and not self.released.gone
 
 
-async def first_available(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure) -> Lease:
-    """The first candidate that has capacity, READY. The next zone is asked only when this one is proven empty."""
-    refused: CapacityError | None = None
-    for draft, request in drafts:
-        where = f"{request.accelerator_type} {request.name.zone}"
-        await Tell("create", f"{where} as {request.name.node}", passing=True)
-        tenure.lease = draft
-        began = await Now()
-        try:
-            tenure.lease = await acquire(draft, request, can)
-        except NotAllowed as error:
-            raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
-        except CapacityError as error:
-            refused = error
-            await let_go(tenure, can, NO_CAPACITY)
-            if tenure.unproven:
-                raise TeardownUnproven(f"{where}: no capacity, but the failed create is not proven gone") from error
-            reason = (await as_written(draft)).reason
-            if reason != NO_CAPACITY:
-                raise Vanished(f"{draft.name.node} was given up meanwhile: {reason}") from error
-            await Tell("create", f"{where}   no capacity (released: absent) → next")
-            await Shield(raised=False)
-            continue
-        await Tell("ready", f"{where} in {await Now() - began:.1f} s · {request.name.node}")
-        return tenure.lease
-    raise CapacityError(
-        f"no capacity in any zone that was asked for ({', '.join(request.name.zone for _, request in drafts)})",
-        hint="name more zones or a region, try spot, or try again later",
-        details=refused.message if refused else None,
-    )
-
-
 async def let_go(tenure: Tenure, can: Capabilities, reason: str) -> None:
-    """Release the lease, if there is one, and keep the verdict."""
-    if tenure.lease is None:
-        return
+    """Release every lease, and keep the verdict: one that is not proven outweighs the others."""
+    owed = [lease for lease in (tenure.lease, *tenure.losers) if lease is not None]
     began = await Now()
-    if await _written(tenure.lease):
-        tenure.released = await release(tenure.lease, can, reason=reason, budget_s=RELEASE_S)
+    written = [lease for lease in owed if await _written(lease)]
+    if len(written) > 1:
+        for lease in written:  # no proof of one keeps the delete of the next waiting
+            await send_delete(lease, reason=reason)
+    verdicts = [await release(lease, can, reason=reason, budget_s=RELEASE_S) for lease in written]
+    for lease in owed:
+        await Disclaim(lease.id)
+    if verdicts:
+        tenure.released = next((verdict for verdict in verdicts if not verdict.gone), verdicts[0])
         tenure.release_s += await Now() - began
-    await Disclaim(tenure.lease.id)
-    if not tenure.unproven:
-        tenure.lease = None
+    if owed and not tenure.unproven:
+        tenure.lease, tenure.losers = None, []
 
 
 async def _written(lease: Lease) -> bool:
@@ -97,6 +68,6 @@ async def keep(tenure: Tenure, until: float, can: Capabilities) -> Lease:
     lease = await move(tenure.lease, Held(tenure.lease.id, await Now(), until), can)
     if lease.ends_at <= await Now():  # this machine slept, or tpujob was stopped
         raise DeadlineExceeded(f"{lease.name.node} reached its end before it could be kept")
-    tenure.kept_until = lease.hold_until
+    tenure.kept_until, tenure.lease = lease.hold_until, None
     await Disclaim(lease.id)
     return lease

@@ -5,25 +5,27 @@ Shared by a run and by an `attach` to a detached one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Lease, LeaseState
-from orchestrator.core.slices import SliceState
-from orchestrator.engine.claim import Upkeep
-from orchestrator.engine.cloud_effects import Get
+from orchestrator.core.slices import SliceState, SliceView
+from orchestrator.engine.cloud_effects import Get, Published
 from orchestrator.engine.effects import Now, ReadLease, Tell
 from orchestrator.engine.release import as_written
 from orchestrator.engine.worker_effects import Collect, StopPhase, Watch
 from orchestrator.errors import (
     ArtifactError,
+    CloudError,
     CloudUnavailable,
     DeadlineExceeded,
     PayloadFailed,
     Preempted,
     RemoteError,
+    SliceLost,
     Vanished,
 )
 
@@ -37,6 +39,8 @@ STOP_GRACE_S = 10.0
 WATCH_S = 2.0
 LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
 SILENT_S = 600.0  # a worker that cannot be reached for so long is lost
+ILL_S = 60.0  # a worker is silent and the API says that the slice is not well: it may come back
+NOTICE = "tpujob/notice"  # published by the switch when its VM is about to be taken away
 TOLD_BEFORE_S = (7200.0, 1800.0)  # the end is announced
 LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and save what it made
 
@@ -58,19 +62,43 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
     return End(lease.deadline - spare_s, "limits.max_cost")
 
 
-async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkeep | None) -> None:
-    """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing."""
-    looked_at = await Now()
+class Chore(Protocol):
+    """What else has to be done while a job runs, a little at a time."""
+
+    async def turn(self, silent_s: float = 0.0) -> None:
+        """`silent_s`: for so long a worker has not answered."""
+
+
+async def follow(
+    lease: Lease, fleet: Fleet, phase: str, end: End, chores: Sequence[Chore] = (), *, stall_s: float | None = None
+) -> None:
+    """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing.
+
+    A job that prints nothing for `stall_s` hangs. Raises SliceLost for all that is not the job's own fault.
+    """
+    looked_at = printed_at = await Now()
+    printed = -1
+    ill_since: float | None = None
     last_s = end.at - looked_at  # nobody needs to hear of the two hours that a short job never had
     extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
         status = await Watch(fleet, WATCH_S)
         if status.failed:
             await stop(fleet, lease)
+            await blame(lease, status)
             raise _payload_failed(status, phase)
         if status.all_succeeded:
             return
         now = await Now()
+        if status.log_bytes != printed:
+            printed, printed_at = status.log_bytes, now
+        elif stall_s is not None and now - printed_at > stall_s:
+            await stop(fleet, lease)
+            raise SliceLost(
+                f"the job printed nothing for {format_duration(stall_s)} and was stopped",
+                reason="hung",
+                still_there=True,
+            )
         left_s = end.at + extended_s - now
         if any(left_s <= mark_s < last_s for mark_s in TOLD_BEFORE_S):
             text = f"{format_duration(left_s)} until {end.why}; `tpujob extend {lease.handle} --by 2h` moves the end"
@@ -81,15 +109,20 @@ async def follow(lease: Lease, fleet: Fleet, phase: str, end: End, upkeep: Upkee
         if now >= end.at + extended_s:
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
-        if upkeep is not None:
-            await upkeep.turn()
         silent_s = status.silent_s(now)
+        for chore in chores:
+            await chore.turn(silent_s)
         if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
             looked_at = now
-            extended_s = (await still_ours(lease)).deadline - lease.deadline
+            current, ailment = await still_ours(lease)
+            extended_s = current.deadline - lease.deadline
+            ill_since = None if ailment is None or silent_s == 0 else ill_since or now
+            if ill_since is not None and ailment is not None and now - ill_since > ILL_S:
+                raise SliceLost(f"{lease.name.node} is {ailment.words}, and a worker is silent", reason=ailment.reason)
         if silent_s > SILENT_S:
-            raise RemoteError(
-                f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it"
+            raise SliceLost(
+                f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it",
+                reason="unreachable",
             )
 
 
@@ -118,7 +151,15 @@ def check_collected(collected: CollectResult | None) -> None:
         )
 
 
-async def still_ours(lease: Lease) -> Lease:
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """What the API says of a slice that is there and not well."""
+
+    words: str
+    reason: str
+
+
+async def still_ours(lease: Lease) -> tuple[Lease, Ailment | None]:
     """The lease as it is now, if the slice is still there and still wanted. (Another terminal may have said `down`.)"""
     current = await ReadLease(lease.id)
     if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
@@ -126,14 +167,42 @@ async def still_ours(lease: Lease) -> Lease:
     try:
         view = await Get(lease.name)
     except CloudUnavailable:
-        return current
+        return current, None
     if view is None:
         raise Vanished(f"{lease.name.node} was deleted by somebody else while the job was running")
     if view.state is SliceState.TOMBSTONE:
         raise Preempted(f"{lease.name.node} was taken away while the job was running ({view.native_state})")
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
-    return current
+    return current, ailment_of(view)
+
+
+def ailment_of(view: SliceView) -> Ailment | None:
+    if "MAINTENANCE" in (view.health or ""):
+        return Ailment("under maintenance", "maintenance")
+    if view.state is SliceState.UNKNOWN:
+        return Ailment(view.native_state, "host-failure")
+    return None
+
+
+async def blame(lease: Lease, status: FleetStatus) -> None:
+    """Raise SliceLost if a failed phase is the slice's doing: the notice of a preemption ends a job before the slice goes."""
+    lost = status.first_failure[1] is None
+    if not (lost or lease.spot):
+        return
+    try:
+        _, ailment = await still_ours(lease)
+        noticed = lease.spot and any(NOTICE in said for said in await Published(lease.name))
+    except SliceLost:
+        raise
+    except CloudError as error:
+        if lost and isinstance(error, Vanished):
+            raise
+        return  # no answer blames nobody
+    if noticed:
+        raise Preempted(f"{lease.name.node} is being taken away: its VM was given notice", still_there=True)
+    if ailment is not None and lost:
+        raise SliceLost(f"{lease.name.node} is {ailment.words}, and the job is gone from it", reason=ailment.reason)
 
 
 def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:

@@ -13,6 +13,7 @@ from orchestrator.engine.effects import Effect, Tell, World
 
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
+    from orchestrator.remote.carry import Luggage
     from orchestrator.remote.collect import CollectResult
     from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
 
@@ -124,6 +125,32 @@ class Collect(Effect["CollectResult"]):
 
     def perform(self, world: World) -> CollectResult:
         return self.fleet.collect(self.destination, self.patterns, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(Effect["CollectResult"]):
+    """Bring home what the job has made so far, for another attempt on other workers."""
+
+    fleet: Fleet
+    luggage: Luggage
+    deadline_s: float
+
+    def perform(self, world: World) -> CollectResult:
+        return self.luggage.pull(self.fleet, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Unload(Effect["tuple[str | None, ...]"]):
+    """Give each worker what was brought home for it. The answer: under which hash, None where there was nothing."""
+
+    fleet: Fleet
+    luggage: Luggage
+    directory: Path  # for the archives
+
+    def perform(self, world: World) -> tuple[str | None, ...]:
+        bundles = self.luggage.bundles(len(self.fleet.workers), self.directory)
+        self.fleet.push_each(bundles)
+        return tuple(bundle.sha256 if bundle else None for bundle in bundles)
 
 
 @dataclass(frozen=True, slots=True)

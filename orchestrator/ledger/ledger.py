@@ -115,7 +115,7 @@ class Ledger:
             case Began(run=run, attempt=attempt):
                 self._insert_run(run)
                 self._put_attempt(attempt)
-                self._append(run.created_at, attempt.id, event)
+                self._append(event.at or run.created_at, attempt.id, event)
             case attempts.Leased() | attempts.Moved() | attempts.Ended():
                 before = self._attempt(event.attempt_id)
                 self._put_attempt(attempts.apply(before, event))
@@ -135,7 +135,7 @@ class Ledger:
 
     def _insert_run(self, run: Run) -> None:
         row = (run.id, run.name, run.job_path, run.cloud, run.created_at, run.directory, json.dumps(run.spec))
-        self._db.execute("insert into run values (?, ?, ?, ?, ?, ?, ?)", row)
+        self._db.execute("insert into run values (?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing", row)
 
     def _put_attempt(self, attempt: Attempt) -> None:
         columns = [field.name for field in fields(attempt)]

@@ -60,6 +60,10 @@ class FleetStatus:
         first = min(failed, key=lambda worker: (worker.stopped, worker.since))
         return first.index, first.rc
 
+    @property
+    def log_bytes(self) -> int:
+        return sum(worker.log_bytes for worker in self.workers)
+
     def silent_s(self, now: float) -> float:
         """How long the worker that is unreachable for longest has been so."""
         return max((now - w.since for w in self.workers if w.state is WorkerState.UNREACHABLE), default=0.0)

@@ -17,7 +17,7 @@ from orchestrator.core import absence, claims, names
 from orchestrator.core.absence import Verdict
 from orchestrator.core.lease import Created, Intent, LeaseState, Refused, Sent
 from orchestrator.core.slices import Listing, SliceState
-from orchestrator.engine import acquire, claim, recover, release, run, sweep, tenure, watch, work
+from orchestrator.engine import acquire, attempt, claim, recover, release, run, search, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudUnavailable, Vanished
@@ -182,9 +182,9 @@ def nowal() -> Iterator[None]:
         operation = await Create(_stamped(lease, request, can, await Now()))
         await Record(Intent(lease))
         await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
-        return await acquire.wait_until_ready(lease, give_up_at=await Now() + can.pace.provision_s)
+        return await acquire.wait_until_ready(lease, can, give_up_at=await Now() + can.pace.provision_s)
 
-    with patch.object(tenure, "acquire", acquired):
+    with patch.object(search, "acquire", acquired):
         yield
 
 
@@ -245,13 +245,10 @@ def lost_is_refused() -> Iterator[None]:
 
 @mutant("the next zone is tried before this one is proven empty (dstack, SkyPilot#2990)", "stockout_leaves_node")
 def zone_fallback() -> Iterator[None]:
-    real = tenure.let_go
-
     async def let_go(held: Any, can: Any, reason: str) -> None:
-        if reason != "no capacity":
-            await real(held, can, reason)
+        await release.note(release.Down(held.lease.id, await Now(), reason))
 
-    with patch.object(tenure, "let_go", let_go):
+    with patch.object(search, "let_go", let_go):
         yield
 
 
@@ -266,7 +263,7 @@ def adopt_foreign() -> Iterator[None]:
 
 @mutant("an attached run shows no sign of life", "worlds")
 def no_beat() -> Iterator[None]:
-    with patch.object(run, "Beat", Nothing):
+    with patch.object(attempt, "Beat", Nothing):
         yield
 
 
@@ -322,7 +319,7 @@ def detach_unarmed() -> Iterator[None]:
         await Record(claim.Detached(lease.id, await Now()))
         return await ReadLease(lease.id)
 
-    with patch.object(run, "await_armed", _no_op), patch.object(run, "hand_over", handed_over):
+    with patch.object(attempt, "await_armed", _no_op), patch.object(attempt, "hand_over", handed_over):
         yield
 
 
@@ -330,11 +327,11 @@ def detach_unarmed() -> Iterator[None]:
 def deadline_waits() -> Iterator[None]:
     real = acquire.wait_until_ready
 
-    async def patient(lease: Any, *, give_up_at: float, operation: str | None = None) -> Any:
+    async def patient(lease: Any, can: Any, *, give_up_at: float, operation: str | None = None) -> Any:
         for pause_s in acquire.retry.pauses(longest_s=10.0):
             view = await acquire._look(lease)
             if view is not None and view.state is SliceState.READY:
-                return await real(lease, give_up_at=give_up_at, operation=operation)
+                return await real(lease, can, give_up_at=give_up_at, operation=operation)
             if await Now() > give_up_at:
                 raise CloudUnavailable("still not READY")
             await acquire.Sleep(pause_s)

@@ -72,7 +72,7 @@ def start_run(
     setup_s = min(1.0, lasts_s / 5)
 
     def phase(title: str, state: AttemptState, seconds: float, code: int) -> Phase:
-        request: Any = lambda lease, workers, meeting_point: Start(attempt.id, title, seconds, code)  # noqa: E731
+        request: Any = lambda attempt, lease, workers, meeting_point: Start(attempt.id, title, seconds, code)  # noqa: E731
         return Phase(title, state, request)
 
     job = JobRun(

@@ -11,7 +11,8 @@ from orchestrator.engine.claim import Upkeep, await_armed, hand_over, move
 from orchestrator.engine.extend import extend
 from orchestrator.engine.release import release
 from orchestrator.engine.run import run_job
-from orchestrator.engine.tenure import Tenure, first_available, keep
+from orchestrator.engine.search import Search, find
+from orchestrator.engine.tenure import Tenure, keep
 from orchestrator.errors import CloudUnavailable, NotArmed, UserError, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
 
@@ -23,7 +24,7 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 def ready(world: VirtualWorld) -> Any:
     tenure = Tenure()
-    world.drive(first_available([lease_and_request(now=world.time)], CAN, tenure))
+    world.drive(find(Search((lease_and_request(now=world.time),)), CAN, tenure))
     return tenure
 
 
@@ -35,7 +36,7 @@ def labels(world: VirtualWorld) -> Any:
 def test_the_create_call_carries_the_first_claim_as_of_the_moment_it_leaves(world: VirtualWorld) -> None:
     draft = lease_and_request(now=world.time)
     world.time += 1000  # the zone before this one took its time
-    world.drive(first_available([draft], CAN, Tenure()))
+    world.drive(find(Search((draft,)), CAN, Tenure()))
     begun = world.ledger.lease(draft[0].id).sent_at
     assert begun is not None
     assert int(labels(world)["tpujob-lease"]) == int(begun + CAN.pace.provision_s + CAN.pace.boot_s)
@@ -198,8 +199,8 @@ def test_a_switch_that_does_not_take_the_claim_over_keeps_the_run_attached(
 
 def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     tenure = ready(world)
-    world.drive(keep(tenure, world.time + 3600, CAN))
-    lease = world.drive(extend(tenure.lease, 1800, CAN))
+    kept = world.drive(keep(tenure, world.time + 3600, CAN))
+    lease = world.drive(extend(kept, 1800, CAN))
     assert lease.hold_until is not None
     assert int(labels(world)["tpujob-lease"]) == int(lease.hold_until)
     assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120

@@ -7,7 +7,8 @@ import pytest
 from orchestrator.core.lease import Down, Lease, LeaseState, Purpose
 from orchestrator.engine.hold import Brought, NeedsConsent, Wanted, down, start, stop, up
 from orchestrator.engine.recover import recover
-from orchestrator.engine.tenure import Tenure, first_available
+from orchestrator.engine.search import Search, find
+from orchestrator.engine.tenure import Tenure
 from orchestrator.errors import CapacityError, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
 
@@ -177,7 +178,8 @@ def test_past_the_deadline_not_even_a_living_claim_protects(
 
 def test_down_while_the_run_gives_up_a_full_zone_ends_the_run(world: VirtualWorld) -> None:
     world.cloud.full_zones = {"us-east1-b"}
-    drafts = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(("us-east1-b", "us-east1-c"))]
+    zones = ("us-east1-b", "us-east1-c")
+    drafts = tuple(lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones))
 
     def another_terminal(world: VirtualWorld) -> None:
         first = next(iter(world.ledger.leases()), None)
@@ -185,5 +187,5 @@ def test_down_while_the_run_gives_up_a_full_zone_ends_the_run(world: VirtualWorl
             world.ledger.record(Down(first.id, world.time, "tpujob down"))
 
     with pytest.raises(Vanished, match="given up meanwhile: tpujob down"):
-        world.drive(first_available(drafts, CAN, Tenure()), between=another_terminal)
+        world.drive(find(Search(drafts), CAN, Tenure()), between=another_terminal)
     assert [node for call, node in world.cloud.calls if call == "create"] == [drafts[0][0].name.node]

@@ -27,6 +27,7 @@ from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
 from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.remote.steps import StartRequest
 
 T = TypeVar("T")
 CAN = Capabilities(
@@ -51,6 +52,7 @@ class Node:
     deleted_at: float | None = None  # when the delete was accepted
     stopped: bool = False
     preempted: bool = False
+    queued_until: float = 0.0
 
 
 class VirtualCloud:
@@ -65,6 +67,10 @@ class VirtualCloud:
         self.operations_seen: dict[str, tuple[str, str, float]] = {}  # operation → verb, node, done at
         self.failed: dict[str, CloudError] = {}  # operation → error
         self.full_zones: set[str] = set()
+        self.full_until: dict[str, float] = {}  # zone → when its stockout ends
+        self.queue_s: dict[str, float] = {}  # zone → how long a queued request waits there
+        self.refusing: dict[str, CloudError] = {}  # zone → what a create is answered with
+        self.notices: set[str] = set()  # nodes about to be taken away
         self.calls: list[tuple[str, str]] = []
         self.armed = True
         self.clock_ahead_s = 0.0
@@ -82,6 +88,8 @@ class VirtualCloud:
 
     def create(self, request: SliceRequest) -> Operation:
         self._call("create", request.name)
+        if request.name.zone in self.refusing:
+            raise self.refusing[request.name.zone]
         if request.name.node in self.nodes:
             raise AlreadyExists(f"Resource {request.name.node} already exists")
         if self.land_create_late_s and self.world.time < self.late_until:
@@ -145,6 +153,8 @@ class VirtualCloud:
         if node is None or not self.armed:
             return ()
         mode = node.request.labels.get("tpujob-mode", "")
+        if name.node in self.notices:
+            return ({"tpujob/notice": "{}"},) * 2
         said = {"armed": True, "route": True, "permission": True, "mode": mode}
         return ({"tpujob/switch": json.dumps(said)},) * 2
 
@@ -181,15 +191,18 @@ class VirtualCloud:
     def _land(self, request: SliceRequest) -> Operation:
         now = self.world.time
         node = request.name.node
-        if request.name.zone in self.full_zones:
+        if request.name.zone in self.full_zones or now < self.full_until.get(request.name.zone, 0.0):
             operation = self._operation("create", node, now + 5)
             self.failed[operation.name] = CapacityError("There is no more capacity in the zone")
             return operation
-        operation = self._operation("create", node, now + self.provision_s)
+        queue_s = self.queue_s.get(request.name.zone, 0.0) if request.queue is not None else 0.0
+        operation = self._operation("create", node, now + (self.provision_s if request.queue is None else 1.0))
         if node in self.nodes:
             self.failed[operation.name] = AlreadyExists(f"Resource {node} already exists")
             return operation
-        self.nodes[node] = Node(request, operation.name, now, now + self.provision_s)
+        self.nodes[node] = Node(
+            request, operation.name, now, now + queue_s + self.provision_s, queued_until=now + queue_s
+        )
         return operation
 
     def _operation(self, verb: str, node: str, done_at: float) -> Operation:
@@ -213,6 +226,8 @@ class VirtualCloud:
             state, native = SliceState.DELETING, "DELETING"
         elif node.preempted:
             state, native = SliceState.TOMBSTONE, "PREEMPTED"
+        elif now < node.queued_until:
+            state, native = SliceState.QUEUED, "WAITING_FOR_RESOURCES"
         elif node.stopped:
             state, native = SliceState.STOPPED, "STOPPED"
         elif now < node.ready_at:
@@ -245,6 +260,7 @@ class Status:
     failed: bool = False
     all_succeeded: bool = True
     first_failure: tuple[int, int | None] = (0, 1)
+    log_bytes: int = 0
 
     def silent_s(self, now: float) -> float:
         return 0.0
@@ -260,12 +276,19 @@ class VirtualFleet:
     ends_at: float = 0.0
     stopped: int = 0
     cancelled: bool = False
+    prints: int = 1  # bytes of log between two looks
+    log_bytes: int = 0
     beating: bool = False
 
     def facts(self, worker: int) -> Any:
         return Facts()
 
+    workers: tuple[int, ...] = (0, 1)
+
     def push(self, bundle: object, progress: object) -> list[Any]:
+        return []
+
+    def push_each(self, bundles: Sequence[object]) -> list[Any]:
         return []
 
     def start(self, request: object) -> None:
@@ -282,8 +305,10 @@ class VirtualFleet:
 
     def wait(self, timeout_s: float) -> Status:
         self.world.time = min(self.world.time + timeout_s, max(self.ends_at, self.world.time))
+        self.log_bytes += self.prints
         ended = self.world.time >= self.ends_at
-        return Status(failed=ended and self.rc != 0, all_succeeded=ended and self.rc == 0, first_failure=(1, self.rc))
+        failed, succeeded = ended and self.rc != 0, ended and self.rc == 0
+        return Status(failed, succeeded, (1, self.rc), log_bytes=self.log_bytes)
 
     def stop(self, grace_s: float) -> None:
         self.stopped += 1
@@ -424,7 +449,7 @@ def job(
         drafts=drafts,
         held=held,
         bundle=None,
-        phases=(Phase("main", _running(), lambda lease, workers, meeting_point: None),),  # type: ignore[arg-type, return-value]
+        phases=(Phase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
         artifacts=(),
         directory=Path("runs/x"),
         sink=lambda worker, data: None,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.absence import Verdict
-from orchestrator.core.attempt import Run
+from orchestrator.core.attempt import Attempt, Run
 from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import Released
@@ -83,5 +83,7 @@ def test_dollars_run_from_the_create_to_proven_absence(lease: object, usd: float
 def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
     assert words in fate(lease)
     run = Run("r", "r", "job.yaml", "google", AT, "runs/r")
-    released = outcome_lines(Outcome(run, lease=lease), emulated=False, result="", inside={})[-1]
+    released = outcome_lines(Outcome(run, Attempt("r-1", run.id), lease=lease), emulated=False, result="", inside={})[
+        -1
+    ]
     assert words in released and "nothing was created" not in released

@@ -1,0 +1,119 @@
+"""A race: every queued candidate is asked for at once, the first slice that is READY wins, the others are seen off.
+
+While they wait nothing is billed. From the moment that one has won, the others may be billed until their deletion is
+proven: the deletes leave at once, all of them, before anything else happens, and are repeated until they have worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.core import refusal
+from orchestrator.core.durations import format_duration
+from orchestrator.core.lease import Lease, NotAllowed
+from orchestrator.core.refusal import Step
+from orchestrator.core.slices import Capabilities, SliceRequest
+from orchestrator.engine import retry
+from orchestrator.engine.acquire import begin, look_in
+from orchestrator.engine.effects import Disclaim, Now, Shield, Sleep, Tell
+from orchestrator.engine.release import release, send_delete
+from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure
+from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
+
+LOOK_S = 15.0  # between two looks at those that lost
+
+Note = Callable[[SliceRequest, CloudError], Step]
+
+
+async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, note: Note) -> Lease | None:
+    """The winner; None when nobody is left. `note` hears of each that is refused and says what follows from that."""
+    racing = _Race(can, tenure, note)
+    for draft, request in drafts:
+        await racing.enter(draft, request)
+    began = await Now()
+    for pause_s in retry.pauses(longest_s=10.0):
+        winner = await racing.look()
+        if winner is not None:
+            await racing.won_by(winner, await Now() - began)
+            return winner
+        if not racing.runners:
+            return None
+        waited = format_duration(await Now() - began)
+        await Tell("race", f"{len(racing.runners)} wait, {waited}; nothing is billed until one is there", passing=True)
+        await Sleep(pause_s)
+    raise AssertionError("pauses() never ends")
+
+
+class _Race:
+    def __init__(self, can: Capabilities, tenure: Tenure, note: Note) -> None:
+        self.can, self.tenure, self.note = can, tenure, note
+        self.runners: dict[str, tuple[Lease, SliceRequest]] = {}
+
+    async def enter(self, draft: Lease, request: SliceRequest) -> None:
+        await Tell("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
+        self.tenure.losers.append(draft)  # until it has won
+        try:
+            self.runners[draft.id] = await begin(draft, request, self.can), request
+        except NotAllowed as error:
+            raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
+        except CloudError as error:
+            await self._out(draft, request, error)
+
+    async def look(self) -> Lease | None:
+        for lease, request in list(self.runners.values()):
+            try:
+                ready, _ = await look_in(lease, self.can)
+                if ready is None and await Now() >= (lease.ready_by or 0.0) + self.can.pace.provision_s:
+                    raise CloudUnavailable(f"{lease.name.node} was not ready in time")
+            except CloudError as error:
+                await self._out(lease, request, error)
+                continue
+            if ready is not None:
+                return ready
+        return None
+
+    async def _out(self, lease: Lease, request: SliceRequest, error: CloudError) -> None:
+        self.runners.pop(lease.id, None)
+        if self.note(request, error) is Step.STOP:
+            raise error
+        why = refusal.words(error)
+        released = await release(lease, self.can, reason=why, budget_s=RELEASE_S)
+        if not released.gone:
+            self.tenure.released = released
+            raise TeardownUnproven(f"{lease.name.node}: {why}, but it is not proven gone") from error
+        self.tenure.losers = [other for other in self.tenure.losers if other.id != lease.id]
+        await Disclaim(lease.id)
+        await Tell("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
+        await Shield(raised=False)
+
+    async def won_by(self, winner: Lease, took_s: float) -> None:
+        del self.runners[winner.id]
+        self.tenure.lease = winner
+        self.tenure.losers = [lease for lease in self.tenure.losers if lease.id != winner.id]
+        for lease, _ in self.runners.values():
+            await send_delete(lease, reason=f"{winner.name.zone} was first")
+        await Shield(raised=False)
+        await Tell("ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}")
+
+
+class Losers:
+    """Sees off those that lost, a step at a time, while the winner works: call `turn` as often as you like."""
+
+    def __init__(self, tenure: Tenure, can: Capabilities) -> None:
+        self._tenure, self._can = tenure, can
+        self._not_before = 0.0
+
+    async def turn(self, silent_s: float = 0.0) -> None:
+        if not self._tenure.losers:
+            return
+        now = await Now()
+        if now < self._not_before:
+            return
+        self._not_before = now + min(LOOK_S, self._can.pace.beat_s)
+        for lease in list(self._tenure.losers):
+            released = await release(lease, self._can, reason="another zone was first", budget_s=0.0)
+            if released.gone:
+                self._tenure.losers = [other for other in self._tenure.losers if other.id != lease.id]
+                await Disclaim(lease.id)
+                await Tell("race", f"{lease.name.node} absent: it lost, in {lease.name.zone}")
+        await Shield(raised=False)
