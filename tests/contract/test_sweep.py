@@ -35,6 +35,19 @@ def make(cli: Cli, name: str, **labels: str) -> str:
     return name
 
 
+def queue(cli: Cli, name: str, **labels: str) -> str:
+    """A queued request that was taken its node, by nobody of this machine."""
+    node = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
+    requests = f"{NODES.removesuffix('/nodes')}/queuedResources"
+    body = {"tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
+    request(cli, "POST", f"{requests}?queuedResourceId={name}", body)
+    state = lambda: request(cli, "GET", f"{requests}/{name}")["state"]["state"]  # noqa: E731
+    wait_for(lambda: state() == "ACTIVE")
+    request(cli, "DELETE", f"{NODES}/{name}")
+    wait_for(lambda: state() == "SUSPENDED")
+    return name
+
+
 def ours(run: str, lease_in: float = 3600.0, deadline_in: float = 7200.0) -> dict[str, str]:
     now = int(time.time())
     return {
@@ -63,6 +76,18 @@ def elsewhere(cli: Cli, tmp_path: Path) -> dict[str, str]:
         "XDG_CONFIG_HOME": "",
         "CLOUDSDK_CONFIG": "",
     }
+
+
+def test_a_request_that_nobody_claims_goes_and_its_price_is_not_invented(cli: Cli, tmp_path: Path) -> None:
+    dead = queue(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    kept = queue(cli, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
+    done = cli("sweep", env=elsewhere(cli, tmp_path))
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if dead in line]
+    assert line.startswith("deleted") and "not billed" in line
+    assert any(line.startswith("claimed") and kept in line for line in done.stdout.splitlines())
+    again = cli("sweep", env=elsewhere(cli, tmp_path))
+    assert dead not in again.stdout and kept in again.stdout
 
 
 def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(cli: Cli, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from orchestrator.cli.app import app
 from orchestrator.core.durations import parse_duration
 from orchestrator.engine.sweep import DEADLINE_S
 from tests.cli_fixture import Cli
-from tests.contract.test_sweep import elsewhere, make, names, ours
+from tests.contract.test_sweep import elsewhere, make, names, ours, queue
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sweeping.md").read_text(encoding="utf-8")
@@ -111,6 +111,7 @@ def test_the_command_of_each_recipe_sweeps_from_a_container_that_knows_nothing(
 
 def test_a_sweep_asks_for_no_more_than_the_role_of_the_page_permits(cli: Cli, tmp_path: Path) -> None:
     make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    queue(cli, "tpujob-k3f9ab-dead000001", **ours("dead000001", lease_in=-3600))
     env = elsewhere(cli, tmp_path)
     before = len(cli.admin("GET", "requests")["requests"])
     assert cli("sweep", env=env).returncode == 0
