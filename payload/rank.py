@@ -150,7 +150,7 @@ def _entry(entry_point: str) -> Callable[[Backend, Run], Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"entry: {entry_point}: {module_name} has no function {name}")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _finish(backend: Backend, run: Run, found: dict[str, Any]) -> None:

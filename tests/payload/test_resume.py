@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -69,6 +71,12 @@ def one(
     return finish(*start(directory, config, "--backend", backend, data=data, **environ))
 
 
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 def losses(run: Run) -> str:
     return (run.artifacts / "losses.jsonl").read_text()
 
@@ -103,6 +111,42 @@ def test_a_training_killed_again_and_again_ends_like_one_that_was_not(
     assert last.read("metrics.json")["train_loss"] == whole.read("metrics.json")["train_loss"]
     headers = [line for line in (last.artifacts / "timing.jsonl").read_text().splitlines() if "schema" in line]
     assert json.loads(headers[-1])["resumed_after_step"] == 12
+
+
+def slice_of_two(
+    tmp_path: Path, data: Path, name: str, config: dict[str, Any], killer: str = "", kill: str = ""
+) -> list[Run]:
+    """Both hosts of a slice, each with its own directory; `kill` befalls worker 0's process."""
+    started = []
+    coordinator = f"127.0.0.1:{free_port()}"
+    for worker in ("0", "1"):
+        directory = tmp_path / f"{name}{worker}"
+        directory.mkdir(exist_ok=True)
+        place = {"TPUJOB_WORKER": worker, "TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": coordinator}
+        dies = {"KILL": kill, "PYTHONPATH": killer} if kill and worker == "0" else {}
+        started.append(start(directory, config, "--backend", "cpu", data=data, **place, **dies))
+    return [finish(*one) for one in started]
+
+
+def test_a_slice_of_two_hosts_goes_on_from_the_checkpoint_of_the_first(
+    tmp_path: Path,
+    data: Path,
+    killer: str,
+) -> None:
+    whole, _ = slice_of_two(tmp_path, data, "whole", SMALL)
+    assert whole.code == 0, whole.stdout + whole.stderr
+    first, second = slice_of_two(tmp_path, data, "killed", SMALL, killer, "13 after")
+    assert first.code == 1 and "process 0 of 1 on worker 0 was killed by SIGKILL" in first.stderr
+    assert second.code == 5 and "error: lost another process of this training: " in second.stdout, second.stderr
+    # The new slice has the files of the old one's first host only, as when a preempted slice is replaced.
+    shutil.rmtree(second.artifacts)
+    first, second = slice_of_two(tmp_path, data, "killed", SMALL)
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert all("going on after step 12 of 16" in run.stdout for run in (first, second))
+    assert losses(first) == losses(whole) and weights(first) == weights(whole)
+    # And as one process on one host, from the same file: not the same bits, but the same training.
+    alone = one(tmp_path, data, "alone", "cpu", SMALL)
+    assert first.read("metrics.json")["train_loss"] == pytest.approx(alone.read("metrics.json")["train_loss"], rel=1e-4)
 
 
 def test_a_checkpoint_of_another_number_of_processes_loads(
