@@ -18,6 +18,10 @@ from orchestrator.catalog.topology import default_topology
 # SkyPilot's catalog v9, where the prices come from, carries no date: this is the month in which they were copied.
 PRICES_AS_OF = "price table 2026-11"
 
+# Flex-start for training and serving. https://cloud.google.com/tpu/docs/request-using-flex-start, page of 2025-08.
+_FLEX_START = {"v6e": ("asia-northeast1-b", "us-east5-a"), "v5e": ("us-west4-a",)}
+_FLEX_START_SERVING = dict.fromkeys(("v5litepod-1", "v5litepod-4", "v5litepod-8"), ("us-central1-a",))
+
 _API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
 
 
@@ -89,6 +93,13 @@ def types_in_zone(zone: str) -> tuple[str, ...]:
 def zones_with(accelerator_type: str) -> tuple[str, ...]:
     """The zones that offer this type, in the order of the table."""
     return tuple(dict.fromkeys(offer.zone for offer in offers() if accelerator_type in offer.accelerator_types))
+
+
+def flex_start_zones(accelerator_type: str) -> tuple[str, ...]:
+    """Where Google says that it has flex-start for this type."""
+    kind = lookup(accelerator_type)
+    training = _FLEX_START.get(kind.generation, ()) if kind else ()
+    return training + _FLEX_START_SERVING.get(accelerator_type, ())
 
 
 def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool) -> float | None:

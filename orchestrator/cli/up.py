@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def up(
     name: Annotated[str | None, typer.Argument(help="What to call it; by default your user name.")] = None,
     zone: Annotated[
-        str | None, typer.Option(help="A zone, a region (its zones in order, the next on a stockout), or a comma list.")
+        str | None,
+        typer.Option(help="A zone, a region (its zones in order, the next on a stockout), a comma list, or `any`."),
     ] = None,
     accelerator: Annotated[str | None, typer.Option(help="Accelerator type, such as v5litepod-8.")] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtime version; by default the type's own.")] = None,

@@ -14,7 +14,7 @@ from orchestrator import catalog
 from orchestrator.core import budget
 from orchestrator.core.grants import Grant
 from orchestrator.core.provisioning import Provisioning
-from orchestrator.core.wish import UNPRICED, Known, Wish, grant_for, grants_of, list_usd_per_hour, zones
+from orchestrator.core.wish import UNPRICED, Known, Wish, grant_for, grants_of, list_usd_per_hour, listed_zones, zones
 from orchestrator.errors import UserError
 
 __all__ = ["Candidate", "Dropped", "Known", "Order", "Plan", "Wish", "make"]
@@ -99,6 +99,7 @@ class Plan:
 
 
 _NOTHING_MORE = Known()
+_FLEX = " with flex-start, as far as Google lists it"
 
 
 def make(
@@ -147,8 +148,9 @@ def _candidate(wish: Wish, zone: str, why: str, max_price_per_hour: float | None
     has = known.offering.has(wish.accelerator, zone) if known.offering else None
     if has is False and known.offering:
         raise _NotOffered(f"your project has no {wish.accelerator} there ({known.offering.asked})")
-    if kind is not None and not wish.unlisted and not has and zone not in catalog.zones_with(kind.name):
-        raise _NotOffered(f"{kind.name} is not offered there")
+    flex = wish.way is Provisioning.FLEX_START
+    if kind is not None and not wish.unlisted and zone not in listed_zones(wish) and (flex or not has):
+        raise _NotOffered(f"{kind.name} is not offered there{_FLEX if flex else ''}")
     if known.bucket is not None and (problem := known.bucket.problem(zone)):
         raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
     listed = list_usd_per_hour(wish, zone)
@@ -192,9 +194,10 @@ def _nothing_left(wishes: Sequence[Wish], refusals: Sequence[UserError]) -> User
         return UserError(f"no zone is known to offer {kinds}", hint="name one")
     each = [
         f"{wish.accelerator} is not offered in {', '.join(wish.places) or 'the zone of your settings'}"
+        f"{_FLEX if wish.way is Provisioning.FLEX_START else ''}"
         for wish in wishes
     ]
-    offered = ", ".join(catalog.zones_with(wishes[0].accelerator)) or "no zone of the table"
+    offered = ", ".join(listed_zones(wishes[0])) or "no zone of the table"
     return UserError("; ".join(dict.fromkeys(each)), hint=f"{wishes[0].accelerator} is offered in: {offered}")
 
 

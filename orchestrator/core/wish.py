@@ -66,7 +66,7 @@ def zones(wish: Wish, default_zone: str | None, known: Known) -> list[tuple[str,
             asked = "any zone will do" if wish.places else "no zone was asked for"
             found += [(zone, f"{asked}: cheapest first") for zone in _everywhere(wish, known)]
         elif in_region:
-            offering = [zone for zone in in_region if kind is None or zone in catalog.zones_with(kind.name)]
+            offering = [zone for zone in in_region if kind is None or zone in listed_zones(wish)]
             found += [(zone, f"in region {place}, which was asked for") for zone in offering or in_region]
         elif place in catalog.zones() or wish.unlisted:
             found.append((place, "from your settings" if from_settings else "asked for"))
@@ -76,6 +76,15 @@ def zones(wish: Wish, default_zone: str | None, known: Known) -> list[tuple[str,
     return found
 
 
+def listed_zones(wish: Wish) -> tuple[str, ...]:
+    """The zones that are known to offer it, in the order of the table."""
+    every = catalog.zones_with(wish.accelerator)
+    if wish.way is not Provisioning.FLEX_START:
+        return every
+    flex = catalog.flex_start_zones(wish.accelerator)
+    return tuple(zone for zone in every if zone in flex)
+
+
 def _everywhere(wish: Wish, known: Known) -> list[str]:
     """Every zone that offers it, the cheapest first, and what is granted before that."""
 
@@ -83,8 +92,9 @@ def _everywhere(wish: Wish, known: Known) -> list[str]:
         listed = list_usd_per_hour(wish, zone)
         return 0.0 if grant_for(wish, zone, known) else UNPRICED if listed is None else listed
 
-    said = known.offering.zones_with(wish.accelerator) if known.offering else ()
-    return sorted(dict.fromkeys((*catalog.zones_with(wish.accelerator), *said)), key=price)
+    flex = wish.way is Provisioning.FLEX_START  # about which the API says nothing before it is asked for
+    said = known.offering.zones_with(wish.accelerator) if known.offering and not flex else ()
+    return sorted(dict.fromkeys((*listed_zones(wish), *said)), key=price)
 
 
 def list_usd_per_hour(wish: Wish, zone: str) -> float | None:

@@ -74,7 +74,7 @@ def test_a_plan_as_json_has_the_exact_request_of_every_candidate(cli: Cli) -> No
     assert shape["request"]["body"]["labels"]["tpujob"] == "1"
     assert shape["worst_case_usd"] == pytest.approx(4.8)
     first, second = shape["candidates"]
-    assert first["request"] == shape["request"] and "/us-east1-b/" in second["request"]["url"]
+    assert first["request"] == shape["request"] and "/us-east1-b/queuedResources?" in second["request"]["url"]
 
 
 ALTERNATIVES = """

@@ -61,3 +61,14 @@ def test_the_help_of_a_command_asks_for_neither_cloud_nor_ssh_nor_torch(command:
 
 def test_a_heavy_import_would_be_noticed() -> None:
     assert "asyncio" in heavy(imported("import asyncio"))
+
+
+def test_offers_are_shown_without_a_cloud_and_without_what_only_checks_job_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "CLOUDSDK_CONFIG", "TPUJOB_STATE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("TPUJOB_CLOUD", "emulated")
+    modules = imported(MAIN, "offers", "--type", "v6e-8")
+    assert [name for name in heavy(modules) if not is_within(name, {"pydantic", "sqlite3"})] == []
+    assert not any(is_within(name, {"pydantic.main", "orchestrator.core.job"}) for name in modules)

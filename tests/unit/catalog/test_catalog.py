@@ -147,3 +147,9 @@ def test_the_catalog_needs_nothing_but_the_standard_library() -> None:
     assert set(loaded) - set(sys.stdlib_module_names) <= {"orchestrator", "__main__"} | {
         name for name in loaded if name.startswith(("_", "__editable__"))
     }
+
+
+def test_flex_start_is_listed_only_where_the_type_is_offered_at_all() -> None:
+    listed = {name: catalog.flex_start_zones(name) for name in catalog.types()}
+    assert all(set(zones) <= set(catalog.zones_with(name)) for name, zones in listed.items())
+    assert listed["v6e-8"] == ("asia-northeast1-b", "us-east5-a") and listed["v2-8"] == ()

@@ -192,7 +192,8 @@ def test_a_grant_needs_no_budget_and_fits_under_any_price() -> None:
 
 @pytest.mark.parametrize("way", [SPOT, Provisioning.RESERVED, Provisioning.FLEX_START])
 def test_an_on_demand_grant_is_for_nothing_else(way: Provisioning) -> None:
-    assert not make([Wish("v3-8", ("europe-west4-a",), provisioning=way)], known=GRANTED).candidates[0].granted
+    wish = Wish("v3-8", ("europe-west4-a",), provisioning=way, unlisted=True)
+    assert not make([wish], known=GRANTED).candidates[0].granted
 
 
 def test_what_the_project_was_said_not_to_have_is_dropped_and_what_nobody_asked_is_not() -> None:
@@ -222,3 +223,14 @@ def test_the_overlap_of_a_race_is_every_racer_but_the_cheapest_for_as_long_as_pr
     assert plan.overlap_usd(360) == pytest.approx(dearest / 10)
     assert make(two).racing == () and make([V5E, *two[:1]], race=True).overlap_usd(360) == 0.0
     assert make([Wish("v6e-8", ("us-central2-b",), queue=True)], race=True).overlap_usd(360) is None
+
+
+def test_flex_start_is_asked_for_only_where_google_lists_it_or_where_the_job_insists() -> None:
+    flex = Wish("v6e-8", ("us-east5", "any"), provisioning=Provisioning.FLEX_START)
+    assert zones(flex) == ["us-east5-a", "asia-northeast1-b"]
+    nowhere = replace(flex, accelerator="v4-8", places=("us-central2-b",))
+    with pytest.raises(
+        UserError, match="v4-8 is not offered in us-central2-b with flex-start, as far as Google lists it"
+    ):
+        make([nowhere])
+    assert zones(replace(nowhere, unlisted=True)) == ["us-central2-b"]

@@ -66,7 +66,7 @@ def test_a_race_names_its_zones_and_bounds_the_overlap_in_time_and_money() -> No
 
 
 def test_a_race_at_unknown_prices_promises_no_bound() -> None:
-    flex = replace(V6E, provisioning=Provisioning.FLEX_START)
+    flex = replace(V6E, provisioning=Provisioning.FLEX_START, places=("us-east5-a", "asia-northeast1-b"))
     lines = plan_lines(make([flex], race=True), AT, emulated=False, overlap_s=360)
     assert lines[-1].endswith("may overlap with it for 6 m, at a price that nobody knows")
     assert "price unknown: the price table 2026-11 has none for v6e-8 (flex-start) in us-east5-a" in lines
