@@ -63,6 +63,17 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate was asked for and could not be had; its lease is proven gone."""
+
+    attempt_id: str
+    at: float
+    lease_id: str
+    where: str  # accelerator type, zone and way of provisioning, in words
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leased:
     """The attempt uses this lease from now on (a stockout may have cost it an earlier one)."""
 
@@ -89,14 +100,16 @@ class Ended:
     cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
 
 
-AttemptEvent = Began | Leased | Moved | Ended
+AttemptEvent = Began | Tried | Leased | Moved | Ended
 
 
-def apply(attempt: Attempt, event: Leased | Moved | Ended) -> Attempt:
+def apply(attempt: Attempt, event: Tried | Leased | Moved | Ended) -> Attempt:
     """The attempt after the event. What has ended stays ended: later events leave it as it is."""
     if attempt.state.ended:
         return attempt
     match event:
+        case Tried():
+            return attempt
         case Leased(lease_id=lease_id):
             return replace(attempt, lease_id=lease_id)
         case Moved(at=at, state=state):

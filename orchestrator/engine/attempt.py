@@ -56,7 +56,7 @@ async def _obtain(job: JobRun, can: Capabilities, outcome: Outcome) -> Lease:
             return job.held
         await Tell("plan", f"{job.held.handle} is not ready or busy: this run takes a slice of its own")
     redraft = None if job.redraft is None else partial(job.redraft, outcome.used_s, outcome.spent_usd)
-    search = Search(outcome.drafts, wait_s=job.wait_s, race=job.race, redraft=redraft)
+    search = Search(outcome.drafts, wait_s=job.wait_s, race=job.race, redraft=redraft, attempt=outcome.attempt.id)
     return await find(search, can, outcome.tenure)
 
 

@@ -6,7 +6,8 @@ proven: the deletes leave at once, all of them, before anything else happens, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from orchestrator.core import refusal
 from orchestrator.core.durations import format_duration
@@ -22,12 +23,20 @@ from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, 
 
 LOOK_S = 15.0  # between two looks at those that lost
 
-Note = Callable[[SliceRequest, CloudError], Step]
+
+class Referee(Protocol):
+    """Hears of each that is refused."""
+
+    def note(self, request: SliceRequest, error: CloudError) -> Step:
+        """What follows from that."""
+
+    async def tried(self, draft: Lease, request: SliceRequest, why: str) -> None:
+        """It is proven gone."""
 
 
-async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, note: Note) -> Lease | None:
-    """The winner; None when nobody is left. `note` hears of each that is refused and says what follows from that."""
-    racing = _Race(can, tenure, note)
+async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, referee: Referee) -> Lease | None:
+    """The winner; None when nobody is left."""
+    racing = _Race(can, tenure, referee)
     for draft, request in drafts:
         await racing.enter(draft, request)
     began = await Now()
@@ -45,8 +54,8 @@ async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, note: 
 
 
 class _Race:
-    def __init__(self, can: Capabilities, tenure: Tenure, note: Note) -> None:
-        self.can, self.tenure, self.note = can, tenure, note
+    def __init__(self, can: Capabilities, tenure: Tenure, referee: Referee) -> None:
+        self.can, self.tenure, self.referee = can, tenure, referee
         self.runners: dict[str, tuple[Lease, SliceRequest]] = {}
 
     async def enter(self, draft: Lease, request: SliceRequest) -> None:
@@ -74,7 +83,7 @@ class _Race:
 
     async def _out(self, lease: Lease, request: SliceRequest, error: CloudError) -> None:
         self.runners.pop(lease.id, None)
-        if self.note(request, error) is Step.STOP:
+        if self.referee.note(request, error) is Step.STOP:
             raise error
         why = refusal.words(error)
         released = await release(lease, self.can, reason=why, budget_s=RELEASE_S)
@@ -84,6 +93,7 @@ class _Race:
         self.tenure.losers = [other for other in self.tenure.losers if other.id != lease.id]
         await Disclaim(lease.id)
         await Tell("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
+        await self.referee.tried(lease, request, why)
         await Shield(raised=False)
 
     async def won_by(self, winner: Lease, took_s: float) -> None:

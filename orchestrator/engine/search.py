@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import refusal
+from orchestrator.core.attempt import Tried
 from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Lease, NotAllowed
 from orchestrator.core.refusal import Step
@@ -17,7 +18,7 @@ from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine import race, retry
 from orchestrator.engine.acquire import acquire
 from orchestrator.engine.effects import Make, Now, Shield, Sleep, Tell
-from orchestrator.engine.release import as_written
+from orchestrator.engine.release import as_written, note
 from orchestrator.engine.tenure import Draft, Tenure, let_go
 from orchestrator.errors import CapacityError, CloudError, Preempted, TeardownUnproven, Vanished
 
@@ -30,6 +31,7 @@ class Search:
     wait_s: float = 0.0  # for capacity, altogether; 0: every candidate is asked once
     race: bool = False  # all queued candidates at once
     redraft: Callable[[], tuple[Draft, ...]] | None = None
+    attempt: str | None = None  # the attempt that it is for: its story tells which candidates were tried
 
 
 async def find(search: Search, can: Capabilities, tenure: Tenure) -> Lease:
@@ -119,7 +121,12 @@ class _Seeking:
         if reason != why:
             raise Vanished(f"{draft.name.node} was given up meanwhile: {reason}") from error
         await Tell("create", f"{where}   {why} (released: absent) → next")
+        await self.tried(draft, request, why)
         await Shield(raised=False)
+
+    async def tried(self, draft: Lease, request: SliceRequest, why: str) -> None:
+        if self.search.attempt is not None:
+            await note(Tried(self.search.attempt, await Now(), draft.id, words(request), why))
 
     def note(self, request: SliceRequest, error: CloudError) -> Step:
         self.refusals[words(request)] = error
@@ -130,7 +137,7 @@ class _Seeking:
 
     async def _race(self, drafts: list[Draft]) -> Lease | None:
         timed = [(draft, await self._timed(request, among=1)) for draft, request in drafts]
-        return await race.run(timed, self.can, self.tenure, self.note)
+        return await race.run(timed, self.can, self.tenure, self)
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
         errors = list(self.refusals.values())

@@ -116,7 +116,7 @@ class Ledger:
                 self._insert_run(run)
                 self._put_attempt(attempt)
                 self._append(event.at or run.created_at, attempt.id, event)
-            case attempts.Leased() | attempts.Moved() | attempts.Ended():
+            case attempts.Tried() | attempts.Leased() | attempts.Moved() | attempts.Ended():
                 before = self._attempt(event.attempt_id)
                 self._put_attempt(attempts.apply(before, event))
                 self._append(event.at, event.attempt_id, event)
@@ -186,6 +186,12 @@ class Ledger:
             ended = [state.value for state in AttemptState if state.ended]
             marks = ", ".join("?" * len(ended))
             rows = self._db.execute(f"select * from attempt where state not in ({marks})", ended)  # noqa: S608
+            return [_attempt_of(row) for row in rows]
+
+    def attempts_of(self, run_id: str) -> list[Attempt]:
+        """In the order in which they were made."""
+        with self._reading():
+            rows = self._db.execute("select * from attempt where run_id = ? order by rowid", (run_id,))
             return [_attempt_of(row) for row in rows]
 
     def events(self, subject: str) -> list[tuple[float, str, dict[str, Any]]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import compare
+from orchestrator.report import compare, story
 from orchestrator.report.artifact_files import read_object
 from orchestrator.report.figures import figures
 from orchestrator.report.times import day_clock
@@ -101,6 +101,7 @@ def report(ledger: Ledger, run: Run, attempt: Attempt) -> dict[str, Any]:
             "usd": usd_so_far(lease, attempt.ended_at or run.created_at),
             "emulated": lease.cloud == "emulated",
         },
+        "attempts": story.attempts(ledger, run, time.time()),
         "story": [{"at": at, "what": what} for at, what in _story(ledger, attempt)],
         "figures": figures(run, attempt, lease, time.time()),
         "metrics": metrics(directory),
@@ -120,6 +121,8 @@ def _words(kind: str, data: dict[str, Any]) -> str:
     match kind:
         case "began":
             return "run began"
+        case "tried":
+            return f"{data['where']}: {data['why']}; proven gone"
         case "leased":
             return f"uses lease {data['lease_id']}"
         case "moved":
@@ -161,6 +164,7 @@ def report_lines(shape: dict[str, Any]) -> list[str]:
         lines.append(
             f"slice    {lease['node']} · {lease['accelerator_type']} · {lease['zone']} · {lease['state']} · {cost}"
         )
+    lines += story.lines(shape["attempts"])
     lines += [f"story    {day_clock(event['at'])}  {event['what']}" for event in shape["story"]]
     for words in _metric_words(shape["metrics"]):
         lines.append(f"result   {words}")

@@ -47,6 +47,9 @@ def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapp
         for key, words in SPAN_WORDS.items()
         if outcome.spans.get(key, 0.0) >= 0.05
     ]
+    if outcome.losses:
+        reasons = ", ".join(f"{loss.reason} at {clock(loss.at)}" for loss in outcome.losses)
+        result += f" · in attempt {len(outcome.losses) + 1}, after {reasons}"
     done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
     if outcome.run.cloud == LOCAL:
         return [*done, "cost     none: it ran on this machine"]
@@ -68,6 +71,7 @@ def _cost(outcome: Outcome, emulated: bool) -> str:
     amount = usd_so_far(lease, outcome.ended_at)
     if amount is None:
         return "unknown: the price table has no price for it"
+    amount += outcome.spent_usd  # by attempts before it
     about = f"about {format_usd(amount)}" if amount >= 0.01 else format_usd(amount)
     if emulated:
         return f"$0.00 (emulated; on Google Cloud {about}, {catalog.PRICES_AS_OF})"

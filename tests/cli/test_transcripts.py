@@ -182,7 +182,7 @@ def test_list_and_show_of_a_run(cli: Cli) -> None:
     assert "run      RUN · demo · succeeded · SECONDS · emulated\n" in shown
     assert "story    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(cli.only_run()) == (
-        "run name state rc detail cloud job spec created_at ended_at directory lease story figures metrics files"
+        "run name state rc detail cloud job spec created_at ended_at directory lease attempts story figures metrics files"
     )
 
 

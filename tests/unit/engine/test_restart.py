@@ -14,6 +14,7 @@ from orchestrator.core.lease import LeaseState
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.run import run_job
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven
+from orchestrator.report import story
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
 
@@ -118,6 +119,23 @@ def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
     run(restartable(world, Bag(world)), world, lose_each(preempt, 1))
     ended = [data for _, kind, data in world.ledger.events("0123456789-1") if kind == "ended"]
     assert [event["cause"] for event in ended] == ["preempted"]
+
+
+def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    prepared = restartable(world, Bag(world))
+    first = lease_and_request(50, zone="us-east1-c", now=world.time)
+    world.cloud.full_zones = {"us-east1-c"}
+    run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
+    [(run_, _)] = world.ledger.runs()
+    rows = story.attempts(world.ledger, run_, world.time)
+    assert [row["cause"] for row in rows] == ["preempted", None]
+    assert [no["where"] for no in rows[0]["tried"]] == ["v5litepod-8 us-east1-c"] and rows[1]["tried"] == []
+    assert 60 <= rows[0]["lost_s"] <= 150, "deleting, proving and creating anew"
+    assert rows[0]["usd"] == pytest.approx(9.6 * 0.25, rel=0.2)
+    told = story.lines(rows)
+    assert told[0].startswith("attempt  1 · us-central1-a on-demand · ran 11 m") and "preempted" in told[0]
+    assert told[1].endswith("v5litepod-8 us-east1-c: no capacity") and told[2].startswith("attempt  2")
 
 
 def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) -> None:
