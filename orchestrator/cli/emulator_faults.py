@@ -15,7 +15,7 @@ Node = Annotated[str, typer.Argument(help="The node's id, or its full name.")]
 
 def register(app: typer.Typer) -> None:
     app.add_typer(fault, name="fault")
-    for command in (requests, preempt, vanish, put, worker):
+    for command in (requests, preempt, maintain, vanish, put, worker):
         app.command(command.__name__)(command)
 
 
@@ -128,9 +128,23 @@ def requests(
     return None
 
 
-def preempt(node: Node) -> None:
-    """Take a node away as Google takes spot capacity: PREEMPTED, still listed, its hosts off."""
-    _act(node, "preempt")
+def preempt(
+    node: Node,
+    notice: Annotated[str | None, typer.Option("--notice", help="Its VMs are told so long before: 30s.")] = None,
+) -> None:
+    """Take a node away as Google takes spot capacity: PREEMPTED, still listed, not billed, its hosts off."""
+    _act(node, "preempt", _given({"notice_s": _seconds("--notice", notice)}))
+
+
+def maintain(
+    node: Node,
+    notice: Annotated[str | None, typer.Option("--notice", help="Announced so long before: 30s.")] = None,
+    lasts: Annotated[str | None, typer.Option("--lasts", help="How long its hosts are off: 10s.")] = None,
+    scheduled: Annotated[bool, typer.Option("--scheduled", help="As announced long ago, not as an emergency.")] = False,
+) -> None:
+    """Maintenance of its hosts: announced to its VMs and in the API, then they go off, come back and boot again."""
+    seconds = {"notice_s": _seconds("--notice", notice), "lasts_s": _seconds("--lasts", lasts)}
+    _act(node, "maintain", _given(seconds) | {"kind": "SCHEDULED" if scheduled else "UNSCHEDULED"})
 
 
 def vanish(node: Node) -> None:
@@ -141,9 +155,10 @@ def vanish(node: Node) -> None:
 def put(
     node: Node,
     state: Annotated[str, typer.Argument(help="READY, STOPPED, REPAIRING, UNKNOWN, TERMINATED, HIDDEN, PREEMPTED.")],
+    lasts: Annotated[str | None, typer.Option("--for", help="READY again after so long: 20s.")] = None,
 ) -> None:
-    """Put a node into a state, as maintenance and failures of hosts do."""
-    _act(node, "put", {"state": state.upper()})
+    """Put a node into a state, as failures of hosts do: REPAIRING --for 20s."""
+    _act(node, "put", _given({"lasts_s": _seconds("--for", lasts)}) | {"state": state.upper()})
 
 
 def worker(
@@ -194,6 +209,12 @@ def _parameters(words: list[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    from orchestrator.cli.amounts import duration
+
+    return None if text is None else duration(option, text, least="0s", most="30d")
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

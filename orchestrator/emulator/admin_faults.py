@@ -12,7 +12,7 @@ from aiohttp import web
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.driver import Driver
-from orchestrator.emulator.fault_data import BadFault
+from orchestrator.emulator.fault_data import MAX_SECONDS, BadFault
 from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.records import Node
 from orchestrator.emulator.request_log import RequestLog
@@ -30,7 +30,7 @@ class FaultAdmin:
             web.delete("/_emulator/faults", self.clear_faults),
             web.delete("/_emulator/faults/{id}", self.clear_faults),
             web.get("/_emulator/requests", self.requests),
-            web.post("/_emulator/nodes/{node:[^:]+}:{action:preempt|vanish|put|worker}", self.act),
+            web.post("/_emulator/nodes/{node:[^:]+}:{action:preempt|maintain|vanish|put|worker}", self.act),
         ]
 
     # --- faults -------------------------------------------------------------------------------------------------------
@@ -69,16 +69,26 @@ class FaultAdmin:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     async def act(self, request: web.Request) -> web.Response:
-        """preempt; vanish; put {"state"}; worker {"worker", "condition"}. The answer is the node as it is now."""
+        """preempt {"notice_s"}; maintain {"notice_s", "lasts_s", "kind"}; vanish; put {"state", "lasts_s"};
+        worker {"worker", "condition"}. The answer is the node as it is now."""
         self.driver.advance()
         node, body, now = self._find(request.match_info["node"]), await json_object(request), self.driver.clock()
         match request.match_info["action"]:
             case "preempt":
-                self.state.put(node.name, "PREEMPTED", now)
+                self.state.preempt(node.name, now, _seconds(body, "notice_s") or 0.0)
+            case "maintain":
+                kind, notice_s, lasts_s = (body.get("kind"), _seconds(body, "notice_s"), _seconds(body, "lasts_s"))
+                self.state.maintain(
+                    node.name,
+                    now,
+                    notice_s=self.state.settings.notice_s if notice_s is None else notice_s,
+                    lasts_s=lasts_s,
+                    kind="SCHEDULED" if kind == "SCHEDULED" else "UNSCHEDULED",
+                )
             case "vanish":
                 self.state.vanish(node.name, now)
             case "put":
-                self.state.put(node.name, str(body.get("state", "")), now)
+                self.state.put(node.name, str(body.get("state", "")), now, _seconds(body, "lasts_s"))
             case "worker":
                 await self._worker(node, body)
         self.driver.changed()
@@ -103,3 +113,12 @@ class FaultAdmin:
         if len(found) > 1:
             raise bad_field(f'Several nodes are called "{wanted}": {", ".join(node.name for node in found)}.')
         return found[0]
+
+
+def _seconds(body: dict[str, Any], name: str) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        raise ApiError("INVALID_ARGUMENT", f"{name} is a number of seconds, not {value!r}.")
+    return float(value)

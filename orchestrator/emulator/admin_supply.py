@@ -16,7 +16,7 @@ from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.records import Power
-from orchestrator.emulator.supply import RESERVED
+from orchestrator.emulator.wants import RESERVED
 
 
 class SupplyAdmin:

@@ -83,6 +83,11 @@ def busy() -> ApiError:
     return ApiError("ABORTED", "unable to queue the operation")
 
 
+def no_maintenance(name: str) -> ApiError:
+    """There is none to begin, or it is not the customer's to begin."""
+    return ApiError("FAILED_PRECONDITION", _with_eid(f"Maintenance of {name} cannot be started now."))
+
+
 def superseded(verb: str, what: str = "node") -> ApiError:
     return ApiError("CANCELLED", f"The {verb} operation was cancelled because the {what} is being deleted.")
 
@@ -132,6 +137,13 @@ def queue_closed(accelerator_type: str, zone: str) -> ApiError:
         "PERMISSION_DENIED",
         "User does not have permission to submit requests into this queue for accelerator type "
         f"{accelerator_type} in location {zone}.",
+    )
+
+
+def no_flex_start(accelerator_type: str, zone: str) -> ApiError:
+    return ApiError(
+        "INVALID_ARGUMENT",
+        f'FLEX_START provisioning model is not supported for accelerator type "{accelerator_type}" in location "{zone}"',
     )
 
 

@@ -31,7 +31,7 @@ from orchestrator.emulator.records import (
     load_node,
     load_operation,
 )
-from orchestrator.emulator.supply import Want
+from orchestrator.emulator.wants import Want
 
 
 class CloudState(Happenings):
@@ -225,8 +225,7 @@ class CloudState(Happenings):
             node.busy_until = self.now + effect.seconds
             operation.response = copy.copy(node)
             return self.let_loose(operation, effect.seconds)
-        node.operation = operation.name
-        self.finish(node, None)
+        operation.ended_at, operation.response = self.now, copy.copy(node)
         return operation
 
     def _idle(self, name: str) -> Node:
@@ -252,9 +251,6 @@ class CloudState(Happenings):
         for node in self.nodes.values():
             node.power = Power.UNKNOWN
 
-    def by_uid(self, uid: str) -> Node | None:
-        return next((node for node in self.nodes.values() if node.uid == uid), None)
-
     # --- as plain data ------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
@@ -270,6 +266,7 @@ class CloudState(Happenings):
             "late": self.late,
             "queue": self.queue.dump(),
             "supply": self.supply.dump(),
+            "agenda": self.dump_agenda(),
         }
 
     def _operation_rows(self) -> list[dict[str, Any]]:
@@ -288,6 +285,7 @@ class CloudState(Happenings):
         state.faults = Faults.load(data.get("faults", []))
         state.late = [(due, asked) for due, asked in data.get("late", [])]
         state.supply = supply.load(data.get("supply", {}))
+        state.load_agenda(data.get("agenda", ()))
         state.queue.load(data.get("queue", {}))
         state._loose = {op.name: op for op in state.operations.values() if op.due is not None and not op.done}
         for node in state.nodes.values():

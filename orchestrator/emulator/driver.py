@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from orchestrator.emulator import processes
 from orchestrator.emulator.cloud_state import CloudState
+from orchestrator.emulator.pulse import Pulse
 from orchestrator.emulator.records import Node, Power
 from orchestrator.emulator.store import Store
 from orchestrator.emulator.tpu_vm import SliceHosts
@@ -32,6 +33,7 @@ class Driver:
         self.account = VmAccount(store.token)
         self.hosts: dict[str, SliceHosts] = {}
         self.trouble = Trouble()
+        self.pulse = Pulse()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reapers: set[asyncio.Task[int]] = set()
         self._wake = asyncio.Event()
@@ -43,6 +45,7 @@ class Driver:
     def changed(self) -> None:
         self.store.save(self.state)
         self._wake.set()
+        self.pulse.beat()
 
     async def recover(self) -> None:
         """After a start: end what unknown nodes left behind, and bring back the hosts of known ones."""
@@ -99,7 +102,7 @@ class Driver:
             await asyncio.sleep(RETRY_S)
 
     async def _power(self, node: Node, wanted: Power) -> None:
-        hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.account, self.changed))
+        hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.account, self))
         log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
         await self.trouble.forget(node.uid)
         addresses = None

@@ -42,9 +42,9 @@ class When:
         return self.from_s <= age_s and (self.until_s is None or age_s < self.until_s)
 
     def chosen(self, call: int) -> bool:
-        if self.calls and not any(first <= call and (last is None or call <= last) for first, last in self.calls):
+        if self.calls and not chosen(self.calls, call):
             return False
-        return self.probability is None or _luck(self.seed, call) < self.probability
+        return self.probability is None or luck(self.seed, call) < self.probability
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ def _when(data: object) -> When:
     _known("when", said, WHEN)
     if "calls" in said and "first" in said:
         raise BadFault("when.first is the same as when.calls 1-N: give one of them.")
-    calls = _ranges(said["calls"]) if "calls" in said else ()
+    calls = ranges(said["calls"], "when.calls") if "calls" in said else ()
     if "first" in said:
         calls = ((1, _count("when.first", said["first"])),)
     probability = said.get("probability")
@@ -180,18 +180,22 @@ def _when(data: object) -> When:
     return When(calls, probability, seed, float(from_s), None if until_s is None else float(until_s))
 
 
-def _ranges(said: object) -> Ranges:
+def chosen(numbers: Ranges, number: int) -> bool:
+    return any(first <= number and (last is None or number <= last) for first, last in numbers)
+
+
+def ranges(said: object, name: str) -> Ranges:
     """`2`, `[1, 3]` or `"1,3,5-7,9-"`."""
     parts = [str(part) for part in said] if isinstance(said, list) else str(said).split(",")
     found: list[tuple[int, int | None]] = []
     for part in parts:
         match = re.fullmatch(r"\s*([0-9]{1,9})(-([0-9]{0,9}))?\s*", part, re.ASCII)
         if match is None:
-            raise BadFault(f"when.calls is like 2, [1, 3] or 1,3,5-7,9- and not {said!r}.")
+            raise BadFault(f"{name} is like 2, [1, 3] or 1,3,5-7,9- and not {said!r}.")
         first = int(match[1])
         last = first if match[2] is None else int(match[3]) if match[3] else None
         if first < 1 or (last is not None and last < first):
-            raise BadFault(f"when.calls counts from 1 and upwards: {part.strip()!r} is no such range.")
+            raise BadFault(f"{name} counts from 1 and upwards: {part.strip()!r} is no such range.")
         found.append((first, last))
     return tuple(found)
 
@@ -254,7 +258,7 @@ def _known(what: str, said: Mapping[str, Any], fields: tuple[str, ...], passed: 
             raise BadFault(f'There is no field "{name}" in {what}; there are {", ".join(fields)}.')
 
 
-def _luck(seed: int, call: int) -> float:
+def luck(seed: int, call: int) -> float:
     """Between 0 and 1, and the same for the same seed and call wherever it is asked."""
     digest = hashlib.blake2b(b"%d:%d" % (seed, call), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import Any
 
 NODES = ("nodes.create", "nodes.get", "nodes.list", "nodes.delete", "nodes.patch", "nodes.getGuestAttributes")
+MAINTENANCE = ("nodes.simulateMaintenanceEvent", "nodes.performMaintenance")
 POWER = ("nodes.start", "nodes.stop")
 QUEUED = tuple(f"queuedResources.{verb}" for verb in ("create", "get", "list", "delete", "reset"))
 OPERATIONS = (
-    *(*NODES, *POWER, *QUEUED, "operations.get", "operations.list", "locations.get", "locations.list"),
+    *(*NODES, *POWER, *MAINTENANCE, *QUEUED, "operations.get", "operations.list", "locations.get", "locations.list"),
     *("acceleratorTypes.get", "acceleratorTypes.list", "runtimeVersions.get", "runtimeVersions.list"),
     "reservations.list",
 )

@@ -19,7 +19,8 @@ from orchestrator.emulator.history import History
 from orchestrator.emulator.meter import Bill, Meter
 from orchestrator.emulator.queue_records import QueuedResource
 from orchestrator.emulator.records import TRANSITIONS, Node, Operation, Power, Resume, Settings
-from orchestrator.emulator.supply import RESERVED, Supply, Want
+from orchestrator.emulator.supply import Supply
+from orchestrator.emulator.wants import RESERVED, Want
 
 KEEP_OPERATIONS = 2000  # finished operations are forgotten beyond this many, as the real API forgets them in time
 
@@ -77,12 +78,20 @@ class Machine:
         if then is None:
             self._remove(node)
         else:
-            node.state = then
+            was, node.state = node.state, then
             node.boot_pending = then == "READY"
+            if was == "CREATING" and then == "READY":
+                self._arrived(node)
             if failure is None and then in TRANSITIONS:
                 node.due = self.now + float(getattr(self.settings, TRANSITIONS[then].delay))
             self.history.note(node, self.now)
         return self.finish(node, failure)
+
+    def _arrived(self, node: Node) -> None:
+        """It is READY for the first time."""
+
+    def by_uid(self, uid: str) -> Node | None:
+        return next((node for node in self.nodes.values() if node.uid == uid), None)
 
     def _remove(self, node: Node) -> None:
         del self.nodes[node.name]
@@ -171,6 +180,12 @@ class Machine:
                 self.finish(node, error(self.operations[name].verb).in_operation())
         node.due = node.failure = node.resume = node.left_as = node.busy_until = None
         node.boot_pending = False
+
+    def done_at_once(self, node: Node, verb: str, api_version: str) -> Operation:
+        """For a call that has had its whole effect."""
+        operation = self.begin_operation(node, verb, api_version)
+        operation.ended_at, operation.response = self.now, copy.copy(node)
+        return operation
 
     def begin_loose(self, thing: Node | QueuedResource, verb: str, api_version: str, effect: Fault) -> Operation:
         """An operation that ends when the fault says so and as it says, and that does nothing."""

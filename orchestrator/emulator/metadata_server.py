@@ -6,19 +6,23 @@ Read by google-auth, gcloud and scripts through GCE_METADATA_HOST, GCE_METADATA_
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from orchestrator import catalog
 from orchestrator.emulator import guard
 from orchestrator.emulator.node_request import project_number
-from orchestrator.emulator.records import Node
+from orchestrator.emulator.pulse import Pulse
+from orchestrator.emulator.records import Maintenance, Node
+from orchestrator.emulator.wire import maintenance_json
 
 FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 ROOT = "/computeMetadata/v1/"
+NO_NOTICE = {"error": "no notifications have been received yet, try again later"}
 MAX_ATTRIBUTE_BYTES = 256 * 1024
 Tree = dict[str, Any]
 
@@ -55,7 +59,7 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
     }
     if node.queued_resource is not None:
         attributes["queued-resource-name"] = node.queued_resource
-    number = project_number(node.project)
+    number, planned = project_number(node.project), node.maintenance
     token = {"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"}
     login = {
         "aliases": ["default"],
@@ -70,8 +74,9 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
             "name": hostname(node, worker),
             "zone": f"projects/{number}/zones/{node.zone}",
             "attributes": attributes,
-            "preempted": "FALSE",
-            "maintenance-event": "NONE",
+            "preempted": str(node.preempted_at is not None or node.state == "PREEMPTED").upper(),
+            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if _concerns(node.maintenance, worker) else "NONE",
+            "upcoming-maintenance": NO_NOTICE if planned is None else maintenance_json(planned, node.can_reschedule),
             "service-accounts": {"default": login, account["email"]: login},
             "guest-attributes": _nested(node.hosts[worker].attributes if worker < len(node.hosts) else {}),
         },
@@ -80,22 +85,37 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
     }
 
 
+def _concerns(planned: Maintenance | None, worker: int) -> bool:
+    return planned is not None and (not planned.workers or worker in planned.workers)
+
+
 def hostname(node: Node, worker: int) -> str:
     return f"t1v-n-{int(node.uid) & 0xFFFFFFFF:08x}-w-{worker}"
 
 
-class MetadataServer:
-    """One listener on loopback. `published` is called after a guest attribute was written."""
+class Surroundings(Protocol):
+    """What a worker knows of the rest of the cloud."""
 
-    def __init__(self, node: Node, worker: int, access_token: str, published: Callable[[], None]) -> None:
-        self.node, self.worker, self.published = node, worker, published
+    pulse: Pulse
+
+    def changed(self) -> None:
+        """Something was written that has to be kept."""
+
+
+class MetadataServer:
+    """One listener on loopback."""
+
+    def __init__(self, node: Node, worker: int, access_token: str, cloud: Surroundings) -> None:
+        self.node, self.worker, self.cloud = node, worker, cloud
         self._access_token = access_token
+        self._closed = False
         self._web = web.Server(self._answer)
         self._listener: asyncio.Server | None = None
 
     async def open(self, port: int) -> int:
         """Listen, on `port` if it is free; the port."""
         loop = asyncio.get_running_loop()
+        self._closed = False
         try:
             self._listener = await loop.create_server(self._web, "127.0.0.1", port)
         except OSError:
@@ -107,6 +127,9 @@ class MetadataServer:
         return [int(opened.getsockname()[1]) for opened in self._listener.sockets] if self._listener else []
 
     async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.cloud.pulse.beat()  # nobody waits for changes of a machine that is off
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -124,12 +147,30 @@ class MetadataServer:
         path = request.path.removeprefix(ROOT)
         if request.method == "PUT":
             return await self._publish(request, path)
-        value = _find(tree(self.node, self.worker, self._access_token), [part for part in path.split("/") if part])
+        value = self._value(path)
+        if value is not None and request.query.get("wait_for_change", "").lower() == "true":
+            value = await self._changed(path, value, request.query)
         if value is None:
             return web.Response(status=404, headers=FLAVOR)
-        if request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json":
-            return web.json_response(value, headers=FLAVOR)
-        return _shown(value, path)
+        whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
+        reply = web.json_response(value, headers=FLAVOR) if whole else _shown(value, path)
+        reply.headers["ETag"] = _etag(value)
+        return reply
+
+    def _value(self, path: str) -> Any:
+        return _find(tree(self.node, self.worker, self._access_token), [part for part in path.split("/") if part])
+
+    async def _changed(self, path: str, value: Any, query: Mapping[str, str]) -> Any:
+        """The value when it is another than `last_etag`, or than now; the present one after `timeout_sec`."""
+        known = query.get("last_etag", "") or _etag(value)
+        limit = query.get("timeout_sec", "")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + int(limit) if limit.isascii() and limit.isdigit() else None
+        while value is not None and _etag(value) == known and not self._closed:
+            if not await self.cloud.pulse.wait(None if end is None else max(0.0, end - loop.time())):
+                break
+            value = self._value(path)
+        return value
 
     async def _publish(self, request: web.BaseRequest, path: str) -> web.Response:
         match path.split("/"):
@@ -140,8 +181,12 @@ class MetadataServer:
         if len(text) > MAX_ATTRIBUTE_BYTES or self.worker >= len(self.node.hosts):
             return web.Response(status=400, headers=FLAVOR)
         self.node.hosts[self.worker].attributes[f"{namespace}/{key}"] = text
-        self.published()
+        self.cloud.changed()
         return web.Response(headers=FLAVOR)
+
+
+def _etag(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _shown(value: Any, path: str) -> web.Response:

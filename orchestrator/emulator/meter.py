@@ -1,11 +1,11 @@
-"""The billing meter: node-seconds and dollars of every node, from CREATING to absence.
+"""The billing meter: node-seconds and dollars of every node, from CREATING to absence or preemption.
 
 Pure; `cloud_state` opens and closes it, the admin path shows it. Tests take it as the oracle for leaks.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 KEEP = 5000  # closed rows are forgotten beyond this many
@@ -13,7 +13,7 @@ KEEP = 5000  # closed rows are forgotten beyond this many
 
 @dataclass(slots=True)
 class Bill:
-    """One node's meter, from CREATING to absence. `usd_per_hour` is None where the catalog knows no price."""
+    """One node's meter, from CREATING to absence or preemption. `usd_per_hour` is None where the catalog knows no price."""
 
     uid: str
     name: str
@@ -54,7 +54,18 @@ class Meter:
             self.bills.remove(next(old for old in self.bills if old.until is not None or old is bill))
 
     def close(self, uid: str, now: float) -> None:
-        next(bill for bill in reversed(self.bills) if bill.uid == uid).until = now
+        """Once: what Google took away is not billed until it is deleted."""
+        bill = self._last(uid)
+        if bill is not None and bill.until is None:
+            bill.until = now
+
+    def reopen(self, uid: str, now: float) -> None:
+        """It came back: a row of its own."""
+        if (bill := self._last(uid)) is not None and bill.until is not None:
+            self.open(replace(bill, since=now, until=None))
+
+    def _last(self, uid: str) -> Bill | None:
+        return next((bill for bill in reversed(self.bills) if bill.uid == uid), None)
 
     def read(self, now: float) -> dict[str, Any]:
         rows = [bill.read(now) for bill in self.bills]

@@ -124,6 +124,8 @@ class Queue:
         self._to(row, State.ACTIVE)
         if row.run_s is not None and row.ends_at is None:
             row.ends_at = self.cloud.now + row.run_s
+            for node in self.nodes_of(row):
+                node.ends_at = row.ends_at
         self.cloud.finish(row, None)  # of a reset
 
     def _taken_by(self, row: QueuedResource) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.emulator.supply import Want
+from orchestrator.emulator.wants import Want
 
 
 class State(StrEnum):

@@ -15,7 +15,7 @@ from orchestrator.emulator.node_request import check_node_id, parse_node
 from orchestrator.emulator.queue_records import NodeSpec, QueuedResource, State
 from orchestrator.emulator.records import is_spot
 from orchestrator.emulator.schema import QUEUED_RESOURCE, normalise
-from orchestrator.emulator.supply import FLEX_START, ON_DEMAND, RESERVED, SPOT
+from orchestrator.emulator.wants import FLEX_START, ON_DEMAND, RESERVED, SPOT
 
 QUEUE_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,63}")
 MAX_NODES = 256
@@ -80,6 +80,8 @@ def _node_spec(project: str, zone: str, queue_id: str, row: dict[str, Any], tier
         node["schedulingConfig"] |= {"spot": True}
     elif tier == RESERVED:
         node["schedulingConfig"] |= {"reserved": True}
+    elif tier == FLEX_START:
+        node["schedulingConfig"] |= {"provisioningModel": "FLEX_START"}
     spot = is_spot(node)
     price = None if tier == FLEX_START else catalog.usd_per_hour(kind.name, zone, spot=spot)
     return NodeSpec(node_ids, node, kind.hosts, price, several)

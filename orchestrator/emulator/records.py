@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.emulator.queue_records import QueuedResource, load_queued
-from orchestrator.emulator.supply import FLEX_START, ON_DEMAND, RESERVED, SPOT, Want
+from orchestrator.emulator.wants import FLEX_START, ON_DEMAND, RESERVED, SPOT, Want
 
 
 class Power(StrEnum):
@@ -70,6 +70,8 @@ class Settings:
     queue_s: float = 1.0  # waits at least so long, also where there is room,
     suspend_s: float = 0.5  # is SUSPENDING for so long,
     refuse_s: float = 1.5  # and the delete of one that is PROVISIONING fails after so long
+    notice_s: float = 1.0  # a preemption is announced so long before, as Google does 30 s before
+    maintenance_s: float = 2.0  # how long maintenance takes
     no_capacity: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)  # zones that a list leaves out and names as unreachable
     vm_may: list[str] = field(
@@ -120,6 +122,17 @@ class Resume:
     failure: dict[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """Upcoming, or under way: then the hosts are off."""
+
+    kind: str  # SCHEDULED or UNSCHEDULED
+    starts_at: float
+    ends_at: float
+    workers: tuple[int, ...] = ()  # whose metadata say so; none: all
+    ongoing: bool = False
+
+
 @dataclass(slots=True)
 class Node:
     """One node: what was asked for, its state, and what the present transition waits for."""
@@ -143,6 +156,10 @@ class Node:
     busy_until: float | None = None  # a patch that takes long refuses other changes
     resume: Resume | None = None
     left_as: str | None = None  # the state in which a failed create leaves it, without hosts
+    # What was announced to it.
+    preempted_at: float | None = None
+    maintenance: Maintenance | None = None
+    ends_at: float | None = None  # flex-start: when its time is over
     # Of a node that a queued resource has got.
     queued_resource: str | None = None  # its full name
     multislice: bool = False  # one of several
@@ -166,12 +183,20 @@ class Node:
         return Want(self.project, self.zone, self.accelerator_type, tier_of(self.spec), reservation=reservation)
 
     @property
+    def can_reschedule(self) -> bool:
+        """May the customer start maintenance? Google says: v6e from 2x4 on."""
+        want = self.want
+        return want.accelerator_type.startswith("v6e-") and want.amount("chips") >= 8
+
+    @property
     def wanted_power(self) -> Power:
         state, failure = (self.state, self.failure) if self.resume is None else (self.resume.state, self.resume.failure)
         if self.left_as is not None:
             return Power.OFF
         if failure is not None:
             return Power.GONE if TRANSITIONS[state].if_failed is None else Power.OFF
+        if self.maintenance is not None and self.maintenance.ongoing and state == "READY":
+            return Power.OFF
         return SETTLED_POWER.get(state) or TRANSITIONS[state].power
 
 
@@ -198,9 +223,11 @@ class Operation:
 
 
 def load_node(data: Mapping[str, Any]) -> Node:
-    resume = data.get("resume")
+    resume, maintenance = data.get("resume"), data.get("maintenance")
+    if maintenance is not None:
+        maintenance = Maintenance(**{**maintenance, "workers": tuple(maintenance["workers"])})
     typed = {"power": Power(data["power"]), "hosts": [Host(**host) for host in data["hosts"]]}
-    return Node(**{**data, **typed, "resume": Resume(**resume) if resume else None})
+    return Node(**{**data, **typed, "resume": Resume(**resume) if resume else None, "maintenance": maintenance})
 
 
 def dump_operation(operation: Operation) -> dict[str, Any]:

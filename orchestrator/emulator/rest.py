@@ -61,6 +61,7 @@ class RestApi:
             web.patch(NODE, self.patch_node),
             web.post(NODE + ":{verb:stop|start}", self.change_power),
             web.post(NODE + ":getGuestAttributes", self.guest_attributes),
+            web.post(NODE + ":{verb:simulateMaintenanceEvent|performMaintenance}", self.maintain),
             web.get(ANY_ZONE + "/operations", self.list_operations),
             web.get(ANY_ZONE + "/operations/{operation}", self.get_operation),
             web.get("/compute/v1/projects/{project}", self.compute_project),
@@ -178,6 +179,23 @@ class RestApi:
         if node.state != "READY":
             raise api_errors.wrong_state("getGuestAttributes", node.state)
         return web.json_response(wire.guest_attributes_json(node.hosts, workers, query))
+
+    async def maintain(self, request: web.Request) -> web.Response:
+        """The event is announced, or what was announced begins; the operation is done at once."""
+        name, now, body = node_name(request), self.driver.clock(), await json_object(request)
+        self.driver.advance()
+        self.state.node(name)
+        if request.match_info["verb"] == "performMaintenance":
+            node = self.state.begin_maintenance(name, now)
+        else:
+            asked = {camel(key): value for key, value in body.items()}.get("workerIds") or ["0"]
+            if not isinstance(asked, list) or not all(
+                isinstance(w, str) and w.isascii() and w.isdigit() for w in asked
+            ):
+                raise bad_field("Invalid value at 'worker_ids'.")
+            notice_s, workers = self.state.settings.notice_s, [int(worker) for worker in asked[:1]]
+            node = self.state.maintain(name, now, notice_s=notice_s, workers=workers)
+        return changed(self.driver, request, self.state.done_at_once(node, "update", request.match_info["version"]))
 
     # --- operations ---------------------------------------------------------------------------------------------------
 

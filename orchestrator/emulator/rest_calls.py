@@ -27,6 +27,7 @@ METHODS = {
     "delete_node": "nodes.delete",
     "patch_node": "nodes.patch",
     "change_power": "nodes.{verb}",
+    "maintain": "nodes.{verb}",
     "guest_attributes": "nodes.getGuestAttributes",
     "create_queued": "queuedResources.create",
     "list_queued": "queuedResources.list",

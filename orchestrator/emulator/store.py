@@ -18,7 +18,20 @@ from orchestrator.emulator.records import Settings
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.01
-DELAYS = ("provision_s", "stop_s", "start_s", "delete_s", "accept_s", "queue_s", "suspend_s", "refuse_s")
+SPEED = "TPUJOB_EMULATED_SPEED"
+DELAYS = (
+    "provision_s",
+    "stop_s",
+    "start_s",
+    "delete_s",
+    "accept_s",
+    "queue_s",
+    "suspend_s",
+    "refuse_s",
+    "notice_s",
+    "maintenance_s",
+)
+NOTICE_S = 30.0  # Google's; the emulated cloud lives faster
 
 
 class AlreadyRunning(RuntimeError):
@@ -99,6 +112,8 @@ class Store:
 
 
 def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Settings) -> None:
+    if SPEED in environment:
+        settings.notice_s = NOTICE_S / float(environment[SPEED])
     for name in DELAYS:
         text = environment.get(ENVIRONMENT + name.upper())
         if text is not None:

@@ -1,4 +1,4 @@
-"""What the cloud has for whom, as data: capacity in time, quota, reservations, closed queues, locations, the rate of creates.
+"""What the cloud has for whom, as data: capacity in time, quota, reservations, queues, locations, the rate of creates.
 
 Pure. `CloudState` and the queue ask before they create; docs/emulator.md explains the fields, `rehearsal` reads them.
 """
@@ -7,49 +7,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any
 
 from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.plain_data import BadData, read, read_all
+from orchestrator.emulator.preemption import Preemption
+from orchestrator.emulator.wants import FLEX_START, OURS, RESERVED, SPOT, Want, Where, fits, region
 
-ON_DEMAND, SPOT, RESERVED, FLEX_START, ANY = "on-demand", "spot", "reserved", "flex-start", "any"
-TIERS = (ANY, ON_DEMAND, SPOT, RESERVED, FLEX_START)
-OURS: Mapping[str, Any] = {"ours": True}
 MINUTE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """Some equal nodes, that are wanted or that there are."""
-
-    project: str
-    zone: str
-    accelerator_type: str
-    tier: str
-    nodes: int = 1
-    reservation: str = ""  # its full name, or …/- for any
-
-    def amount(self, unit: str) -> int:
-        kind = catalog.lookup(self.accelerator_type)
-        assert kind is not None, "what is created has an accelerator type of the catalog"
-        return self.nodes * (kind.chips if unit == "chips" else kind.cores)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Globs. A zone may be a region; a type a family (v5litepod) or a generation (v5e)."""
-
-    zone: str = "*"
-    type: str = "*"
-    tier: str = field(default=ANY, metadata={"choices": TIERS})
-
-    def meets(self, want: Want) -> bool:
-        return self.tier in (ANY, want.tier) and _fits(self.zone, self.type, want.zone, want.accelerator_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +55,10 @@ class Quota(Where):
     def covers(self, want: Want) -> bool:
         return fnmatchcase(want.project, self.project) and self.meets(want)
 
+    def meets(self, want: Want) -> bool:
+        """Flex-start is counted with what is preemptible."""
+        return Where.meets(self, replace(want, tier=SPOT) if want.tier == FLEX_START else want)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
@@ -96,7 +69,7 @@ class Reservation:
 
     def serves(self, want: Want) -> bool:
         asked = want.reservation.rpartition("/")[2]
-        return asked in ("", "-", self.name) and _fits(self.zone, self.type, want.zone, want.accelerator_type)
+        return asked in ("", "-", self.name) and fits(self.zone, self.type, want.zone, want.accelerator_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +85,8 @@ class Supply:
     quotas: list[Quota] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     closed_queues: list[ClosedQueue] = field(default_factory=list)
+    flex_start: list[Where] = field(default_factory=list)  # where there is any; none: as the catalog says
+    preemptions: list[Preemption] = field(default_factory=list)
     locations: tuple[str, ...] = ()  # globs of the zones that projects may use; none: all
     creates_per_minute: int | None = None
     _creates: deque[float] = field(default_factory=deque, repr=False)
@@ -162,9 +137,16 @@ class Supply:
         """Why a queued resource fails as soon as somebody has looked at it."""
         if any(closed.meets(want) for closed in self.closed_queues):
             return api_errors.queue_closed(want.accelerator_type, want.zone)
+        if want.tier == FLEX_START and not self._has_flex_start(want):
+            return api_errors.no_flex_start(want.accelerator_type, want.zone)
         if want.tier == RESERVED and self.reservations and not self._serving(want):
             return api_errors.no_reservation("FAILED_PRECONDITION")
         return None
+
+    def _has_flex_start(self, want: Want) -> bool:
+        if self.flex_start:
+            return any(place.meets(want) for place in self.flex_start)
+        return want.zone in catalog.flex_start_zones(want.accelerator_type)
 
     def shortage(self, wants: Sequence[Want], on: Iterable[Want], now: float) -> ApiError | None:
         """Why all of this cannot be created now, beside what is on already."""
@@ -214,6 +196,8 @@ ROWS: Mapping[str, type[Any]] = {
     "quotas": Quota,
     "reservations": Reservation,
     "closed_queues": ClosedQueue,
+    "flex_start": Where,
+    "preemptions": Preemption,
 }
 
 
@@ -239,18 +223,8 @@ def load(data: Mapping[str, Any], added_at: float | None = None) -> Supply:
     for rule in supply.capacity:
         if rule.until_s is not None and rule.until_s <= rule.from_s:
             raise BadData(f"until_s ({rule.until_s:g}) of a capacity is not after its from_s ({rule.from_s:g}).")
+    for preemption in supply.preemptions:
+        preemption.check()
     if added_at is not None:
         supply.capacity = [Capacity(**{**asdict(rule), "added_at": added_at}) for rule in supply.capacity]
     return supply
-
-
-def region(zone: str) -> str:
-    return zone.rpartition("-")[0]
-
-
-@lru_cache(maxsize=4096)
-def _fits(zones: str, types: str, zone: str, accelerator_type: str) -> bool:
-    kind = catalog.lookup(accelerator_type)
-    names = [accelerator_type, *((kind.family, kind.generation) if kind else ())]
-    there = fnmatchcase(zone, zones) or fnmatchcase(region(zone), zones)
-    return there and any(fnmatchcase(name, types) for name in names)

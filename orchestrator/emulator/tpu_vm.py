@@ -10,12 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.emulator import processes
-from orchestrator.emulator.metadata_server import MetadataServer, hostname
+from orchestrator.emulator.metadata_server import MetadataServer, Surroundings, hostname
 from orchestrator.emulator.records import Host, Node
 from orchestrator.emulator.vm_account import VmAccount
 
@@ -29,13 +29,11 @@ PROFILE = "# Login shells reset PATH; the emulated VM's Python is the one that r
 class Worker:
     """One TPU VM."""
 
-    def __init__(
-        self, node: Node, index: int, directory: Path, account: VmAccount, published: Callable[[], None]
-    ) -> None:
+    def __init__(self, node: Node, index: int, directory: Path, account: VmAccount, cloud: Surroundings) -> None:
         self.node, self.index, self.directory, self.account = node, index, directory, account
         self.home = directory / "home"
         self.switch = directory / "switch"  # what /run/tpujob is on a real one
-        self.metadata = MetadataServer(node, index, account.token(node), published)
+        self.metadata = MetadataServer(node, index, account.token(node), cloud)
         self.metadata_port = 0
         self.ssh: SshServer | None = None
 
@@ -106,9 +104,9 @@ class Worker:
 class SliceHosts:
     """All workers of one node."""
 
-    def __init__(self, node: Node, directory: Path, account: VmAccount, published: Callable[[], None]) -> None:
+    def __init__(self, node: Node, directory: Path, account: VmAccount, cloud: Surroundings) -> None:
         self.node, self.directory = node, directory
-        self.workers = [Worker(node, i, directory / f"worker{i}", account, published) for i in range(node.workers)]
+        self.workers = [Worker(node, i, directory / f"worker{i}", account, cloud) for i in range(node.workers)]
 
     async def on(self) -> list[Host]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

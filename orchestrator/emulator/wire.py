@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.records import Host, Node, is_spot
+from orchestrator.emulator.records import Host, Maintenance, Node, is_spot
 from orchestrator.emulator.schema import NODE
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
     """What was asked for of a node, in the words that this version has."""
     result = {key: value for key, value in spec.items() if key in NODE.get(api_version, NODE["v2"])}
     scheduling = result.get("schedulingConfig", {})
+    if scheduling.get("provisioningModel") == "FLEX_START":  # a node has no word for it, only for its end
+        result["schedulingConfig"] = scheduling = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
     if api_version == "v2" and not V2_SCHEDULING.issuperset(scheduling):
         result["schedulingConfig"] = {key: scheduling[key] for key in V2_SCHEDULING & scheduling.keys()}
         result["schedulingConfig"]["spot"] = is_spot(spec)
@@ -43,10 +45,26 @@ def node_json(node: Node, api_version: str) -> dict[str, Any]:
         result |= {"queuedResource": node.queued_resource, "multisliceNode": node.multislice}
     result |= {"createTime": timestamp(node.created_at), "id": node.uid, "apiVersion": "V2"}
     if node.state == "READY":
-        result["health"] = "HEALTHY"
+        ongoing = node.maintenance is not None and node.maintenance.ongoing
+        result["health"] = "UNHEALTHY_MAINTENANCE" if ongoing else "HEALTHY"
         endpoint = {"ipAddress": "127.0.0.1", "port": 8470, "accessConfig": {"externalIp": "127.0.0.1"}}
         result["networkEndpoints"] = [endpoint for _ in node.hosts]
+    if node.maintenance is not None:
+        result["upcomingMaintenance"] = maintenance_json(node.maintenance, node.can_reschedule)
+    if node.ends_at is not None and api_version == "v2alpha1":
+        result["schedulingConfig"] = result["schedulingConfig"] | {"terminationTimestamp": timestamp(node.ends_at)}
     return result
+
+
+def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, Any]:
+    return {
+        "type": planned.kind,
+        "canReschedule": can_reschedule and not planned.ongoing,
+        "windowStartTime": timestamp(planned.starts_at),
+        "windowEndTime": timestamp(planned.ends_at),
+        "latestWindowStartTime": timestamp(planned.starts_at),
+        "maintenanceStatus": "ONGOING" if planned.ongoing else "PENDING",
+    }
 
 
 def guest_attributes_json(hosts: Sequence[Host], workers: Sequence[str], query: str) -> dict[str, Any]:

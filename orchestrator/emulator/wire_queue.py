@@ -69,7 +69,10 @@ def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
         case _ if operation.silent:
             pass
         case Node() as node:
-            result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | node_json(node, api_version)
+            said = node_json(node, api_version)
+            if api_version == "v2":
+                said.pop("upcomingMaintenance", None)  # google-cloud-tpu does not know it, and refuses the operation
+            result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | said
         case QueuedResource() as row:
             result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | queued_json(row, api_version)
         case None if api_version == "v2alpha1" and "/queuedResources/" in operation.target:  # so its definition says

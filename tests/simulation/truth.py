@@ -72,6 +72,7 @@ class NodeTruth:
     vm: Vm
     foreign: bool = False  # somebody else's
     died_at: float | None = None
+    taken_at: float | None = None  # preempted: from then on it is listed and not billed
     lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
     given_up_at: float | None = None  # its owner sent a delete
     first_delete_at: float | None = None
@@ -147,7 +148,7 @@ class Truth:
     def died(self, uid: str, name: str) -> None:
         node = self.nodes[uid]
         node.died_at = self.timeline.now
-        self.billed_s += node.died_at - node.born_at
+        self.billed_s += (node.died_at if node.taken_at is None else node.taken_at) - node.born_at
         self.world.say(f"{node.node_id} is absent")
         self.judge(node)
         self.world.look_whether_over()

@@ -192,7 +192,10 @@ class World:
             self.truth.judge(node)
         billed = sum((bill.until or self.timeline.now) - bill.since for bill in self.sky.state.meter.bills)
         present = [node for node in self.truth.nodes.values() if node.died_at is None]
-        lived = self.truth.billed_s + sum(self.timeline.now - node.born_at for node in present)
+        now = self.timeline.now
+        lived = self.truth.billed_s + sum(
+            (now if node.taken_at is None else node.taken_at) - node.born_at for node in present
+        )
         if abs(billed - lived) > 1e-3 * (1 + len(self.truth.nodes)):
             self.broken("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
 
@@ -374,7 +377,7 @@ class World:
         for node in self._victims():
             self.say(f"{node.node_id} is preempted")
             self.sky.state.put(node.vm.node.name, "PREEMPTED", self.timeline.now)
-            node.lost_at = self.timeline.now
+            node.lost_at = node.taken_at = self.timeline.now
         self.sky.settle()
 
     def _user_deletes(self) -> None:

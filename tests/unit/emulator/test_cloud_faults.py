@@ -17,7 +17,7 @@ from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.fault_data import Fault
 from orchestrator.emulator.fault_kinds import KINDS, Role
 from orchestrator.emulator.faults import NoReply
-from orchestrator.emulator.records import SETTLED_POWER, Host, Node, Operation, Power, Settings
+from orchestrator.emulator.records import LOST, SETTLED_POWER, Host, Node, Operation, Power, Settings
 
 SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 PLACE = "projects/p/locations/z"
@@ -390,13 +390,13 @@ def test_a_call_about_an_operation_counts_as_one_about_its_node() -> None:
 # -- what happens to nodes ----------------------------------------------------------------------------------------
 
 
-def test_a_preempted_node_stays_listed_bills_holds_its_name_and_can_only_be_deleted() -> None:
+def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only_be_deleted() -> None:
     cloud = ready()
     cloud.state.put(cloud.node.name, "PREEMPTED", cloud.now)
     cloud.follow()
     cloud.wait(100)
     assert (cloud.seen(), cloud.list()[0], cloud.node.power, cloud.billed()) == (
-        *("PREEMPTED", {"n": "PREEMPTED"}, Power.OFF, 110),
+        *("PREEMPTED", {"n": "PREEMPTED"}, Power.OFF, 10),
     )
     for verb in ("start", "stop"):
         with pytest.raises(ApiError, match=f"{verb} is not supported while in state PREEMPTED"):
@@ -407,7 +407,7 @@ def test_a_preempted_node_stays_listed_bills_holds_its_name_and_can_only_be_dele
         cloud.create()
     cloud.delete()
     cloud.wait(2)
-    assert cloud.seen() is None
+    assert (cloud.seen(), cloud.billed()) == (None, 10)
 
 
 def test_a_preemption_ends_the_operation_under_way_with_the_words_of_the_api() -> None:
@@ -514,9 +514,13 @@ class AnyFaults(RuleBasedStateMachine):
         self.cloud.follow()
 
     @invariant()
-    def the_meter_runs_for_exactly_the_nodes_that_exist(self) -> None:
+    def the_meter_runs_for_exactly_the_nodes_that_exist_and_were_not_taken(self) -> None:
         running = [bill.uid for bill in self.cloud.state.meter.bills if bill.until is None]
-        assert sorted(running) == sorted(node.uid for node in self.cloud.state.nodes.values())
+        nodes = self.cloud.state.nodes.values()
+        taken = {node.uid for node in nodes if node.state in LOST}
+        going = {node.uid for node in nodes if node.state == "DELETING"}  # maybe after it was taken
+        assert len(running) == len(set(running))
+        assert {node.uid for node in nodes} - taken - going <= set(running) <= {node.uid for node in nodes}
 
     @invariant()
     def whatever_is_under_way_will_end(self) -> None:

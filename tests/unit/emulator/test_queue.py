@@ -462,7 +462,7 @@ class AnyQueue(RuleBasedStateMachine):
             if row.state is State.ACTIVE:
                 assert len(states) == len(row.node_names)
             if row.state in (State.SUSPENDED, State.FAILED, State.WAITING, State.CREATING):
-                assert set(states) <= {"PREEMPTED"}
+                assert set(states) <= {"PREEMPTED", "DELETING"}  # what was taken, and may be on its way out
 
     @invariant()
     def every_operation_that_is_not_done_is_waited_for(self) -> None:
