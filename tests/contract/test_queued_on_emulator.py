@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -19,6 +21,8 @@ from orchestrator.core.pace import GOOGLE
 from orchestrator.core.slices import Operation, Queue, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.engine.boot_script import startup_script, switch_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
+from orchestrator.remote.fleet import Fleet, StartRequest
+from orchestrator.remote.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target
 from tests.emulator_fixture import Emulator
 
@@ -180,9 +184,9 @@ def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
         api.list("emulated", "asia-south9-a", queued=True)
 
 
-def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions) -> None:
-    now, request = time.time(), wanted()
-    lease = Lease(
+def lease_on(request: SliceRequest) -> Lease:
+    now = time.time()
+    return Lease(
         id=RUN,
         handle="x",
         purpose=Purpose.RUN,
@@ -190,14 +194,48 @@ def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions) -> None
         name=request.name,
         accelerator_type=request.accelerator_type,
         runtime_version=request.runtime_version,
-        spot=False,
+        spot=request.spot,
         owner="aaaaaa",
         deadline=now + 600,
         created_at=now,
     )
-    labels = claims.labels(lease, now, GOOGLE)
+
+
+def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions) -> None:
+    request = wanted()
+    lease = lease_on(request)
+    labels = claims.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(switch_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
     seen(api, request.name, SliceState.READY)
     until(lambda: light.get(request.name), lambda view: view is None)  # nobody shows a sign of life
     assert light.list("emulated", ZONE, queued=True).rows == ()
+
+
+def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
+    api: TpuApi, quick: Emulator, tmp_path: Path
+) -> None:
+    request = replace(wanted(), spot=True)
+    lease, key = lease_on(request), create_key(tmp_path / "key")
+    labels = claims.labels(lease, lease.created_at, GOOGLE)
+    script = startup_script(switch_config(lease, labels, GOOGLE.scaled(60), idle_s=None))
+    metadata = {"startup-script": script, "ssh-keys": ssh_keys_metadata("tpujob", key.public_line)}
+    api.create(replace(request, labels=labels, metadata=metadata))
+    seen(api, request.name, SliceState.READY)
+    known = tmp_path / "known_hosts"
+    workers = api.workers(request.name)
+    fleet = Fleet(workers, user="tpujob", key_path=key.private_path, known_hosts=known, on_notice=print)
+    job = "trap 'echo saved > $TPUJOB_ARTIFACTS/checkpoint; exit 0' TERM; while :; do sleep 0.05; done"
+    fleet.start(StartRequest("a1", "main", job, [{}]))
+    quick.request("POST", f"/_emulator/nodes/{request.name.node}:preempt", {"notice_s": 4})
+    files = "tpujob/runs/a1/artifacts/checkpoint tpujob/runs/a1/main/exit.json"
+    ended = f"until test -e {files.split()[1]}; do sleep 0.05; done; cat {files}"
+    said = fleet.run(0, ["bash", "-c", ended], check=True).stdout.decode()
+    assert said.startswith("saved") and json.loads(said.partition("\n")[2])["stopped"] is True
+    notice = until(lambda: api.published(request.name)[0].get("tpujob/notice"), lambda text: text is not None)
+    assert notice is not None and json.loads(notice)["preempted"] is True
+    fleet.cancel()
+    gone = seen(api, request.name, SliceState.TOMBSTONE)
+    assert gone.native_state == "PREEMPTED"
+    finished(api, api.delete(request.name))
+    assert api.get(request.name) is None
