@@ -46,7 +46,7 @@ class Book:
                         raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: run.id")
                     new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
-                case attempts.Leased() | attempts.Moved() | attempts.Ended():
+                case attempts.Tried() | attempts.Leased() | attempts.Moved() | attempts.Ended():
                     before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
                     if isinstance(event, attempts.Leased) and event.lease_id not in {*self.leases, *new_leases}:
                         raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core import lease as leases
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run
+from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run, Tried
 from orchestrator.core.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
@@ -33,6 +33,7 @@ EVENTS: list[Any] = [
     leases.Down(LEASE.id, 5.0, "because"),
     leases.Gone(LEASE.id, 6.0, "proof"),
     Began(RUN, ATTEMPT),
+    Tried(ATTEMPT.id, 2.8, LEASE.id, "v5litepod-8 us-central1-a", "no capacity"),
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
     Ended(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
