@@ -42,8 +42,6 @@ class Book:
                     new_leases[lease.id] = lease
                     changes.append((event, None, lease))
                 case Began(run=run, attempt=attempt):
-                    if run.id in self.runs or run.id in new_runs:
-                        raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: run.id")
                     new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
                 case attempts.Tried() | attempts.Leased() | attempts.Moved() | attempts.Ended():

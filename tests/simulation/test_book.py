@@ -19,7 +19,7 @@ from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
 RUN = Run("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")
-ATTEMPT = Attempt("0123456789-1", RUN.id)
+ATTEMPT, SECOND = Attempt("0123456789-1", RUN.id), Attempt("0123456789-2", RUN.id)
 EVENTS: list[Any] = [
     Intent(LEASE),
     leases.Sent(LEASE.id, 1.0),
@@ -33,6 +33,8 @@ EVENTS: list[Any] = [
     leases.Down(LEASE.id, 5.0, "because"),
     leases.Gone(LEASE.id, 6.0, "proof"),
     Began(RUN, ATTEMPT),
+    Began(RUN, SECOND, 4.0),
+    Ended(SECOND.id, 6.0, AttemptState.INTERRUPTED, cause="preempted"),
     Tried(ATTEMPT.id, 2.8, LEASE.id, "v5litepod-8 us-central1-a", "no capacity"),
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
