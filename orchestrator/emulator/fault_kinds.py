@@ -11,7 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 NODES = ("nodes.create", "nodes.get", "nodes.list", "nodes.delete", "nodes.patch", "nodes.getGuestAttributes")
-MAINTENANCE = ("nodes.simulateMaintenanceEvent", "nodes.performMaintenance")
+MAINTENANCE = (
+    *("nodes.simulateMaintenanceEvent", "nodes.performMaintenance"),
+    "queuedResources.performMaintenanceQueuedResource",
+)
 POWER = ("nodes.start", "nodes.stop")
 QUEUED = tuple(f"queuedResources.{verb}" for verb in ("create", "get", "list", "delete", "reset"))
 OPERATIONS = (

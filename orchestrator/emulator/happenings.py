@@ -135,10 +135,15 @@ class Happenings(Machine):
     def begin_maintenance(self, name: str, now: float) -> Node:
         """The customer triggers what was announced."""
         self.advance(now)
+        node = self.may_begin_maintenance(name)
+        self._begin_maintenance(node)
+        return node
+
+    def may_begin_maintenance(self, name: str) -> Node:
+        """The node, if maintenance was announced for it that the customer may trigger."""
         node = self._any(name)
         if node.maintenance is None or node.maintenance.ongoing or not node.can_reschedule:
             raise api_errors.no_maintenance(name)
-        self._begin_maintenance(node)
         return node
 
     def _begin_maintenance(self, node: Node) -> None:

@@ -181,10 +181,10 @@ class Machine:
         node.due = node.failure = node.resume = node.left_as = node.busy_until = None
         node.boot_pending = False
 
-    def done_at_once(self, node: Node, verb: str, api_version: str) -> Operation:
+    def done_at_once(self, thing: Node | QueuedResource, verb: str, api_version: str) -> Operation:
         """For a call that has had its whole effect."""
-        operation = self.begin_operation(node, verb, api_version)
-        operation.ended_at, operation.response = self.now, copy.copy(node)
+        operation = self.begin_operation(thing, verb, api_version)
+        operation.ended_at, operation.response = self.now, copy.copy(thing)
         return operation
 
     def begin_loose(self, thing: Node | QueuedResource, verb: str, api_version: str, effect: Fault) -> Operation:

@@ -34,6 +34,7 @@ METHODS = {
     "get_queued": "queuedResources.get",
     "delete_queued": "queuedResources.delete",
     "reset_queued": "queuedResources.reset",
+    "maintain_queued": "queuedResources.performMaintenanceQueuedResource",
     "list_reservations": "reservations.list",
     "list_operations": "operations.list",
     "get_operation": "operations.get",

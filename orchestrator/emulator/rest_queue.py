@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from orchestrator.emulator import node_request
+from orchestrator.emulator import api_errors, node_request
+from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.json_body import json_object
 from orchestrator.emulator.queue_request import parse_queued
 from orchestrator.emulator.rest_calls import ZONE, changed, effect_on, page, parent_of, place, query_of
+from orchestrator.emulator.schema import camel
 from orchestrator.emulator.wire_queue import queued_json, reservation_json
 
 QUEUED = ZONE + "/queuedResources/{queued:[^/:]+}"
@@ -25,6 +27,7 @@ class QueueApi:
             web.get(QUEUED, self.get_queued),
             web.delete(QUEUED, self.delete_queued),
             web.post(QUEUED + ":reset", self.reset_queued),
+            web.post(QUEUED + ":performMaintenanceQueuedResource", self.maintain_queued),
             web.get(ZONE.replace("v2|v2alpha1", "v2alpha1") + "/reservations", self.list_reservations),
         ]
 
@@ -68,6 +71,23 @@ class QueueApi:
         version, effect = request.match_info["version"], effect_on(request)
         operation = self.queue.reset(_name(request), version, self.driver.clock(), effect)
         return changed(self.driver, request, operation)
+
+    async def maintain_queued(self, request: web.Request) -> web.Response:
+        """What was announced for nodes of it begins: for those that are named (by id, or in full), or for all."""
+        body, now = await json_object(request), self.driver.clock()
+        self.driver.advance()
+        row = self.queue.row(_name(request))
+        asked = {camel(key): value for key, value in body.items()}.get("nodeNames") or row.node_names
+        if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
+            raise bad_field("Invalid value at 'node_names'.")
+        names = [name if "/" in name else f"{parent_of(request)}/nodes/{name}" for name in asked]
+        for name in names:
+            if name not in row.node_names:
+                raise api_errors.not_found(name)
+            self.state.may_begin_maintenance(name)
+        for name in names:
+            self.state.begin_maintenance(name, now)
+        return changed(self.driver, request, self.state.done_at_once(row, "update", request.match_info["version"]))
 
     async def list_reservations(self, request: web.Request) -> web.Response:
         """Of the rehearsal; only /v2alpha1 has them."""

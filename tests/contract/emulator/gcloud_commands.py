@@ -12,6 +12,8 @@ BOTH, ONLY_ALPHA = (GA, ALPHA), (ALPHA,)
 SHAPE = "--accelerator-type=v5litepod-4 --version=v2-alpha-tpuv5-lite"
 FOUR = "--accelerator-type=v5litepod-16 --version=v2-alpha-tpuv5-lite"
 QUEUED = "--accelerator-type=v5litepod-4 --runtime-version=v2-alpha-tpuv5-lite"
+LARGE = "--accelerator-type=v6e-8 --version=v2-alpha-tpuv6e"
+RESCHEDULED = "--accelerator-type=v6e-8 --runtime-version=v2-alpha-tpuv6e"
 DISK = "projects/p/zones/us-central1-a/disks/d"
 
 
@@ -25,7 +27,7 @@ class Step:
     tracks: tuple[str, ...] = BOTH
     fails: bool = False
     note: str = ""  # for the table
-    zone: bool = True
+    zone: str = "us-central1-a"
     patient: bool = False  # again until it says so: what it looks at takes its time
 
 
@@ -116,8 +118,8 @@ def _offers() -> list[Step]:
         Step("versions describe", version, f"version: {version}"),
         Step("tpu-vm versions list", f"--filter=version={version}", version),
         Step("tpu-vm versions describe", version, f"version: {version}"),
-        Step("locations list", "--filter=locationId:us-central1-a", "us-central1-a", zone=False),
-        Step("locations describe", "us-central1-a", "locationId: us-central1-a", zone=False),
+        Step("locations list", "--filter=locationId:us-central1-a", "us-central1-a", zone=""),
+        Step("locations describe", "us-central1-a", "locationId: us-central1-a", zone=""),
         Step("tpu-vm service-identity create", "", "@cloud-tpu.iam.gserviceaccount.com"),
         Step("reservations list", "", "Listed 0 items.", ONLY_ALPHA, note="there are none"),
         Step("list", "", "Listed 0 items.", note="TPU Nodes, which Google has switched off: there are none"),
@@ -136,7 +138,30 @@ def _maintenance() -> list[Step]:
         Step("tpu-vm create", f"k{{n}} {SHAPE} --provisioning-model=spot", "Created tpu [k{n}].", ONLY_ALPHA),
         Step("tpu-vm attach-disk", f"k{{n}} --disk={DISK} --mode=read-only", "Attaching disk", ONLY_ALPHA),
         Step("tpu-vm detach-disk", f"k{{n}} --disk={DISK}", "Detaching disk", ONLY_ALPHA),
+        Step("tpu-vm simulate-maintenance-event", "k{n} --workers=0", "maintenanceStatus: PENDING", ONLY_ALPHA),
+        Step("tpu-vm perform-maintenance", "k{n}", "cannot be started now", ONLY_ALPHA, fails=True),
         Step("tpu-vm delete", "k{n} --async", "Check operation", ONLY_ALPHA),
+        Step("queued-resources create", f"s{{n}} {RESCHEDULED} --node-id=s{{n}}", "Created", ONLY_ALPHA),
+        Step(
+            "queued-resources describe",
+            "s{n} --format=value(state.state)",
+            "ACTIVE",
+            ONLY_ALPHA,
+            patient=True,
+        ),
+        Step("tpu-vm simulate-maintenance-event", "s{n}", "canReschedule: true", ONLY_ALPHA),
+        Step("queued-resources perform-maintenance", "s{n} --node-names=s{n}", "verb: update", ONLY_ALPHA),
+        Step("queued-resources delete", "s{n} --force", "Deleted queued_resource", ONLY_ALPHA),
+        Step("tpu-vm create", f"p{{n}} {LARGE}", "Created tpu [p{n}].", ONLY_ALPHA),
+        Step("tpu-vm simulate-maintenance-event", "p{n}", "canReschedule: true", ONLY_ALPHA),
+        Step(
+            "tpu-vm perform-maintenance",
+            "p{n}",
+            "ONGOING",
+            ONLY_ALPHA,
+            note="v6e from 2x4 on, as with Google",
+        ),
+        Step("tpu-vm delete", "p{n} --async", "Check operation", ONLY_ALPHA),
     ]
 
 
@@ -152,7 +177,6 @@ SCENARIOS: dict[str, list[Step]] = {
 NOT_HERE = {
     "execution-groups": "they create Compute Engine VMs, which are not emulated",
     "delete, describe, reimage, start, stop": "of TPU Nodes, of which there are none",
-    "tpu-vm simulate-maintenance-event, tpu-vm perform-maintenance, queued-resources perform-maintenance": "not yet",
 }
 
 

@@ -138,6 +138,35 @@ def test_a_queued_resource_lives_its_whole_life(channel: grpc.Channel, version: 
         client.get_queued_resource(name=name)
 
 
+def test_maintenance_of_a_queued_resource_begins_when_its_owner_wants_it(
+    channel: grpc.Channel, shared_emulator: Emulator
+) -> None:
+    before = {name: shared_emulator.patch_settings()[name] for name in ("notice_s", "maintenance_s")}
+    shared_emulator.patch_settings(notice_s=60, maintenance_s=60)
+    alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
+    node = tpu_v2alpha1.Node(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
+    specs = [{"parent": ZONE, "node_id": each, "node": node} for each in ("kept1", "kept2")]
+    name, (first, second) = f"{ZONE}/queuedResources/kept", (f"{ZONE}/nodes/kept1", f"{ZONE}/nodes/kept2")
+    body = tpu_v2alpha1.QueuedResource(tpu={"node_spec": specs})
+    finish(alpha.create_queued_resource(parent=ZONE, queued_resource_id="kept", queued_resource=body))
+    wait_for(lambda: alpha.get_queued_resource(name=name).state.state == tpu_v2alpha1.QueuedResourceState.State.ACTIVE)
+    finish(alpha.simulate_maintenance_event(request={"name": first}))
+    both = {"name": name, "node_names": ["kept1", "kept2"]}
+    with pytest.raises(exceptions.FailedPrecondition, match="kept2 cannot be started now"):
+        alpha.perform_maintenance_queued_resource(request=both)
+    status = tpu_v2alpha1.UpcomingMaintenance.MaintenanceStatus
+    assert alpha.get_node(name=first).upcoming_maintenance.maintenance_status == status.PENDING  # both, or none
+    finish(alpha.simulate_maintenance_event(request={"name": second}))
+    finish(alpha.perform_maintenance_queued_resource(request=both))
+    nodes = [alpha.get_node(name=each) for each in (first, second)]
+    assert [node.upcoming_maintenance.maintenance_status for node in nodes] == [status.ONGOING] * 2
+    with pytest.raises(exceptions.NotFound):
+        alpha.perform_maintenance_queued_resource(request={"name": name, "node_names": ["stranger"]})
+    assert list(alpha.list_reservations(request={"parent": ZONE})) == []
+    finish(alpha.delete_queued_resource(request={"name": name, "force": True}))
+    shared_emulator.patch_settings(**before)
+
+
 def test_places_types_runtimes_and_operations_are_those_of_rest(
     client: tpu_v2.TpuClient, api: tpu_v2.TpuClient, channel: grpc.Channel
 ) -> None:
