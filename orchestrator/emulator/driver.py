@@ -16,7 +16,7 @@ from collections.abc import Callable
 from orchestrator.emulator import processes
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.pulse import Pulse
-from orchestrator.emulator.records import Node, Power
+from orchestrator.emulator.records import Host, Node, Power
 from orchestrator.emulator.store import Store
 from orchestrator.emulator.tpu_vm import SliceHosts
 from orchestrator.emulator.trouble import Trouble
@@ -102,6 +102,10 @@ class Driver:
             await asyncio.sleep(RETRY_S)
 
     async def _power(self, node: Node, wanted: Power) -> None:
+        if not self._has_machines(node):
+            nowhere = [Host(0, 0) for _ in range(node.workers)] if wanted is Power.ON else None
+            self.state.powered(node.uid, wanted, self.clock(), nowhere)
+            return self.changed()
         hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.account, self))
         log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
         await self.trouble.forget(node.uid)
@@ -114,12 +118,17 @@ class Driver:
             await hosts.erase()
             del self.hosts[node.uid]
         self.state.powered(node.uid, wanted, self.clock(), addresses)
-        self.changed()
+        return self.changed()
+
+    def _has_machines(self, node: Node) -> bool:
+        """Or once had some that are to be ended."""
+        return self.state.settings.machines or node.uid in self.hosts or (self.vms / node.uid).exists()
 
     def _boot(self, node: Node) -> None:
         """Run the startup-script, then note that it was begun: a crash in between begins it once more."""
         wanted = self.state.settings.startup_script
         script = node.spec.get("metadata", {}).get("startup-script", "") if wanted else ""
+        script = script if node.uid in self.hosts else ""
         for process in self.hosts[node.uid].boot(script) if script else ():
             reaper = asyncio.create_task(processes.ended(process))
             self._reapers.add(reaper)

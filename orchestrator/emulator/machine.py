@@ -41,7 +41,6 @@ class Machine:
         self.supply = Supply()
         self.late: list[tuple[float, dict[str, Any]]] = []  # creates that nobody was told of: when, arguments
         self._loose: dict[str, Operation] = {}  # operations that end by themselves
-        self._done_rows: dict[str, dict[str, Any]] = {}  # done operations as plain data
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

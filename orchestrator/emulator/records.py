@@ -79,6 +79,7 @@ class Settings:
     )  # of nodes and queued resources, with the account of the VMs
     vm_route: bool = True  # False: the API does not answer the VMs
     startup_script: bool = True  # False: it never runs
+    machines: bool = True  # False: nodes are READY without TPU VMs behind them, for those who need only the API
 
     def has_capacity(self, zone: str, accelerator_type: str) -> bool:
         return not any(f"{z}/{t}" in self.no_capacity for z in (zone, "*") for t in (accelerator_type, "*"))

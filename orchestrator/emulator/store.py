@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.records import Settings
+from orchestrator.emulator.state_text import StateText
 
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
@@ -54,6 +55,7 @@ class Store:
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         self._take_lock()
         self.token = self._token()
+        self._text = StateText()
 
     def _take_lock(self) -> None:
         """Several tries, because a client that asks "is it running?" holds the lock for an instant."""
@@ -86,7 +88,7 @@ class Store:
         return state
 
     def save(self, state: CloudState) -> None:
-        self._write(STATE, json.dumps(state.dump(), separators=(",", ":")))
+        self._write(STATE, self._text.of(state))
 
     def announce(self, url: str) -> None:
         """Clients find the daemon by this file; it is written when the daemon answers."""

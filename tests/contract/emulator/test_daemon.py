@@ -241,3 +241,19 @@ def test_the_files_of_a_deleted_node_are_gone_soon_also_when_the_daemon_was_kill
     (vms / "123.gone" / "worker0").mkdir(parents=True)  # what the kill kept from being removed
     emulator.restarted()
     assert eventually(lambda: not list(vms.iterdir()))
+
+
+def test_without_machines_the_api_is_the_same_and_nothing_runs(emulator: Emulator) -> None:
+    emulator.patch_settings(machines=False)
+    api = client_for(emulator)
+    body = node_body(metadata={"startup-script": "sleep 60"})
+    node = finish(api.create_node(parent=ZONE, node_id="airy", node=body))
+    assert node.state == tpu_v2.Node.State.READY
+    assert [(row["pids"], row["ports"]) for row in emulator.processes()] == [([], [])]
+    assert finish(api.stop_node(request={"name": node.name})).state == tpu_v2.Node.State.STOPPED
+    emulator.patch_settings(machines=True)
+    finish(api.start_node(request={"name": node.name}))
+    assert [len(row["ports"]) for row in emulator.processes()] == [2]
+    emulator.patch_settings(machines=False)  # what has machines keeps them, and they end with it
+    finish(api.delete_node(name=node.name))
+    assert not list((emulator.state_dir / "vms").glob("[0-9]*[0-9]"))
