@@ -80,7 +80,7 @@ class QueueApi:
         asked = {camel(key): value for key, value in body.items()}.get("nodeNames") or row.node_names
         if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
             raise bad_field("Invalid value at 'node_names'.")
-        names = [name if "/" in name else f"{parent_of(request)}/nodes/{name}" for name in asked]
+        names = dict.fromkeys(name if "/" in name else f"{parent_of(request)}/nodes/{name}" for name in asked)
         for name in names:
             if name not in row.node_names:
                 raise api_errors.not_found(name)

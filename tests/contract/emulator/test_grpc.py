@@ -151,12 +151,13 @@ def test_maintenance_of_a_queued_resource_begins_when_its_owner_wants_it(
     finish(alpha.create_queued_resource(parent=ZONE, queued_resource_id="kept", queued_resource=body))
     wait_for(lambda: alpha.get_queued_resource(name=name).state.state == tpu_v2alpha1.QueuedResourceState.State.ACTIVE)
     finish(alpha.simulate_maintenance_event(request={"name": first}))
-    both = {"name": name, "node_names": ["kept1", "kept2"]}
+    both: dict[str, Any] = {"name": name, "node_names": ["kept1", "kept2"]}
     with pytest.raises(exceptions.FailedPrecondition, match="kept2 cannot be started now"):
         alpha.perform_maintenance_queued_resource(request=both)
     status = tpu_v2alpha1.UpcomingMaintenance.MaintenanceStatus
     assert alpha.get_node(name=first).upcoming_maintenance.maintenance_status == status.PENDING  # both, or none
     finish(alpha.simulate_maintenance_event(request={"name": second}))
+    both["node_names"].append(first)  # the same node once more, by its full name
     finish(alpha.perform_maintenance_queued_resource(request=both))
     nodes = [alpha.get_node(name=each) for each in (first, second)]
     assert [node.upcoming_maintenance.maintenance_status for node in nodes] == [status.ONGOING] * 2
