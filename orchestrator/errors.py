@@ -207,8 +207,7 @@ class TeardownUnproven(TpujobError):
 class Interrupted(TpujobError):
     """SIGINT, SIGTERM or SIGHUP: unwind, release, exit with 128 + signal."""
 
-    def __init__(self, signum: int) -> None:
-        name = signal.Signals(signum).name
-        words = "Ctrl-C" if signum == signal.SIGINT else name
+    def __init__(self, signum: int, *, by: str = "") -> None:
+        words = by or ("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
         super().__init__(f"interrupted by {words}", exit_code=128 + signum)
         self.signum = signum

@@ -1,12 +1,13 @@
 """Run a job on this machine (`on: local`): no slice, no lease, no cloud; everything else as in `engine.run`.
 
-The same phases, log, artifacts, ledger rows and exit codes. What ends this program also ends the job: Ctrl-C stops it with
-grace, and if this process is killed the supervisor notices and stops it.
+The same phases, log, artifacts, ledger rows and exit codes. What ends this program also ends the job: Ctrl-C and `tpujob
+cancel` stop it with grace, and if this process is killed the supervisor notices and stops it.
 """
 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,6 +138,8 @@ async def _attempt(job: LocalRun, outcome: Outcome) -> None:
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
     while (ended := await Wait(job.here, WATCH_S)) is None:
+        if job.here.cancelled():
+            raise Interrupted(signal.SIGTERM, by="`tpujob cancel`")
         if await Now() >= end_at:
             await _stop(job)
             why = "limits.max_duration"

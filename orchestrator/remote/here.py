@@ -97,7 +97,12 @@ class Here:
         collector = Collector(self.attempt, destination, patterns, Limits())
         return collector.take(0, lambda fresh, result: self._fetch(collector, fresh, result))
 
+    def cancelled(self) -> bool:
+        """Has `ask_to_end` been called, in another process perhaps?"""
+        return _request_to_end(self.runs, self.attempt).exists()
+
     def close(self) -> None:
+        _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
         shutil.rmtree(self.runs / self.attempt, ignore_errors=True)
 
     def _tell(self, word: dict[str, Any]) -> None:
@@ -148,11 +153,25 @@ def _answer(line: bytes) -> dict[str, Any]:
     return answer
 
 
+def ask_to_end(runs: Path, attempt: str) -> None:
+    """Whoever runs that attempt looks for this each second, and stops it as a signal would."""
+    runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _request_to_end(runs, attempt).touch()
+
+
+def _request_to_end(runs: Path, attempt: str) -> Path:
+    return runs / f"{attempt}.cancel"
+
+
 def remove_leftovers(runs: Path, alive: Callable[[str], bool]) -> None:
     """What killed commands left behind."""
-    for directory in runs.iterdir() if runs.is_dir() else ():
-        if not alive(directory.name):
-            shutil.rmtree(directory, ignore_errors=True)
+    for path in runs.iterdir() if runs.is_dir() else ():
+        if alive(path.name.removesuffix(".cancel")):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def free_port() -> int:

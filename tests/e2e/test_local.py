@@ -112,6 +112,19 @@ def test_a_signal_stops_everything_the_job_started_and_saves_what_it_saved(cli: 
     assert only_run(cli)["state"] == "interrupted"
 
 
+def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(cli: Cli) -> None:
+    process = cli.start("run", cli.job(SLEEPER))
+    cli.until("started", process)
+    done = cli("cancel", "sleeper")
+    assert done.returncode == 0 and "cancelled; nothing of it runs on this machine any more" in done.stdout, done.stderr
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 143 and "interrupted by `tpujob cancel`" in err
+    assert (artifacts(cli) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(cli))
+    assert only_run(cli)["state"] == "interrupted"
+    assert list((cli.directory / "state" / "local").iterdir()) == []
+    assert "has ended already" in cli("cancel", "sleeper").stdout
+
+
 def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(cli: Cli) -> None:
     stopping, go = cli.directory / "stopping", cli.directory / "go"
     waits = f"touch {stopping}; until [ -e {go} ]; do sleep 0.05; done; echo saved >"

@@ -35,6 +35,7 @@ class Machine:
     collected: CollectResult | Exception = field(default_factory=CollectResult)
     collections: int = 0
     closed: bool = False
+    cancel_at: float | None = None
 
     def start(self, phase: str, script: str, env: Mapping[str, str], bundle: Path | None, sink: Any) -> None:
         assert self.running is None
@@ -60,6 +61,9 @@ class Machine:
         if isinstance(self.collected, Exception):
             raise self.collected
         return self.collected
+
+    def cancelled(self) -> bool:
+        return self.cancel_at is not None and self.world.time >= self.cancel_at
 
     def close(self) -> None:
         self.closed = True
@@ -130,6 +134,16 @@ def test_the_time_limit_stops_the_job_early_enough_to_save_what_it_made(tmp_path
     assert isinstance(outcome.error, DeadlineExceeded) and outcome.exit_code == 124
     assert world.now() - began == pytest.approx(3600 - 60, abs=2)
     assert (here.running, here.collections) == (None, 1)
+
+
+def test_a_job_that_somebody_cancels_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> None:
+    world, here, prepared = ready(tmp_path, OK, text="command: sleep 1d\n", takes_s=9e9)
+    here.cancel_at = world.now() + 30
+    outcome = world.drive(local.run_local(prepared))
+    assert isinstance(outcome.error, Interrupted) and outcome.error.message == "interrupted by `tpujob cancel`"
+    assert (outcome.exit_code, outcome.state) == (143, AttemptState.INTERRUPTED)
+    assert world.now() == pytest.approx(here.cancel_at, abs=2)
+    assert (here.running, here.collections, here.closed) == (None, 1, True)
 
 
 def test_artifacts_that_were_refused_make_the_run_a_failure(tmp_path: Path) -> None:
