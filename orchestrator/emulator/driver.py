@@ -1,7 +1,7 @@
 """Makes the TPU VMs follow the state machine: powers them on and off as nodes want it, and reports back.
 
-One loop lets time pass and starts a task for each node whose hosts lag behind; requests change the state and call
-`changed`, which keeps the change on disk before the answer leaves.
+One loop lets time pass and starts a task for each node whose hosts lag behind; requests change the state, call
+`changed`, and are answered after a `flush`, so that what was answered survives a kill -9.
 """
 
 from __future__ import annotations
@@ -37,15 +37,23 @@ class Driver:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reapers: set[asyncio.Task[int]] = set()
         self._wake = asyncio.Event()
+        self._unsaved = False
 
     def advance(self) -> None:
         if self.state.advance(self.clock()):
             self.changed()
 
     def changed(self) -> None:
-        self.store.save(self.state)
+        """Something is new: whoever answers a call flushes before, and the loop does in any case."""
+        self._unsaved = True
         self._wake.set()
         self.pulse.beat()
+
+    def flush(self) -> None:
+        """What changed is on disk when this returns."""
+        if self._unsaved:
+            self._unsaved = False
+            self.store.save(self.state)
 
     async def recover(self) -> None:
         """After a start: end what unknown nodes left behind, and bring back the hosts of known ones."""
@@ -60,6 +68,7 @@ class Driver:
         self._start_tasks()
         await asyncio.gather(*self._tasks.values())
         self.changed()
+        self.flush()
 
     async def run(self) -> None:
         """Let time pass, for ever."""
@@ -67,6 +76,7 @@ class Driver:
             self._wake.clear()
             self.advance()
             self._start_tasks()
+            self.flush()
             due = self.state.next_due()
             pause_s = None if due is None else max(0.0, due - self.clock())
             try:

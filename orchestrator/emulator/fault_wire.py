@@ -28,11 +28,14 @@ def logging(log: RequestLog, driver: Driver) -> Middleware:
     async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
         operation = method_of(request)
         if operation is None and request.path.startswith("/_emulator/"):
-            return await handler(request)
+            response = await handler(request)
+            driver.flush()
+            return response
         resource = resource_of(request) if operation else None
         call = log.begin(driver.clock(), request.method, request.path_qs, operation, resource)
         try:
             response = await handler(request)
+            driver.flush()
             call.status = response.status if request.transport and not request.transport.is_closing() else None
             return response
         finally:

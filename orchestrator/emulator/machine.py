@@ -22,7 +22,7 @@ from orchestrator.emulator.records import TRANSITIONS, Node, Operation, Power, R
 from orchestrator.emulator.supply import Supply
 from orchestrator.emulator.wants import RESERVED, Want
 
-KEEP_OPERATIONS = 2000  # finished operations are forgotten beyond this many, as the real API forgets them in time
+KEEP_OPERATIONS = 1000  # finished operations are forgotten beyond this many, as the real API forgets them in time
 
 
 class Machine:

@@ -101,6 +101,9 @@ class Surroundings(Protocol):
     def changed(self) -> None:
         """Something was written that has to be kept."""
 
+    def flush(self) -> None:
+        """It is on disk when this returns."""
+
 
 class MetadataServer:
     """One listener on loopback."""
@@ -182,6 +185,7 @@ class MetadataServer:
             return web.Response(status=400, headers=FLAVOR)
         self.node.hosts[self.worker].attributes[f"{namespace}/{key}"] = text
         self.cloud.changed()
+        self.cloud.flush()
         return web.Response(headers=FLAVOR)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-KEEP = 5000  # closed rows are forgotten beyond this many
+KEEP = 2000  # closed rows are forgotten beyond this many
 
 
 @dataclass(slots=True)

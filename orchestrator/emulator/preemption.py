@@ -8,13 +8,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
-from orchestrator.emulator.fault_data import chosen, luck, ranges
+from orchestrator.emulator.fault_data import Ranges, chosen, luck, ranges
 from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.wants import OURS, SPOT, Want, fits
 
 SINCE = ("READY", "CREATING")
 HOUR_S = 3600.0
+
+
+@lru_cache(maxsize=64)
+def _numbers(text: str) -> Ranges:
+    return ranges(text, "nth of a preemption")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +44,7 @@ class Preemption:
         if self.per_hour == 0:
             raise BadData("per_hour of a preemption is more than 0.")
         if self.nth is not None:
-            ranges(self.nth, "nth of a preemption")
+            _numbers(self.nth)
 
     def draw(self, node_id: str, want: Want, since: str) -> float | None:
         """In how many seconds it happens to this node; None: never. Asked once for each node."""
@@ -47,7 +53,7 @@ class Preemption:
         if not fits(self.zone, self.type, want.zone, want.accelerator_type):
             return None
         self.count += 1
-        if self.nth is not None and not chosen(ranges(self.nth, "nth"), self.count):
+        if self.nth is not None and not chosen(_numbers(self.nth), self.count):
             return None
         if self.after_s is not None:
             return self.after_s
