@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.emulator import rehearsal
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.plain_data import BadData
-from orchestrator.emulator.records import Operation
+from orchestrator.emulator.records import Operation, Settings
 from tests.unit.emulator.queue_fixture import PLACE, ZONE, QueueCloud
 
 EAST = "us-east5-b"
@@ -340,3 +344,21 @@ def test_a_mistake_is_one_clear_line_and_changes_nothing(data: Any, said: str) -
         rehearsal.rehearse(cloud.state, mixed, cloud.now)
     assert "\n" not in str(caught.value)
     assert rehearsal.dump(cloud.state) == before
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs" / "emulator.md"
+
+
+def test_the_example_of_the_page_is_a_rehearsal_with_every_part() -> None:
+    [example] = re.findall(r"```yaml\n(settings: .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    data = yaml.safe_load(example)
+    assert set(data) == set(rehearsal.PARTS)
+    cloud = cloud_with(**data)
+    assert set(rehearsal.dump(cloud.state)) == set(rehearsal.PARTS)
+
+
+def test_the_page_names_every_setting() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert [field.name for field in fields(Settings) if f"`{field.name}`" not in text] == []

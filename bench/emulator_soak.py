@@ -1,0 +1,243 @@
+"""The emulator over thousands of node lives under seeded faults: what is left of them, and what has grown.
+
+Nodes and queued resources over REST, some preempted, some late, some hidden, some stuck; then everything is deleted and
+looked for. Most of them live without machines (the API, the state and the meter are the same); some hundred with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+from bed.results import Report, options
+from bed.sandbox import ZONE, Sandbox, sandbox
+
+from orchestrator.emulator import control
+from orchestrator.emulator.control import Endpoint
+
+LIVES, LIVES_WITH_MACHINES = 10_000, 200
+SETTLED = 5_000  # by then every store of the daemon that forgets (operations, bills, requests) is full
+AT_ONCE, AT_ONCE_WITH_MACHINES = 12, 4
+ROUNDS_OF_POLLING = 40
+NODE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+SPOT = {"schedulingConfig": {"spot": True}}
+QUICK = {f"{name}_s": 0 for name in ("provision", "stop", "start", "delete", "accept", "queue", "suspend", "refuse")}
+
+
+def _fault(kind: str, probability: float, **fields: Any) -> dict[str, Any]:
+    seed = sum(map(ord, kind))
+    return {"kind": kind, "when": {"probability": probability, "seed": seed}} | fields
+
+
+REHEARSAL = {
+    "settings": QUICK,
+    "preemptions": [{"after_s": 0, "notice_s": 0.05, "nth": ",".join(str(n) for n in range(5, 20_000, 10))}],
+    "faults": [
+        _fault("status", 0.02, status=503),
+        _fault("lost_reply", 0.02, operation="*.create,*.delete"),
+        _fault("drop", 0.01),
+        _fault("hidden", 0.02, seconds=0.1),
+        _fault("late", 0.01, seconds=0.1),
+        _fault("stockout", 0.02),
+        _fault("create_fails_leaving_node", 0.01),
+        _fault("operation_fails", 0.02, seconds=0.02),
+        _fault("operation_forgets", 0.01),
+        _fault("stuck", 0.01, seconds=0.1),
+        _fault("delete_dropped", 0.5, seconds=0.02),
+    ],
+}
+
+
+@dataclass(slots=True)
+class Count:
+    """What became of the lives, as their owners saw it."""
+
+    lives: int = 0
+    ready: int = 0
+    preempted: int = 0
+    queued: int = 0
+    calls: int = 0
+    unanswered: int = 0
+    at: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+class Owner:
+    """Creates, waits, deletes and looks again, through whatever the faults do to its calls."""
+
+    def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint, count: Count) -> None:
+        self.session, self.count = session, count
+        self.base = f"{endpoint.url}/v2/projects/emulated/locations/{ZONE}"
+        self.headers = {"Authorization": f"Bearer {endpoint.token}"}
+
+    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        """Status 0: no reply."""
+        self.count.calls += 1
+        try:
+            asked = self.session.request(method, f"{self.base}/{path}", json=body, headers=self.headers)
+            async with asked as reply:
+                return reply.status, await reply.json(content_type=None)
+        except (aiohttp.ClientError, ValueError):
+            self.count.unanswered += 1
+            return 0, {}
+
+    async def live(self, number: int, rng: random.Random) -> None:
+        queued = rng.random() < 0.25
+        self.count.queued += queued
+        name = f"n{number}"
+        node = NODE | (SPOT if rng.random() < 0.6 else {})
+        if queued:
+            spec = [{"nodeId": f"{name}-node", "node": node}]
+            await self.call("POST", f"queuedResources?queuedResourceId={name}", {"tpu": {"nodeSpec": spec}})
+            await self._until(f"queuedResources/{name}", lambda said: said["state"]["state"] in ("ACTIVE", "SUSPENDED"))
+            await self._until(f"nodes/{name}-node", self._settled)
+            await self._gone(f"queuedResources/{name}", "?force=true")
+            await self._gone(f"nodes/{name}-node")
+        else:
+            await self.call("POST", f"nodes?nodeId={name}", node)
+            await self._until(f"nodes/{name}", self._settled)
+            await self._gone(f"nodes/{name}")
+
+    def _settled(self, said: dict[str, Any]) -> bool:
+        self.count.ready += said["state"] == "READY"
+        self.count.preempted += said["state"] == "PREEMPTED"
+        return said["state"] in ("READY", "PREEMPTED")
+
+    async def _until(self, path: str, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Or until nobody knows it."""
+        absent = 0
+        for _ in range(ROUNDS_OF_POLLING):
+            status, said = await self.call("GET", path)
+            absent = absent + 1 if status == 404 else 0
+            if absent == 2 or (status == 200 and wanted(said)):
+                return
+            await asyncio.sleep(0.005)
+
+    async def _gone(self, path: str, query: str = "") -> None:
+        for _ in range(ROUNDS_OF_POLLING):
+            status, _said = await self.call("DELETE", f"{path}{query}")
+            if status == 404:
+                return
+            await asyncio.sleep(0.005)
+
+
+def main() -> None:
+    arguments = options(str(__doc__), rounds=1)
+    columns = ["lives", "wall s", "calls/s", "processor ms a life", "MB", "descriptors", "threads", "state file kB"]
+    report = Report("emulator_soak.py", "node lives under faults, and what is left of them", columns)
+    for lives, at_once, machines in ((LIVES, AT_ONCE, False), (LIVES_WITH_MACHINES, AT_ONCE_WITH_MACHINES, True)):
+        with sandbox() as here:
+            report.notes += asyncio.run(_soak(here, report, lives, at_once, machines))
+    report.publish(arguments)
+
+
+async def _soak(here: Sandbox, report: Report, lives: int, at_once: int, machines: bool) -> list[str]:
+    endpoint = here.emulator(machines=machines, **QUICK)
+    process, count = psutil.Process(endpoint.pid), Count()
+    control.request(endpoint, "PUT", "/_emulator/rehearsal", REHEARSAL | {"settings": QUICK})
+    empty = _look(process, here)
+    began, cpu = time.monotonic(), sum(process.cpu_times()[:2])
+    async with aiohttp.ClientSession() as session:
+        owner = Owner(session, endpoint, count)
+        marks = (SETTLED, lives) if lives > SETTLED else (lives // 2, lives)
+        for first, last in zip((0, *marks), marks, strict=False):
+            await _in_parallel(owner, range(first, last), at_once)
+            await _settle(owner, endpoint)
+            seconds, used = time.monotonic() - began, sum(process.cpu_times()[:2]) - cpu
+            now = _look(process, here)
+            count.at[last] = now
+            report.row(
+                f"{last}, {'with' if machines else 'without'} machines",
+                f"{seconds:.0f}",
+                f"{count.calls / seconds:.0f}",
+                f"{used / last * 1000:.1f}",
+                *(
+                    f"{now[name]:.1f}" if name == "MB" else f"{now[name]:.0f}"
+                    for name in ("MB", "fds", "threads", "kB")
+                ),
+            )
+    await asyncio.sleep(0.2)  # the daemon has seen that its client has left
+    _nothing_is_left(endpoint, process, here, empty, _look(process, here))
+    bills = control.request(endpoint, "GET", "/_emulator/billing")["totals"]
+    grown = {name: count.at[lives][name] - count.at[marks[0]][name] for name in ("MB", "kB")}
+    return [
+        f"{lives} {'with' if machines else 'without'} machines: {count.queued} queued, {count.preempted} seen preempted, "
+        f"{count.unanswered} of {count.calls} calls without a reply; left: 0 nodes, 0 queued resources, 0 processes, "
+        f"0 ports, 0 files, {bills['running']} bills open; grown since life {marks[0]}: {grown['MB']:+.1f} MB of memory, "
+        f"{grown['kB']:+.0f} kB of state. Before the first life: {empty['MB']:.1f} MB, {empty['fds']:.0f} descriptors."
+    ]
+
+
+async def _in_parallel(owner: Owner, numbers: range, at_once: int) -> None:
+    waiting = iter(numbers)
+
+    async def some() -> None:
+        for number in waiting:
+            await owner.live(number, random.Random(number))
+            owner.count.lives += 1
+
+    await asyncio.gather(*(some() for _ in range(at_once)))
+
+
+async def _settle(owner: Owner, endpoint: Endpoint) -> None:
+    """Mended: what the faults left is deleted, late creates and dropped deletes too."""
+    faults = control.request(endpoint, "GET", "/_emulator/rehearsal")["faults"]
+    control.request(endpoint, "DELETE", "/_emulator/faults")
+    await asyncio.sleep(0.3)
+    for collection, query in (("queuedResources", "?force=true"), ("nodes", "")):
+        _, said = await owner.call("GET", f"{collection}?pageSize=1000")
+        for row in said.get(collection, ()):
+            await owner._gone(f"{collection}/{row['name'].rpartition('/')[2]}", query)
+    await _until_true(lambda: not control.request(endpoint, "GET", "/_emulator/status")["nodes"])
+    again = [{name: value for name, value in row.items() if name not in COUNTED} for row in faults]
+    control.request(endpoint, "POST", "/_emulator/faults", {"faults": again})
+
+
+COUNTED = ("id", "added_at", "calls", "hits")
+
+
+async def _until_true(condition: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("Something is left that nobody can see.")
+
+
+def _look(process: psutil.Process, here: Sandbox) -> dict[str, float]:
+    state = here.emulator_directory / "state.json"
+    return {
+        "MB": process.memory_info().rss / 1e6,
+        "fds": process.num_fds(),
+        "threads": process.num_threads(),
+        "kB": state.stat().st_size / 1e3 if state.exists() else 0.0,
+    }
+
+
+def _nothing_is_left(
+    endpoint: Endpoint, process: psutil.Process, here: Sandbox, empty: dict[str, float], end: dict[str, float]
+) -> None:
+    status = control.request(endpoint, "GET", "/_emulator/status")
+    assert status["nodes"] == [] and not status.get("queued_resources"), status
+    bills = control.request(endpoint, "GET", "/_emulator/billing")["totals"]
+    assert bills["running"] == 0, f"{bills['running']} bills are still open"
+    assert process.children(recursive=True) == [], "a process outlived its node"
+    listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert len(listening) == 1, f"ports are left: {listening}"
+    left = [path for path in _files(here.emulator_directory / "vms") if path.is_file()]
+    assert not left, f"files are left: {left[:5]}"
+    assert end["fds"] <= empty["fds"], f"descriptors: {empty['fds']} before, {end['fds']} after"
+
+
+def _files(directory: Path) -> list[Path]:
+    return list(directory.rglob("*")) if directory.is_dir() else []
+
+
+if __name__ == "__main__":
+    main()
