@@ -15,8 +15,8 @@ from payload.failures import ConfigError
 class MnistCnn(nn.Module):
     """The network of the PyTorch MNIST example, with two differences that are said aloud.
 
-    Under XLA, pooling is a reshape and a maximum: the same values as MaxPool2d(2), but its gradient is not XLA's slow
-    select-and-scatter (1.3 times faster steps on its CPU device). Dropout is left out: it would make the losses depend on how
+    Under XLA, pooling is reshapes and maxima: the same values as MaxPool2d(2), but their gradient is not XLA's slow
+    select-and-scatter (steps are 1.4 times faster on its CPU device). Dropout is left out: it would make the losses depend on how
     many processes there are, and over the few epochs of a tutorial it only costs.
     """
 
@@ -42,10 +42,12 @@ def halve(x: torch.Tensor) -> torch.Tensor:
 
 
 def halve_by_reshape(x: torch.Tensor) -> torch.Tensor:
-    """A last row or column that has no partner is left out."""
+    """The larger of each two rows, then of each two columns. A last one that has no partner is left out."""
     n, channels, height, width = x.shape
-    x = x[:, :, : height // 2 * 2, : width // 2 * 2]
-    return x.reshape(n, channels, height // 2, 2, width // 2, 2).amax((3, 5))
+    rows = x[:, :, : height // 2 * 2, : width // 2 * 2].reshape(n, channels, height // 2, 2, -1)
+    x = torch.maximum(rows[:, :, :, 0], rows[:, :, :, 1])
+    columns = x.reshape(n, channels, height // 2, width // 2, 2)
+    return torch.maximum(columns[..., 0], columns[..., 1])
 
 
 class AlexNet(nn.Module):

@@ -71,7 +71,7 @@ class Run:
         self._interval.saved()
         if stopping:
             raise Interrupted(
-                f"stopped after step {step:,}, and a checkpoint was written: the same command goes on there"
+                f"stopped after step {step:,}, and a checkpoint was written: a training started in this directory goes on there"
             )
 
     def stopping(self) -> bool:

@@ -84,28 +84,26 @@ def _from_directory(config: Config, directory: Path) -> Source:
 
 
 def _generated(config: Config, cache: Path, say: Say) -> Source:
-    count = config.examples or synthetic.TRAIN_COUNT
-    directory = cache / f"synthetic-{synthetic.VERSION}-{count}"
+    count, tests = config.examples or synthetic.TRAIN_COUNT, config.test_examples or synthetic.TEST_COUNT
+    directory = cache / f"synthetic-{synthetic.VERSION}-{count}-{tests}"
     if not directory.is_dir():
         began = time.monotonic()
-        _generate(directory, count)
-        say(
-            f"synthetic: {count:,} training and {synthetic.TEST_COUNT:,} test images drawn in {time.monotonic() - began:.1f} s"
-        )
+        _generate(directory, count, tests)
+        say(f"synthetic: {count:,} training and {tests:,} test images drawn in {time.monotonic() - began:.1f} s")
     paths = idx.locate(directory)
     if paths is None:
         raise DataError(f"{directory}: incomplete; delete it to have it drawn again")
     return _source(config, "synthetic", "generated", paths, max(count, synthetic.TRAIN_COUNT))
 
 
-def _generate(directory: Path, count: int) -> None:
+def _generate(directory: Path, count: int, tests: int) -> None:
     """Drawn beside its place and moved there whole, so that a run that dies, or two at once, leave nothing torn."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".drawing-") as scratch:
             whole = Path(scratch) / "whole"
             whole.mkdir()
-            for split, size in (("train", count), ("test", synthetic.TEST_COUNT)):
+            for split, size in (("train", count), ("test", tests)):
                 images, labels = synthetic.draw(split, size)
                 idx.write_array(whole / idx.FILES[f"{split}_images"], images)
                 idx.write_array(whole / idx.FILES[f"{split}_labels"], labels)

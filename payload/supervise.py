@@ -182,6 +182,10 @@ def _environment(job: Job) -> dict[str, str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if job.backend == "xla":
         environment["PJRT_DEVICE"] = job.placement.device.upper()
+        if job.config.entry is None:
+            # PyTorch runs each in-place operation a second time, in Python, to check its shapes: half of what an optimizer's
+            # step costs. Our own operations are known to be right; somebody else's stay checked.
+            environment.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.setdefault(name, threads)
     if job.placement.device == "cpu":

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
+# As payload/supervise.py does for our training; here it serves the tutorials' loops, too.
+os.environ.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
 
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 from torch.nn import functional
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from payload import idx, images, models, synthetic
 from payload.backends.native import Cpu
@@ -49,6 +51,7 @@ class Took:
 @dataclass(frozen=True)
 class Work:
     job: Job
+    beforehand: bool = False  # the tutorials' images are in floating point and normalised before the clock starts
     look: Callable[[], None] = lambda: None  # called after each epoch, when the device has done everything
 
     @property
@@ -56,15 +59,32 @@ class Work:
         return (self.job.config.examples or 0) // self.job.config.batch_size
 
     @cached_property
-    def loaded(self) -> TensorDataset:
-        """The images as tutorials hold them. Theirs convert and normalise each of them again at each step; here that is
-        done beforehand, to their advantage."""
+    def dataset(self) -> Dataset[Any]:
+        """The images as the tutorials hold them."""
         source = self.job.source
         assert source is not None, "prepare gave it one"
         data = idx.read_dataset(source.paths, self.job.config.examples)
-        mean, deviation = images.NORMAL[source.name]
-        pixels = torch.from_numpy(data.train_images.copy()).unsqueeze(1).float() / 255
-        return TensorDataset((pixels - mean) / deviation, torch.from_numpy(data.train_labels.copy()).long())
+        one_by_one = OneByOne(data, *images.NORMAL[source.name])
+        return TensorDataset(*one_by_one.all()) if self.beforehand else one_by_one
+
+
+class OneByOne(Dataset[Any]):
+    """What `datasets.MNIST(transform=Compose([ToTensor(), Normalize(…)]))` of torchvision does, without its detour by PIL."""
+
+    def __init__(self, data: idx.Dataset, mean: float, deviation: float) -> None:
+        self.pixels, self.labels = torch.from_numpy(data.train_images.copy()), data.train_labels
+        self.mean, self.deviation = mean, deviation
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        pixels = self.pixels[number].unsqueeze(0).float().div(255)
+        return pixels.sub_(self.mean).div_(self.deviation), int(self.labels[number])
+
+    def all(self) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels = self.pixels.unsqueeze(1).float().div_(255)
+        return pixels.sub_(self.mean).div_(self.deviation), torch.from_numpy(self.labels.copy()).long()
 
 
 def prepare(directory: Path, data: Path | None, config: Config) -> Work:
@@ -115,9 +135,9 @@ def example_network(config: Config) -> torch.nn.Module:
 def batches(work: Work, epoch: int) -> DataLoader[Any]:
     """DataLoader and DistributedSampler, as the multi-core tutorials set them up."""
     config = work.job.config
-    sampler: DistributedSampler[Any] = DistributedSampler(work.loaded, 1, 0, seed=config.seed, drop_last=True)
+    sampler: DistributedSampler[Any] = DistributedSampler(work.dataset, 1, 0, seed=config.seed, drop_last=True)
     sampler.set_epoch(epoch)
-    return DataLoader(work.loaded, config.batch_size, sampler=sampler, drop_last=True)
+    return DataLoader(work.dataset, config.batch_size, sampler=sampler, drop_last=True)
 
 
 class Tutorial:
@@ -139,7 +159,7 @@ class Tutorial:
 
     def run(self, epoch_losses: Callable[[Iterable[Any]], list[float]], drain: Callable[[], None]) -> Took:
         took = Took([], [])
-        self.work.loaded  # noqa: B018 (before the clock starts)
+        self.work.dataset  # noqa: B018 (reading the files is no part of an epoch)
         for epoch in range(1, self.config.epochs + 1):
             drain()
             began = time.perf_counter()

@@ -96,7 +96,8 @@ def test_dropout_is_the_same_after_a_resume(tmp_path: Path, backend: str) -> Non
     code = tmp_path / "code"
     code.mkdir()
     (code / "mine.py").write_text(DROPOUT)
-    config = {"entry": "mine:main", "cores": 2, "checkpoint_every": "3 steps"}
+    cores = {"cpu": 2, "xla": 1}[backend]
+    config = {"entry": "mine:main", "cores": cores, "checkpoint_every": "3 steps"}
     assert run(tmp_path, config, "--backend", backend, code=code).returncode == 0
     expected = metrics(tmp_path)["losses"]
     assert len(expected) == 12

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from payload import download, sources
+from payload import download, idx, sources
 from payload.config import Config
 from payload.download import Published
 from payload.failures import DataError
@@ -164,7 +164,7 @@ def test_more_examples_than_there_are_is_refused(tmp_path: Path) -> None:
 
 def test_drawn_digits_are_drawn_once_and_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     said: list[str] = []
-    wanted = Config(dataset="synthetic", examples=40)
+    wanted = Config(dataset="synthetic", examples=40, test_examples=10)
     runs = [
         threading.Thread(target=sources.resolve, args=(wanted, said.append), kwargs={"cache": tmp_path}) for _ in "ab"
     ]
@@ -176,10 +176,13 @@ def test_drawn_digits_are_drawn_once_and_two_runs_at_once_do_not_disturb_each_ot
     source = sources.resolve(wanted, said.append, cache=tmp_path)
     assert len(said) == before
     assert (source.origin, source.of, source.train_examples) == ("generated", 60_000, 40)
-    assert [path.name for path in tmp_path.iterdir()] == ["synthetic-1-40"]
+    assert [path.name for path in tmp_path.iterdir()] == ["synthetic-1-40-10"]
+    assert len(idx.read_dataset(source.paths).test_labels) == 10
 
 
 def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
-        sources.resolve(Config(dataset="synthetic", examples=10), lambda _: None, cache=tmp_path / "file")
+        sources.resolve(
+            Config(dataset="synthetic", examples=10, test_examples=10), lambda _: None, cache=tmp_path / "file"
+        )
