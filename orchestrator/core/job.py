@@ -160,8 +160,8 @@ class JobSpec(Section):
     )
     setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(OR_NULL)] = Field(
         default=None,
-        description="Commands that prepare a worker before the job. Left out: nothing for `command:`; "
-        "for `train:` an environment with torch_xla.",
+        description="Commands that prepare a worker before the job. With `train:` on a TPU they follow the making of its "
+        "environment with torch_xla, and `pip` and `python` are that environment's.",
     )
     env: Mapping[str, str] = Field(
         default_factory=dict,

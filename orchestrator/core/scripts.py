@@ -26,15 +26,26 @@ def environment_name(requirements: Sequence[str]) -> str:
 
 def train_python(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
     """The interpreter that `train_setup` makes, as the shell on the worker writes it."""
-    return f'"$HOME/tpujob/venvs/{environment_name(requirements)}/bin/python"'
+    return f'"{_binaries(requirements)}/python"'
+
+
+def in_train_environment(script: str, requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
+    """Where `pip` and `python` are those of that environment: what a job's `setup` installs, its training finds."""
+    return f'export PATH="{_binaries(requirements)}:$PATH"\n{script}'
+
+
+def _binaries(requirements: Sequence[str]) -> str:
+    return f"$HOME/tpujob/venvs/{environment_name(requirements)}/bin"
 
 
 def train_setup(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
-    """Make a virtual environment with the pinned torch and torch_xla, unless a complete one is there."""
+    """Make a virtual environment with the pinned torch and torch_xla, unless a complete one is there. Others may follow."""
     name = environment_name(requirements)
     module = "torch_tpu" if requirements == TORCH_TPU_REQUIREMENTS else "torch_xla"
     wanted = " ".join(shlex.quote(requirement) for requirement in requirements)
-    return f"""set -euo pipefail
+    return f"""set -e
+(
+set -uo pipefail
 venv="$HOME/tpujob/venvs/{name}"
 if [ -e "$venv/.complete" ]; then
   echo "setup: environment {name} is there already"
@@ -52,6 +63,7 @@ fi
 "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --progress-bar off {wanted}
 "$venv/bin/python" -c 'import torch, {module}; print("setup: torch", torch.__version__, "with {module}")'
 touch "$venv/.complete"
+)
 """
 
 

@@ -246,23 +246,21 @@ def phases(
     emulation: Emulation | None,
 ) -> tuple[Phase, ...]:
     """`setup` (if there is anything to set up) and `main`, each the same script on every worker."""
-    setup: list[str] = []
-    if spec.train is not None:
-        wanted = scripts.requirements_of(spec.train.backend)
-        python = emulation.python if emulation else scripts.train_python(wanted)
-        main = scripts.train_main(python)
-        if emulation is None and not spec.setup:
-            setup.append(scripts.train_setup(wanted))
+    own = scripts.chain(spec.setup) if spec.setup else ""
+    if spec.train is None:
+        main, setup = f"{spec.command}\n", own
+    elif emulation is not None:
+        main, setup = scripts.train_main(emulation.python), own
     else:
-        main = str(spec.command) + "\n"
-    if spec.setup:
-        setup.append(scripts.chain(spec.setup))
+        wanted = scripts.requirements_of(spec.train.backend)
+        main = scripts.train_main(scripts.train_python(wanted))
+        setup = scripts.train_setup(wanted) + (scripts.in_train_environment(own, wanted) if own else "")
 
     def main_of(attempt: Attempt) -> str:
         return main if spec.bucket is None else scripts.then_upload(main, _upload(spec, run, attempt))
 
     def setup_of(attempt: Attempt) -> str:
-        return "\n".join(setup)
+        return setup
 
     def request(phase: str, script_of: Callable[[Attempt], str]) -> Callable[[Attempt, Lease, int, str], StartRequest]:
         from orchestrator.remote.fleet import StartRequest

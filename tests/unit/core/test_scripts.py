@@ -62,6 +62,25 @@ def test_an_environment_that_was_left_half_made_is_made_anew(home: Path) -> None
     assert run(home, scripts.train_setup(REQUIREMENTS)).returncode == 0
 
 
+def test_a_jobs_own_setup_follows_and_works_in_that_environment(home: Path) -> None:
+    (home / "tpujob").mkdir()
+    own = scripts.chain(("command -v python >seen", "exit 3"))
+    whole = scripts.train_setup(REQUIREMENTS) + scripts.in_train_environment(own, REQUIREMENTS)
+    for _ in ("made", "there already"):
+        done = subprocess.run(
+            ["bash", "-c", whole],
+            cwd=home,
+            env={"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert done.returncode == 3, "that of the job's own command"
+        seen = (home / "seen").read_text().strip()
+        assert f'"{seen}"'.replace(str(home), "$HOME") == scripts.train_python(REQUIREMENTS)
+
+
 def test_torch_tpu_has_an_environment_of_its_own() -> None:
     tpu, xla = scripts.requirements_of("tpu"), scripts.requirements_of("xla")
     assert scripts.requirements_of("cpu") == xla and not any("torch_xla" in wanted for wanted in tpu)
