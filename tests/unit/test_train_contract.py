@@ -8,7 +8,7 @@ from payload import config
 ABSENT = object()
 
 
-def sides(model: type[job.BaseModel], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
+def sides(model: type[job.Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
     """Key → default on the client and in the payload; sections are compared by themselves."""
     client = {name: field.get_default(call_default_factory=True) for name, field in model.model_fields.items()}
     payload = {field.name: field.default if field.default is not MISSING else ABSENT for field in fields(dataclass)}
