@@ -19,6 +19,7 @@ from orchestrator.core.yaml_source import Path
 
 MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0
 MAX_PATTERNS = 100
+BATCH_SIZE, MNIST_EXAMPLES = 128, 60_000  # the default; what each data set has that is downloaded or drawn
 
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -131,6 +132,7 @@ def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
     yield from tpu_rules.whole(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from _batch(_mapping(data, "train"))
     yield from _restarts(data)
     yield from _env(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
@@ -160,6 +162,20 @@ def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("command",), "a job has either `train:` or `command:`, not both; remove one of them"
     elif "train" not in data and "command" not in data:
         yield (), "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"
+
+
+def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """A batch that the data cannot fill would be found out on a TPU that costs money."""
+    size = train.get("batch_size", BATCH_SIZE)
+    if train.get("entry") is not None or not isinstance(size, int):
+        return
+    counts = {("train", "examples"): train.get("examples")}
+    counts[("train", "emulated", "examples")] = _mapping(train, "emulated").get("examples")
+    for path, count in counts.items():
+        if isinstance(count, int) and 1 <= count < size:
+            yield path, f"is less than the batch_size of {size:,}, so there would be no step"
+    if size > MNIST_EXAMPLES and train.get("data_dir") is None:
+        yield ("train", "batch_size"), f"is more than the {MNIST_EXAMPLES:,} training examples"
 
 
 def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import job, job_tpu, yaml_source
+from orchestrator.core import job, job_rules, job_tpu, yaml_source
 from orchestrator.errors import JobSpecError
 
 ROOT = Path(__file__).parents[3]
@@ -249,3 +249,34 @@ def test_a_file_made_to_be_slow_is_not(text: str) -> None:
     with pytest.raises(JobSpecError):
         load(text)
     assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        (
+            "{examples: 100}",
+            "job.yaml:1: train.examples: is less than the batch_size of 128, so there would be no step",
+        ),
+        (
+            "{batch_size: 512, emulated: {examples: 511}}",
+            "job.yaml:1: train.emulated.examples: is less than the batch_size of 512, so there would be no step",
+        ),
+        ("{batch_size: 60001}", "job.yaml:1: train.batch_size: is more than the 60,000 training examples"),
+    ],
+)
+def test_a_batch_that_the_data_cannot_fill_is_found_before_a_tpu_is_paid_for(train: str, line: str) -> None:
+    with pytest.raises(JobSpecError) as caught:
+        load(f"train: {train}\n")
+    assert caught.value.problems == [line]
+
+
+@pytest.mark.parametrize(
+    "train", ["{examples: 128}", "{batch_size: 60001, data_dir: data}", "{examples: 1, entry: 'mine:main'}"]
+)
+def test_a_batch_that_the_data_may_fill_is_accepted(train: str) -> None:
+    assert load(f"train: {train}\n").train is not None
+
+
+def test_the_rule_for_batches_knows_the_default() -> None:
+    assert job.Train().batch_size == job_rules.BATCH_SIZE
