@@ -16,8 +16,8 @@ class MnistCnn(nn.Module):
     """The network of the PyTorch MNIST example, with two differences that are said aloud.
 
     Under XLA, pooling is reshapes and maxima: the same values as MaxPool2d(2), but their gradient is not XLA's slow
-    select-and-scatter (steps are 1.4 times faster on its CPU device). Dropout is left out: it would make the losses depend on how
-    many processes there are, and over the few epochs of a tutorial it only costs.
+    select-and-scatter (steps are 1.4 times faster on its CPU device). Dropout is left out: it would make the losses depend on
+    how many processes there are, and over the few epochs of a tutorial it only costs.
     """
 
     def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:

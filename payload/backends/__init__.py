@@ -48,7 +48,8 @@ class Backend(Protocol):
         """Wait until the device has done everything."""
 
     def compiles(self) -> int:
-        """How many programs were compiled so far: while this moves, a step is warm-up."""
+        """How many programs were compiled so far: while this moves, a step is warm-up. Where kernels are chosen without a
+        program, it moves in the first step."""
 
     def seed(self, number: int) -> None:
         """Everything random from here on follows from `number`. A training that calls it before each step, with a number

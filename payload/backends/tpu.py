@@ -22,7 +22,7 @@ from payload.job import Job
 
 
 class Tpu(Native):
-    kind, collectives = "tpu", "tpu_dist"
+    kind, collectives, first_steps = "tpu", "tpu_dist", 1
 
     def __init__(self, job: Job) -> None:
         load()

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from tests.payload.test_run import ROOT, SMALL, data, finish, start  # noqa: E402, F401
+from tests.payload.test_run import ROOT, SMALL, Run, data, finish, start  # noqa: E402, F401
 
 STAND_IN = """
 import os
@@ -58,6 +58,11 @@ placement.look = lambda *a: placement.Host(tpu_chips=2)
 """
 
 
+def warm_up(run: Run) -> list[int]:
+    lines = [json.loads(line) for line in (run.artifacts / "timing.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if line.get("compile")]
+
+
 def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Path) -> None:  # noqa: F811
     package = tmp_path / "fake" / "torch_tpu"
     package.mkdir(parents=True)
@@ -72,6 +77,7 @@ def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Pat
     (tmp_path / "cpu").mkdir()
     plain = finish(*start(tmp_path / "cpu", {**config, "cores": 2}, "--backend", "cpu", data=data))
     assert run.read("metrics.json")["train_loss"] == plain.read("metrics.json")["train_loss"]
+    assert (warm_up(run), warm_up(plain)) == ([1], []), "the first step, in which kernels are chosen, is told apart"
     said = notes.read_text().splitlines()
     assert said[0] == "set_tpu_launch_env (2,) {}" and sum("set_tpu_launch_env" in line for line in said) == 1
     assert {"tpu_dist (0, 2) {}", "tpu_dist (1, 2) {}", "set_device_index (0,) {}", "set_device_index (1,) {}"} <= set(
