@@ -101,6 +101,10 @@ def start(
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
+    if not detach and (there := _held(session, plan, spec)) is not None:
+        session.talk.say(
+            "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
+        )
     slices.show_plan(session, plan, emulation.cores if emulation else None)
     session.recover(look=True)
 
@@ -234,6 +238,7 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
             session.forget_keys(lease_id)
     if outcome.error is not None:
         session.talk.fail(outcome.error)
+    _unpack_luggage(session, outcome)
     inside = payload_spans(Path(outcome.run.directory))
     emulated = session.target.kind == "emulated"
     for line in outcome_lines(outcome, emulated=emulated, result=describe(outcome), inside=inside):
@@ -243,6 +248,17 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
         "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
     )
     raise Done(session.exit_code(outcome.exit_code))
+
+
+def _unpack_luggage(session: Session, outcome: Outcome) -> None:
+    """What was saved for another attempt is of no use once the job is done; else it may be all that is left of it."""
+    import shutil
+
+    saved = Path(outcome.run.directory) / "carried"
+    if outcome.collected is not None:
+        shutil.rmtree(saved, ignore_errors=True)
+    elif any(saved.glob("worker*")):
+        session.talk.say("saved", f"what the job had made when it was lost: {_relative(str(saved))}")
 
 
 def _relative(directory: str) -> str:
