@@ -26,8 +26,8 @@ from orchestrator.errors import (
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
+    Preempted,
     RemoteError,
-    SliceLost,
     TpujobError,
     Vanished,
     WrongState,
@@ -90,9 +90,9 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
         await work.follow(to.lease, fleet, "main", end)
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error
-    except (Vanished, SliceLost):
+    except (Vanished, Preempted):
         outcome.detached = False  # nothing is left to attach to, but its absence is to be proven
-        raise
+        raise  # of any other slice that looks lost from here, the job may well go on
     await outcome.enter("collect")
     await Record(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
     try:

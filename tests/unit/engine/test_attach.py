@@ -57,6 +57,15 @@ def test_a_signal_while_the_job_runs_leaves_everything_as_it_was(world: VirtualW
     assert not attempt_of(world).state.ended
 
 
+def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.fleet.ends_at = world.time + 1e6
+    world.fleet.silent_since = world.time
+    outcome = world.drive(attach(to, CAN))
+    assert outcome.detached and outcome.exit_code == 71
+    assert world.ledger.lease(to.lease.id).state is LeaseState.READY
+
+
 def test_killed_at_any_effect_another_command_finishes_or_the_job_still_has_its_claim(tmp_path: Path) -> None:
     def whole(directory: Path) -> int:
         directory.mkdir()

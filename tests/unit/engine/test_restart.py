@@ -223,3 +223,19 @@ def test_a_job_that_prints_nothing_for_too_long_hangs_and_is_tried_elsewhere(wor
     outcome = run(replace(restartable(world, Bag(world), times=1), stall_s=300), world)
     assert [loss.reason for loss in outcome.losses] == ["hung"]
     assert isinstance(outcome.error, SliceLost) and outcome.error.reason == "hung"
+
+
+def test_workers_that_are_silent_though_the_api_says_ready_are_given_up_after_ten_minutes(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 3000
+
+    def silence(world: VirtualWorld, node: Node) -> None:
+        world.fleet.silent_since = world.time
+
+    def between(world: VirtualWorld) -> None:
+        lose(world)
+        if len(world.cloud.calls) and world.fleet.ends_at > world.time + 2900:
+            world.fleet.silent_since = None  # the workers of another slice
+
+    lose = lose_each(silence, 1)
+    outcome = run(restartable(world, Bag(world)), world, between)
+    assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["unreachable"]

@@ -80,6 +80,7 @@ class VirtualCloud:
         self.land_create_late_s = 0.0  # a create with a lost reply appears only after this time
         self.drop_delete_while_creating = False
         self.fail_delete_operations = 0
+        self.stuck: set[str] = set()  # nodes of which every delete is accepted and comes to nothing
         self.get_error: CloudError | None = None
         self.unreachable: tuple[str, ...] = ()
         self._late: list[tuple[float, SliceRequest]] = []
@@ -119,6 +120,8 @@ class VirtualCloud:
         if node is None:
             return None
         operation = self._operation("delete", name.node, self.world.time + self.delete_s)
+        if name.node in self.stuck:
+            return operation
         if self.drop_delete_while_creating and self.world.time < node.ready_at:
             return operation
         if self.fail_delete_operations:
@@ -261,9 +264,10 @@ class Status:
     all_succeeded: bool = True
     first_failure: tuple[int, int | None] = (0, 1)
     log_bytes: int = 0
+    silent_since: float | None = None
 
     def silent_s(self, now: float) -> float:
-        return 0.0
+        return 0.0 if self.silent_since is None else now - self.silent_since
 
 
 @dataclass
@@ -278,6 +282,7 @@ class VirtualFleet:
     cancelled: bool = False
     prints: int = 1  # bytes of log between two looks
     log_bytes: int = 0
+    silent_since: float | None = None  # since then no worker answers
     beating: bool = False
 
     def facts(self, worker: int) -> Any:
@@ -308,7 +313,7 @@ class VirtualFleet:
         self.log_bytes += self.prints
         ended = self.world.time >= self.ends_at
         failed, succeeded = ended and self.rc != 0, ended and self.rc == 0
-        return Status(failed, succeeded, (1, self.rc), log_bytes=self.log_bytes)
+        return Status(failed, succeeded, (1, self.rc), self.log_bytes, self.silent_since)
 
     def stop(self, grace_s: float) -> None:
         self.stopped += 1
