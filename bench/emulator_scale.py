@@ -14,6 +14,7 @@ from bed.sandbox import ZONE, Sandbox, sandbox, wait_for
 from orchestrator.emulator import control
 
 SLICES = {64: ("v5litepod-256", "v2-alpha-tpuv5-lite"), 256: ("v5p-2048", "v2-alpha-tpuv5")}
+SETTLED_S = 1.0  # after its start the daemon still imports what it will need
 IDLE_S = 5.0
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
 Figures = dict[str, float]
@@ -52,6 +53,7 @@ def main() -> None:
 def _measured(here: Sandbox, workers: int) -> Figures:
     endpoint = here.emulator()
     process = psutil.Process(endpoint.pid)
+    time.sleep(SETTLED_S)
     before_mb, before_s = _mb(process), _processor_s(process)
     kind, runtime = SLICES[workers]
     began = time.monotonic()

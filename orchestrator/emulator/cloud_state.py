@@ -254,7 +254,7 @@ class CloudState(Happenings):
     # --- as plain data ------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        """What `load` reads. `state_text` says the same in less time."""
+        """What `load` reads. The daemon writes it in two parts: `finished`."""
         operations = [dump_operation(operation) for operation in self.operations.values()]
         return self.dump_rest() | {"operations": operations, "bills": self.meter.dump()}
 

@@ -1,4 +1,4 @@
-"""The state directory: the lock of the one daemon, its token, and the state file that survives a kill -9.
+"""The state directory: the lock of the one daemon, its token, and the state files that survive a kill -9.
 
 A change is on disk before its answer leaves: written to a temporary file, then renamed over the old one.
 """
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from orchestrator.emulator.cloud_state import CloudState
+from orchestrator.emulator.finished import Finished, living, whole
 from orchestrator.emulator.records import Settings
-from orchestrator.emulator.state_text import StateText
 
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
@@ -55,7 +55,7 @@ class Store:
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         self._take_lock()
         self.token = self._token()
-        self._text = StateText()
+        self._finished = Finished(self.directory)
 
     def _take_lock(self) -> None:
         """Several tries, because a client that asks "is it running?" holds the lock for an instant."""
@@ -77,10 +77,9 @@ class Store:
         """The state of the last daemon, or an empty cloud. Delays named in the environment outrank saved ones."""
         path = self.directory / STATE
         try:
-            state = (
-                CloudState.load(json.loads(path.read_text())) if path.exists() else CloudState(secrets.token_hex(16))
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            found = whole(json.loads(path.read_text()), self.directory) if path.exists() else None
+            state = CloudState(secrets.token_hex(16)) if found is None else CloudState.load(found)
+        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
             raise DamagedState(
                 f"{path} is damaged or of another version ({error}); move it away to start anew."
             ) from error
@@ -88,7 +87,9 @@ class Store:
         return state
 
     def save(self, state: CloudState) -> None:
-        self._write(STATE, self._text.of(state))
+        where = self._finished.keep(state)
+        self._write(STATE, json.dumps(living(state) | {"finished": where}, separators=(",", ":")))
+        self._finished.drop_old()
 
     def announce(self, url: str) -> None:
         """Clients find the daemon by this file; it is written when the daemon answers."""

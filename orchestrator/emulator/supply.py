@@ -31,8 +31,8 @@ class Capacity(Where):
     added_at: float = field(default=0.0, metadata=OURS)
 
     def open_at(self, now: float) -> bool:
-        age_s = now - self.added_at
-        return self.from_s <= age_s and (self.until_s is None or age_s < self.until_s)
+        """Reckoned as `changes` does, so that it has changed at the very moment that was named."""
+        return self.added_at + self.from_s <= now and (self.until_s is None or now < self.added_at + self.until_s)
 
     def changes(self) -> list[float]:
         return [self.added_at + edge for edge in (self.from_s, self.until_s) if edge is not None]

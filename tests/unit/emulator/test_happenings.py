@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from orchestrator.emulator import rehearsal
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.records import LOST, Power
-from orchestrator.emulator.state_text import StateText
 from orchestrator.emulator.wire import node_json
 from tests.unit.emulator.queue_fixture import NODE, PLACE, ZONE, QueueCloud
 
@@ -235,22 +232,6 @@ def test_only_large_v6e_slices_may_begin_their_maintenance_themselves() -> None:
     assert cloud.state.node(large).power is Power.OFF
     cloud.wait(5)
     assert (cloud.state.node(large).power, cloud.state.node(large).maintenance) == (Power.ON, None)
-
-
-def test_what_is_kept_is_written_once_and_is_the_same_as_the_whole() -> None:
-    cloud, text = QueueCloud(), StateText()
-    for _ in range(3):
-        cloud.create(**SPOT)
-        cloud.wait(10)
-        cloud.queue()
-        assert json.loads(text.of(cloud.state)) == json.loads(json.dumps(cloud.state.dump()))
-        cloud.wait(20)
-        cloud.state.preempt(NAME, cloud.now)
-        cloud.unqueue(force=True)
-        assert json.loads(text.of(cloud.state)) == json.loads(json.dumps(cloud.state.dump()))
-        cloud.delete("n")
-        cloud.wait(20)
-    assert CloudState.load(json.loads(text.of(cloud.state))).dump() == cloud.state.dump()
 
 
 def test_a_node_in_maintenance_can_be_deleted_and_preempted() -> None:

@@ -14,6 +14,7 @@ from orchestrator.emulator import rehearsal
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.records import Operation, Settings
+from orchestrator.emulator.supply import Capacity
 from tests.unit.emulator.queue_fixture import PLACE, ZONE, QueueCloud
 
 EAST = "us-east5-b"
@@ -33,6 +34,16 @@ def outcome(cloud: QueueCloud, operation: Operation) -> str:
 
 
 # -- capacity -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun_at", [1_800_000_000.1, 1_800_000_007.3, 1_800_000_123.456])
+def test_capacity_has_changed_at_the_very_moment_that_is_named(begun_at: float) -> None:
+    """Clocks count from 1970: what is added and taken away again is not what it was."""
+    for seconds in (0.1, 13.7, 22.9, 30.3):
+        rule = Capacity(until_s=seconds, added_at=begun_at)
+        _, changes_at = rule.changes()
+        assert not rule.open_at(changes_at)
+        assert Capacity(from_s=seconds, added_at=begun_at).open_at(changes_at)
 
 
 def test_a_stockout_begins_and_ends_when_the_data_say_so() -> None:
