@@ -49,10 +49,10 @@ def settled(
     """None when no create of this lease can bring a slice to life any more, else the time at which that is certain.
 
     Any of these suffices: no create left that could have an effect; as many terminal create operations as creates left, if
-    they failed or the slice was seen (one that succeeded a moment ago may not be visible yet); longer ago than the
-    visibility bound, a complete list of operations in which none is under way; or longer ago than any create takes to
-    settle. A create that was sent again after a lost reply counts twice: both may land, one after the other. One that the
-    API says is still under way is never settled by time: `inf`.
+    they failed or the slice was seen (one that succeeded a moment ago may not be visible yet; and a queued request that
+    failed is there all the same); longer ago than the visibility bound, a complete list of operations in which none is
+    under way; or longer ago than any create takes to settle. A create that was sent again after a lost reply counts twice:
+    both may land, one after the other. One that the API says is still under way is never settled by time: `inf`.
     """
     if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
@@ -60,7 +60,8 @@ def settled(
     if not isinstance(creates, CloudError):
         if not all(operation.done for operation in creates):
             return inf
-        known = seen or lease.ready_at is not None or all(operation.error is not None for operation in creates)
+        failed = all(operation.error is not None for operation in creates)
+        known = seen or lease.ready_at is not None or (failed and not lease.name.queued)
         if len(creates) >= lease.sends and known:
             return None
         bound = can.visible_within_s

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from orchestrator.core import claims
 from orchestrator.core.absence import ours
-from orchestrator.core.durations import format_duration
+from orchestrator.core.durations import format_duration, format_usd_per_hour
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
@@ -133,7 +133,8 @@ async def look_in(lease: Lease, can: Capabilities, *, operation: str | None = No
     if view.state is SliceState.QUEUED:
         if lease.ready_by is not None and await Now() >= lease.ready_by:
             raise CapacityError(f"{lease.name.node} got no capacity in time: it is still {view.native_state}")
-        return None, f"{view.native_state} (nothing is billed until there is capacity)"
+        price = format_usd_per_hour(lease.usd_per_hour)
+        return None, f"{view.native_state} (nothing is billed until there is capacity, then {price})"
     return None, view.native_state
 
 
@@ -158,7 +159,8 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
     if operation is None or not operation.done:
         return
     if operation.error is not None:
-        if not lease.settled and lease.sends == 1 and name == lease.operation:
+        alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a request stays when it failed
+        if not lease.settled and alone:
             await Record(Settled(lease.id, await Now()))
         raise operation.error
 

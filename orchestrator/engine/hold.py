@@ -11,7 +11,7 @@ from orchestrator.engine.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.claim import move
 from orchestrator.engine.cloud_effects import Get, StartSlice, StopSlice
 from orchestrator.engine.effects import Arm, Claim, Disclaim, Now, ReadLease, Shield, Sleep, Tell
-from orchestrator.engine.release import Released, release, send_delete
+from orchestrator.engine.release import Released, release, release_all
 from orchestrator.engine.search import Search, find
 from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, keep, let_go
 from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
@@ -157,13 +157,10 @@ async def stop(lease: Lease) -> SliceView:
 async def down(leases: tuple[Lease, ...], can: Capabilities, *, reason: str) -> list[Released]:
     """Release each of them, whoever lives for it: a run in another terminal sees its lease DOWN and ends itself."""
     await _arm_if_possible()
-    if len(leases) > 1:
-        for lease in leases:
-            await send_delete(lease, reason=reason)
-    results = []
     for lease in leases:
         await Claim(lease.id)  # where nobody else lives for it, so that no other command begins the same
-        results.append(await release(lease, can, reason=reason, budget_s=RELEASE_S))
+    results = await release_all([(lease, reason) for lease in leases], can, budget_s=RELEASE_S)
+    for lease in leases:
         await Disclaim(lease.id)
     return results
 

@@ -17,8 +17,8 @@ from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import begin, look_in
 from orchestrator.engine.effects import Disclaim, Now, Shield, Sleep, Tell
-from orchestrator.engine.release import release, send_delete
-from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure
+from orchestrator.engine.release import release_all, send_delete
+from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, is_written
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 
 LOOK_S = 15.0  # between two looks at those that lost
@@ -46,7 +46,9 @@ async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, refere
             await racing.won_by(winner, await Now() - began)
             return winner
         if not racing.runners:
+            await racing.see_off(RELEASE_S)
             return None
+        await racing.see_off(0.0)
         waited = format_duration(await Now() - began)
         await Tell("race", f"{len(racing.runners)} wait, {waited}; nothing is billed until one is there", passing=True)
         await Sleep(pause_s)
@@ -57,6 +59,7 @@ class _Race:
     def __init__(self, can: Capabilities, tenure: Tenure, referee: Referee) -> None:
         self.can, self.tenure, self.referee = can, tenure, referee
         self.runners: dict[str, tuple[Lease, SliceRequest]] = {}
+        self.out: dict[str, tuple[Lease, SliceRequest, str]] = {}  # and why; not yet proven gone
 
     async def enter(self, draft: Lease, request: SliceRequest) -> None:
         await Tell("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
@@ -82,18 +85,31 @@ class _Race:
         return None
 
     async def _out(self, lease: Lease, request: SliceRequest, error: CloudError) -> None:
+        """Its delete leaves now; the proof must not keep anybody from seeing that another one is there."""
         self.runners.pop(lease.id, None)
         if self.referee.note(request, error) is Step.STOP:
             raise error
-        why = refusal.words(error)
-        released = await release(lease, self.can, reason=why, budget_s=RELEASE_S)
-        if not released.gone:
-            self.tenure.released = released
-            raise TeardownUnproven(f"{lease.name.node}: {why}, but it is not proven gone") from error
-        self.tenure.losers = [other for other in self.tenure.losers if other.id != lease.id]
-        await Disclaim(lease.id)
-        await Tell("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
-        await self.referee.tried(lease, request, why)
+        self.out[lease.id] = lease, request, refusal.words(error)
+        if await is_written(lease):
+            await send_delete(lease, reason=refusal.words(error))
+            await Shield(raised=False)
+
+    async def see_off(self, budget_s: float) -> None:
+        """Those that are out. Raises TeardownUnproven if one is not proven gone when the budget is over, and there is one."""
+        owed = [(lease, why) for lease, _, why in self.out.values() if await is_written(lease)]
+        released = {each.lease.id: each for each in await release_all(owed, self.can, budget_s=budget_s)}
+        for lease, request, why in list(self.out.values()):
+            proof = released.get(lease.id)
+            if proof is not None and not proof.gone:
+                if budget_s > 0:
+                    self.tenure.released = proof
+                    raise TeardownUnproven(f"{lease.name.node}: {why}, but it is not proven gone")
+                continue
+            del self.out[lease.id]
+            self.tenure.losers = [other for other in self.tenure.losers if other.id != lease.id]
+            await Disclaim(lease.id)
+            await Tell("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
+            await self.referee.tried(lease, request, why)
         await Shield(raised=False)
 
     async def won_by(self, winner: Lease, took_s: float) -> None:
@@ -120,8 +136,9 @@ class Losers:
         if now < self._not_before:
             return
         self._not_before = now + min(LOOK_S, self._can.pace.beat_s)
-        for lease in list(self._tenure.losers):
-            released = await release(lease, self._can, reason="another zone was first", budget_s=0.0)
+        owed = [(lease, "another zone was first") for lease in self._tenure.losers]
+        for released in await release_all(owed, self._can, budget_s=0.0):
+            lease = released.lease
             if released.gone:
                 self._tenure.losers = [other for other in self._tenure.losers if other.id != lease.id]
                 await Disclaim(lease.id)

@@ -20,7 +20,7 @@ from orchestrator.engine.effects import (
     ReadLease,
     Tell,
 )
-from orchestrator.engine.release import Released, note, release
+from orchestrator.engine.release import Released, note, release_all
 from orchestrator.errors import CloudError, UnknownLease
 
 
@@ -58,13 +58,15 @@ async def _gone_already(lease: Lease) -> str | None:
 async def recover(
     cloud: str, can: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
 ) -> list[Released]:
-    """Release what is overdue, the budget for each. Answers with every verdict, also those that are not proven."""
-    results = []
+    """Release what is overdue, within the budget. Answers with every verdict, also those that are not proven."""
+    owed = []
     for lease, why in await overdue(cloud, spare=spare, look=look):
         if not await Claim(lease.id) and await Now() < lease.deadline:
             continue  # another tpujob command is on it; past the deadline that does not count any more
         await Tell("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
-        results.append(await release(lease, can, reason=why, budget_s=budget_s))
+        owed.append((lease, why))
+    results = await release_all(owed, can, budget_s=budget_s)
+    for lease, _ in owed:
         await Disclaim(lease.id)
     return results
 

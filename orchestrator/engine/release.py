@@ -6,6 +6,7 @@ by anybody at any time, twice at once or again after a crash: deleting is idempo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,25 +47,34 @@ class Released:
 
 async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: float) -> Released:
     """Drive the lease to proven absence, or say what is missing when the budget is over. Never raises CloudError."""
+    (released,) = await release_all([(lease, reason)], can, budget_s=budget_s)
+    return released
+
+
+async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, budget_s: float) -> list[Released]:
+    """The same for several leases, each with its reason: no proof of one keeps the delete of another waiting."""
+    if not owed:
+        return []
     await Shield()
     started = await Now()
-    await note(Down(lease.id, started, reason))
-    lease = await as_written(lease)
-    teardown = _Teardown(lease)
+    for lease, reason in owed:
+        await note(Down(lease.id, started, reason))
+    teardowns = [_Teardown(await as_written(lease)) for lease, _ in owed]
+    if len(teardowns) > 1:
+        for teardown in teardowns:
+            await teardown.delete_first()
     for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
-        verdict = await teardown.one_pass(can)
-        now = await Now()
-        if verdict.gone:
-            await note(Gone(lease.id, now, evidence=verdict.evidence))
-            return Released(lease, True, now, verdict, teardown.deletes_sent, teardown.answer)
-        if (await as_written(lease)).state is LeaseState.GONE:  # somebody else was quicker, and has the proof
-            return Released(lease, True, now, Verdict(gone=True), teardown.deletes_sent)
-        if now - started >= budget_s:
-            return Released(lease, False, now, verdict, teardown.deletes_sent, teardown.answer)
-        waits_for = "; ".join(verdict.missing)
-        await Tell("release", f"{lease.name.node}: {waits_for}", passing=True)
-        await Sleep(min(max(pause_s, teardown.wait_s), max(started + budget_s - now, 0.05)))
-    raise AssertionError("pauses() never ends")
+        for teardown in teardowns:
+            await teardown.turn(can)
+        waiting = [teardown for teardown in teardowns if not teardown.released.gone]
+        left_s = started + budget_s - await Now()
+        if not waiting or left_s <= 0:
+            break
+        for teardown in waiting:
+            text = f"{teardown.lease.name.node}: {'; '.join(teardown.released.verdict.missing)}"
+            await Tell("release", text, passing=True)
+        await Sleep(min(max(pause_s, *(teardown.wait_s for teardown in waiting)), max(left_s, 0.05)))
+    return [teardown.released for teardown in teardowns]
 
 
 class _Teardown:
@@ -78,12 +88,29 @@ class _Teardown:
         self._seen = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
+        self.released = Released(lease, False, 0.0, Verdict(gone=False))
+
+    async def turn(self, can: Capabilities) -> None:
+        """One pass, and what it showed; nothing more once the slice is gone."""
+        if self.released.gone:
+            return
+        verdict = await self.one_pass(can)
+        now = await Now()
+        if verdict.gone:
+            await note(Gone(self.lease.id, now, evidence=verdict.evidence))
+        elif (await as_written(self.lease)).state is LeaseState.GONE:  # somebody else was quicker, and has the proof
+            verdict = Verdict(gone=True)
+        self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
+
+    async def delete_first(self) -> None:
+        """The API confirmed that this name is ours: no question first."""
+        if self._deleted_at is None and self.lease.operation is not None:
+            await self._delete(await Now())
 
     async def one_pass(self, can: Capabilities) -> Verdict:
         self.wait_s = 0.0
+        await self.delete_first()
         now = await Now()
-        if self._deleted_at is None and self.lease.operation is not None:
-            await self._delete(now)  # the API confirmed that this name is ours: no question first
         view = await self._ask(Get(self.lease.name))
         if isinstance(view, SliceView):
             if not absence.ours(view, self.lease):

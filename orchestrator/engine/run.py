@@ -20,9 +20,11 @@ from orchestrator.engine.tenure import keep, let_go
 from orchestrator.engine.worker_effects import Hangup
 from orchestrator.errors import (
     ArtifactError,
+    CloudError,
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
+    RemoteError,
     SliceLost,
     TeardownUnproven,
     TpujobError,
@@ -53,7 +55,7 @@ async def run_job(job: JobRun, can: Capabilities) -> Outcome:
 async def _tried(job: JobRun, can: Capabilities, outcome: Outcome) -> bool:
     """One attempt. False: its slice was lost, and another attempt may be made."""
     try:
-        await attempt(job, can, outcome)
+        await _attempt(job, can, outcome)
     except SliceLost as lost:
         borrowed = job.held is not None and outcome.lease is not None and outcome.lease.id == job.held.id
         if borrowed or len(outcome.losses) >= job.max_restarts:
@@ -61,6 +63,21 @@ async def _tried(job: JobRun, can: Capabilities, outcome: Outcome) -> bool:
         await _start_over(job, can, outcome, lost)
         return False
     return True
+
+
+async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
+    """A worker that does not answer cannot say why. If its slice was taken away, the API knows."""
+    try:
+        await attempt(job, can, outcome)
+    except RemoteError as error:
+        if outcome.lease is not None:
+            try:
+                await work.still_ours(outcome.lease)
+            except SliceLost as lost:
+                raise lost from error
+            except CloudError:
+                pass  # no answer, or somebody else deleted it
+        raise
 
 
 async def _start_over(job: JobRun, can: Capabilities, outcome: Outcome, lost: SliceLost) -> None:

@@ -12,7 +12,7 @@ from orchestrator.core.lease import Held, Lease
 from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine.claim import move
 from orchestrator.engine.effects import Disclaim, Now, ReadLease
-from orchestrator.engine.release import Released, release, send_delete
+from orchestrator.engine.release import Released, release_all
 from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
 
 RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
@@ -37,11 +37,8 @@ async def let_go(tenure: Tenure, can: Capabilities, reason: str) -> None:
     """Release every lease, and keep the verdict: one that is not proven outweighs the others."""
     owed = [lease for lease in (tenure.lease, *tenure.losers) if lease is not None]
     began = await Now()
-    written = [lease for lease in owed if await _written(lease)]
-    if len(written) > 1:
-        for lease in written:  # no proof of one keeps the delete of the next waiting
-            await send_delete(lease, reason=reason)
-    verdicts = [await release(lease, can, reason=reason, budget_s=RELEASE_S) for lease in written]
+    written = [lease for lease in owed if await is_written(lease)]
+    verdicts = await release_all([(lease, reason) for lease in written], can, budget_s=RELEASE_S)
     for lease in owed:
         await Disclaim(lease.id)
     if verdicts:
@@ -51,7 +48,7 @@ async def let_go(tenure: Tenure, can: Capabilities, reason: str) -> None:
         tenure.lease, tenure.losers = None, []
 
 
-async def _written(lease: Lease) -> bool:
+async def is_written(lease: Lease) -> bool:
     """A draft whose intent never reached the ledger never reached the cloud either: the one is before the other."""
     try:
         await ReadLease(lease.id)

@@ -93,6 +93,12 @@ def test_when_no_create_can_land_any_more(
         assert settled(lease, creates, certain_at, CAN) is None
 
 
+def test_a_queued_request_that_failed_is_there_all_the_same_and_may_not_be_visible_yet() -> None:
+    queued = replace(SENT, name=replace(SENT.name, queued=True))
+    assert settled(queued, (failed(1),), 10.0, CAN) == 300.0
+    assert settled(queued, (failed(1),), 10.0, CAN, seen=True) is None
+
+
 def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:
     assert settled(SENT, (done(1),), 10.0, CAN, seen=True) is None
     assert judge(SENT, Evidence(None, CLEAN, (done(1),), seen=True), 10.0, CAN).gone

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent
 from orchestrator.core.slices import Listing, Operation, Queue, SliceName, SliceView
-from orchestrator.engine.release import Released, release
+from orchestrator.engine.release import Released, release, release_all
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
 from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
@@ -18,9 +18,9 @@ def world(tmp_path: Path) -> VirtualWorld:
     return VirtualWorld(tmp_path)
 
 
-def created(world: VirtualWorld, *, ready: bool = True) -> Lease:
+def created(world: VirtualWorld, *, ready: bool = True, n: int = 0) -> Lease:
     """A lease with its slice in the cloud, as `acquire` leaves it."""
-    lease, request = lease_and_request()
+    lease, request = lease_and_request(n)
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
     operation = world.cloud.create(request)
     world.ledger.record(Created(lease.id, world.time, operation.name))
@@ -233,17 +233,17 @@ def test_the_proof_for_a_plain_slice_does_not_ask_for_the_queue(world: VirtualWo
 
 
 @pytest.mark.parametrize(
-    ("target", "verb", "done", "gone_at_once"),
+    ("target", "verb", "done"),
     [
-        ("queuedResources", "create", True, True),
-        ("queuedResources", "createQueuedResource", True, True),
-        ("queuedResources", "create", False, False),
-        ("nodes", "create", True, False),  # one that ended says nothing about the request
-        ("nodes", "create", False, False),
+        ("queuedResources", "create", True),
+        ("queuedResources", "createQueuedResource", True),
+        ("queuedResources", "create", False),
+        ("nodes", "create", True),
+        ("nodes", "create", False),
     ],
 )
-def test_only_the_operation_on_the_request_settles_its_create(
-    world: VirtualWorld, target: str, verb: str, done: bool, gone_at_once: bool
+def test_a_create_under_way_on_a_request_or_its_node_keeps_the_proof_waiting(
+    world: VirtualWorld, target: str, verb: str, done: bool
 ) -> None:
     """The reply was lost, the slice is not there, and one create operation on its name is found."""
     lease, _ = lease_and_request()
@@ -253,5 +253,22 @@ def test_only_the_operation_on_the_request_settles_its_create(
     error = CapacityError("no capacity") if done else None
     found = Operation("operation-1", done, verb, f"projects/p/locations/z/{target}/{name.node}", error)
     world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
-    released = let_go(world, world.ledger.lease(lease.id), budget_s=120)
-    assert released.gone is gone_at_once
+    began = world.time
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60)
+    assert released.gone is done
+    assert not done or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
+
+
+def test_of_several_the_delete_of_none_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
+    stuck, other = created(world, n=0), created(world, n=1)
+    world.cloud.stuck = {stuck.name.node}
+    world.cloud.calls.clear()
+    began = world.time
+    results = world.drive(release_all([(stuck, "test"), (other, "test")], CAN, budget_s=600))
+    assert [released.gone for released in results] == [False, True]
+    assert [call for call, _ in world.cloud.calls[:2]] == ["delete", "delete"]
+    assert (world.ledger.lease(other.id).gone_at or 0.0) - began < 60
+
+
+def test_nothing_owed_is_nothing_to_do(world: VirtualWorld) -> None:
+    assert world.drive(release_all([], CAN, budget_s=600)) == [] and world.effects == []

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.core.attempt import AttemptState
-from orchestrator.core.lease import LeaseState
+from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.run import run_job
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
 from orchestrator.report import story
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
@@ -112,6 +112,35 @@ def test_a_slice_that_was_taken_away_is_proven_gone_before_the_next_one_is_asked
         ("0123456789-3", "succeeded"),
     ]
     assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
+
+
+def test_a_slice_that_is_taken_away_before_its_job_began_is_made_again_too(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that this machine sees is a worker that does not answer."""
+    reached: list[Lease] = []
+
+    def connect(lease: Lease, workers: object, deadline_s: float) -> Any:
+        reached.append(lease)
+        if len(reached) == 1:
+            world.cloud.nodes[lease.name.node].preempted = True
+            raise Unreachable("no route to host")
+        return world.fleet
+
+    monkeypatch.setattr(world, "connect", connect)
+    outcome = run(restartable(world, Bag(world)), world)
+    assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["preempted"]
+
+
+def test_a_worker_that_cannot_be_reached_though_its_slice_is_there_is_no_reason_to_pay_for_another(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(lease: Lease, workers: object, deadline_s: float) -> Any:
+        raise Unreachable("no route to host")
+
+    monkeypatch.setattr(world, "connect", connect)
+    outcome = run(restartable(world, Bag(world)), world)
+    assert isinstance(outcome.error, Unreachable) and outcome.losses == [] and world.cloud.nodes == {}
 
 
 def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease import Down, Lease, LeaseState
-from orchestrator.core.slices import Queue, SliceName
+from orchestrator.core.slices import Listing, Queue, SliceName, SliceView
 from orchestrator.engine.race import Losers
 from orchestrator.engine.search import Search, find
 from orchestrator.engine.tenure import Draft, Tenure, let_go
@@ -204,6 +204,38 @@ def test_who_is_refused_leaves_the_race_and_the_others_run_on(world: VirtualWorl
     world.cloud.queue_s = {B: 300.0}
     lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True))
     assert lease.name.zone == B
+
+
+def test_what_is_left_of_one_that_is_out_keeps_nobody_from_seeing_that_another_is_there(world: VirtualWorld) -> None:
+    """Its delete comes to nothing for a long time: meanwhile the winner must not be billed for waiting."""
+    world.cloud.queue_s = {A: 10.0, B: 100.0}
+
+    def preempted_and_stuck(world: VirtualWorld) -> None:
+        for name, node in world.cloud.nodes.items():
+            if node.request.name.zone == A and world.time >= node.queued_until:
+                node.preempted = True
+                world.cloud.stuck.add(name)
+
+    tenure, began = Tenure(), world.time
+    race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+    lease = world.drive(find(race, CAN, tenure), between=preempted_and_stuck)
+    assert lease.name.zone == B and world.time - began < 100 + world.cloud.provision_s + 30
+    assert [loser.name.zone for loser in tenure.losers] == [A], "it is seen off while the winner works"
+
+
+def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_there(world: VirtualWorld) -> None:
+    listed = world.cloud.list
+
+    def forbidden(project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        if zone == A:
+            raise AuthError("Permission denied")
+        return listed(project, zone, queued)
+
+    world.cloud.list = forbidden  # type: ignore[method-assign]
+    tenure, began = Tenure(), world.time
+    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), tenure)
+    assert lease.name.zone == B and tenure.losers == [] and world.time - began < 120
+    assert not any(name.endswith("0000000000") for _, name in world.cloud.calls)
 
 
 def test_a_race_that_nobody_wins_ends_in_time_with_everything_gone(world: VirtualWorld) -> None:
