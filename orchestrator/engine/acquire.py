@@ -6,7 +6,7 @@ a slice that we do not know. A failure here does not clean up: it raises, and wh
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.core import claims
 from orchestrator.core.absence import ours
@@ -105,47 +105,57 @@ async def wait_until_ready(
     """Follow a slice that is coming to life: after a create (of this process or another one), or after a start."""
     begun = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
-        ready, words = await look_in(lease, can, operation=operation)
-        if ready is not None:
-            return ready
+        seen = await look_in(lease, operation=operation)
+        if seen.ready is not None:
+            await shorten_labels(seen, can)
+            return seen.ready
         now = await Now()
         if now >= min(give_up_at, lease.deadline):
-            raise CloudUnavailable(f"{lease.name.node} was still {words} after {now - begun:.0f} s")
-        await Tell("create", f"{lease.name.node} is {words}, {format_duration(now - begun)}", passing=True)
+            raise CloudUnavailable(f"{lease.name.node} was still {seen.words} after {now - begun:.0f} s")
+        await Tell("create", f"{lease.name.node} is {seen.words}, {format_duration(now - begun)}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
 
-async def look_in(lease: Lease, can: Capabilities, *, operation: str | None = None) -> tuple[Lease | None, str]:
-    """The lease once its slice is READY, and in words what it is until then. Raises what will keep it from that."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a slice that is coming to life is, in words; once it is READY, its lease, and what that was before."""
+
+    words: str
+    ready: Lease | None = None
+    before: Lease | None = None
+
+
+async def look_in(lease: Lease, *, operation: str | None = None) -> Seen:
+    """Raises what will keep it from becoming READY."""
     lease = await ReadLease(lease.id)
     if lease.state in (LeaseState.DOWN, LeaseState.GONE):
         raise Vanished(f"{lease.name.node} was given up meanwhile: {lease.reason}")
     await _check_operation(lease, operation or lease.operation)
     view = await _look(lease)
     if view is None:
-        return None, "requested"
+        return Seen("requested")
     if view.state is SliceState.READY:
         await Record(Ready(lease.id, await Now()))
-        return await _shortened(lease, await ReadLease(lease.id), can), view.native_state
+        return Seen(view.native_state, await ReadLease(lease.id), lease)
     if view.state is SliceState.TOMBSTONE:
         raise view.error or Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
     if view.state is SliceState.QUEUED:
         if lease.ready_by is not None and await Now() >= lease.ready_by:
             raise CapacityError(f"{lease.name.node} got no capacity in time: it is still {view.native_state}")
         price = format_usd_per_hour(lease.usd_per_hour)
-        return None, f"{view.native_state} (nothing is billed until there is capacity, then {price})"
-    return None, view.native_state
+        return Seen(f"{view.native_state} (nothing is billed until there is capacity, then {price})")
+    return Seen(view.native_state)
 
 
-async def _shortened(before: Lease, ready: Lease, can: Capabilities) -> Lease:
+async def shorten_labels(seen: Seen, can: Capabilities) -> None:
     """What did not have to wait as long as it might have ends sooner, and its labels are to say so."""
-    if ready.deadline < before.deadline:
+    before, ready = seen.before, seen.ready
+    if before is not None and ready is not None and ready.deadline < before.deadline:
         try:
             await shorten(before, ready, can)
         except CloudError as error:
             await Tell("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
-    return ready
 
 
 async def _check_operation(lease: Lease, name: str | None) -> None:

@@ -15,7 +15,7 @@ from orchestrator.core.lease import Lease, NotAllowed
 from orchestrator.core.refusal import Step
 from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine import retry
-from orchestrator.engine.acquire import begin, look_in
+from orchestrator.engine.acquire import Seen, begin, look_in, shorten_labels
 from orchestrator.engine.effects import Disclaim, Now, Shield, Sleep, Tell
 from orchestrator.engine.release import release_all, send_delete
 from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, is_written
@@ -41,10 +41,9 @@ async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, refere
         await racing.enter(draft, request)
     began = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
-        winner = await racing.look()
-        if winner is not None:
-            await racing.won_by(winner, await Now() - began)
-            return winner
+        seen = await racing.look()
+        if seen is not None:
+            return await racing.won_by(seen, await Now() - began)
         if not racing.runners:
             await racing.see_off(RELEASE_S)
             return None
@@ -71,17 +70,18 @@ class _Race:
         except CloudError as error:
             await self._out(draft, request, error)
 
-    async def look(self) -> Lease | None:
+    async def look(self) -> Seen | None:
+        """The first that is READY."""
         for lease, request in list(self.runners.values()):
             try:
-                ready, _ = await look_in(lease, self.can)
-                if ready is None and await Now() >= (lease.ready_by or 0.0) + self.can.pace.provision_s:
+                seen = await look_in(lease)
+                if seen.ready is None and await Now() >= (lease.ready_by or 0.0) + self.can.pace.provision_s:
                     raise CloudUnavailable(f"{lease.name.node} was not ready in time")
             except CloudError as error:
                 await self._out(lease, request, error)
                 continue
-            if ready is not None:
-                return ready
+            if seen.ready is not None:
+                return seen
         return None
 
     async def _out(self, lease: Lease, request: SliceRequest, error: CloudError) -> None:
@@ -112,7 +112,10 @@ class _Race:
             await self.referee.tried(lease, request, why)
         await Shield(raised=False)
 
-    async def won_by(self, winner: Lease, took_s: float) -> None:
+    async def won_by(self, seen: Seen, took_s: float) -> Lease:
+        """The deletes of all others leave before anything else happens."""
+        winner = seen.ready
+        assert winner is not None, "who is not READY wins nothing"
         del self.runners[winner.id]
         self.tenure.lease = winner
         self.tenure.losers = [lease for lease in self.tenure.losers if lease.id != winner.id]
@@ -120,6 +123,8 @@ class _Race:
             await send_delete(lease, reason=f"{winner.name.zone} was first")
         await Shield(raised=False)
         await Tell("ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}")
+        await shorten_labels(seen, self.can)
+        return winner
 
 
 class Losers:

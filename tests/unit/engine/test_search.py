@@ -187,6 +187,14 @@ def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_onc
     assert tenure.losers == [] and alive(world) == {B}
 
 
+def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
+    search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True))
+    calls = [call for call, _ in world.cloud.calls]
+    assert calls[calls.index("delete") :][:2] == ["delete", "delete"]
+    assert calls.index("delete") < calls.index("relabel"), "that the winner ends sooner can be said later"
+
+
 def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 600.0, B: 590.0}
     world.cloud.drop_delete_while_creating = True
