@@ -41,9 +41,6 @@ class Rescue:
 
     async def _pull(self, deadline_s: float) -> None:
         try:
-            pulled = await Pull(self.fleet, self.luggage, deadline_s)
+            await Pull(self.fleet, self.luggage, deadline_s)
         except RemoteError as error:
             await Tell("carry", f"nothing could be brought home this time: {error.message}", passing=True)
-            return
-        size = f"{pulled.size_bytes / 1e6:,.1f} MB"
-        await Tell("carry", f"{len(pulled.files)} files, {size}, are safe at home", passing=True)
