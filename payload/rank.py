@@ -96,7 +96,7 @@ def _train(job: Job) -> None:
     if backend.is_first_here:
         artifacts.write_json(job.artifacts / "provenance.json", _provenance(job, backend))
     if job.config.entry is not None:
-        run.say(f"{backend.name} ×{backend.world} · {job.config.entry} · {backend.precision}")
+        run.say_here(f"{backend.name} ×{backend.world} · {job.config.entry} · {backend.precision}")
     found = train(backend, run)
     if found is not None and not isinstance(found, dict):
         raise ConfigError(
@@ -111,6 +111,10 @@ def _open_run(job: Job, backend: Backend) -> Run:
     from payload.run import Run
 
     def say(line: str) -> None:
+        if backend.rank == 0:
+            print(line, flush=True)
+
+    def say_here(line: str) -> None:
         if backend.is_first_here:
             print(line, flush=True)
 
@@ -135,7 +139,7 @@ def _open_run(job: Job, backend: Backend) -> Run:
     )
     clock.add("data", job.data_began, job.data_ended)
     clock.add("import", job.started, time.monotonic(), but_s=job.data_ended - job.data_began)
-    return Run(job, clock, say, checkpoints, backend, saved)
+    return Run(job, clock, say, checkpoints, backend, say_here, saved)
 
 
 def _identity(job: Job) -> dict[str, Any]:

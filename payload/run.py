@@ -25,9 +25,10 @@ from payload.job import STOP, Job
 class Run:
     job: Job
     clock: Clock
-    say: Callable[[str], None]  # a line of the log, from one process of each host
+    say: Callable[[str], None]  # a line of the log, from process 0
     checkpoints: Checkpoints
     backend: Backend
+    say_here: Callable[[str], None] = print  # what every host says once, to be seen at work
     saved: dict[str, Any] | None = None  # the state that an unfinished training here left; go on from there
     _interval: Interval = field(init=False)
 

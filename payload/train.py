@@ -35,7 +35,7 @@ def train(backend: Backend, run: Run) -> dict[str, Any]:
         images, tests = read_images(backend, run)
     examples, steps = len(images), len(images) // config.batch_size
     local = share(config.batch_size, backend.world, examples)
-    say(headline(backend, run, examples))
+    run.say_here(headline(backend, run, examples))
 
     model = models.build(config.model, config.seed, side=images.shape.side, classes=images.shape.classes)
     network = backend.wrap(model)
@@ -45,7 +45,7 @@ def train(backend: Backend, run: Run) -> dict[str, Any]:
     at = 0  # steps done, of the whole training
     if run.saved is not None:
         at = training.restore(run.saved)
-        say(f"going on after step {at:,} of {config.epochs * steps:,}, where a training here stopped")
+        run.say_here(f"going on after step {at:,} of {config.epochs * steps:,}, where a training here stopped")
     if backend.rank == 0:
         artifacts.trim_losses(run.artifacts, epoch=at // steps + 1)
     backend.sync()

@@ -252,6 +252,10 @@ class Reading(Xla):
         return also
 
 
+def silence(line: str) -> None:
+    pass
+
+
 def ours(
     work: Work, backend: type[Xla] | type[Cpu] = Xla, clock: type[Timed] = Timed, *, drained: bool = False
 ) -> Took:
@@ -265,6 +269,6 @@ def ours(
         drained=drained,
         look=work.look,
     )
-    found = train(opened, Run(job, timed, lambda line: None, Checkpoints(job.artifacts, {}, print), opened))
+    found = train(opened, Run(job, timed, silence, Checkpoints(job.artifacts, {}, silence), opened, silence))
     timed.close()
     return Took(timed.epochs_s, found["train_loss"])

@@ -199,7 +199,8 @@ def test_two_hosts_train_together_and_each_lists_its_own_artifacts(tmp_path: Pat
     assert first.read("metrics.json")["world"]["workers"] == 2
     assert first.read("metrics.json")["world"]["processes"] == 2
     assert [entry["path"] for entry in second.read("manifest.json")["files"]] == ["provenance.json"]
-    assert "cpu ×2" in second.stdout
+    assert second.stdout == "cpu ×2 · mnist 256 images · batch 32 · fp32 · mnist_cnn\n", "the first host tells the rest"
+    assert "epoch 1/1" in first.stdout and "test accuracy" in first.stdout
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
