@@ -24,7 +24,7 @@ from orchestrator.emulator.control import Endpoint
 
 LIVES, LIVES_WITH_MACHINES = 10_000, 200
 SETTLED = 5_000  # by then every store of the daemon that forgets (operations, bills, requests) is full
-AT_ONCE, AT_ONCE_WITH_MACHINES = 12, 4
+AT_ONCE, AT_ONCE_WITH_MACHINES = 16, 6
 ROUNDS_OF_POLLING = 40
 NODE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 SPOT = {"schedulingConfig": {"spot": True}}
@@ -38,7 +38,7 @@ def _fault(kind: str, probability: float, **fields: Any) -> dict[str, Any]:
 
 REHEARSAL = {
     "settings": QUICK,
-    "preemptions": [{"after_s": 0, "notice_s": 0, "nth": ",".join(str(n) for n in range(5, 20_000, 10))}],
+    "preemptions": [{"node": "n*[05]*", "per_hour": 36_000, "notice_s": 0}],
     "faults": [
         _fault("status", 0.02, status=503),
         _fault("lost_reply", 0.02, operation="*.create,*.delete"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import asdict
+import json
 from typing import Any
 
 from orchestrator.emulator import api_errors, supply
@@ -19,6 +19,7 @@ from orchestrator.emulator.faults import ALL_IS_WELL, Decision, Faults, NoReply
 from orchestrator.emulator.happenings import Happenings
 from orchestrator.emulator.machine import failure_of
 from orchestrator.emulator.meter import Meter
+from orchestrator.emulator.plain_data import as_fields
 from orchestrator.emulator.queue import Queue
 from orchestrator.emulator.records import (
     VERBS,
@@ -256,21 +257,22 @@ class CloudState(Happenings):
     def dump(self) -> dict[str, Any]:
         """What `load` reads. The daemon writes it in two parts: `finished`."""
         operations = [dump_operation(operation) for operation in self.operations.values()]
-        return self.dump_rest() | {"operations": operations, "bills": self.meter.dump()}
+        rest: dict[str, Any] = json.loads(json.dumps(self.dump_rest(), default=as_fields))
+        return rest | {"operations": operations, "bills": self.meter.dump()}
 
     def dump_rest(self) -> dict[str, Any]:
-        """All but operations and bills, of which there are thousands."""
+        """All but operations and bills, of which there are thousands; for `json.dumps(default=as_fields)`."""
         return {
             "seed": self.seed,
             "count": self.count,
             "now": self.now,
-            "settings": asdict(self.settings),
-            "nodes": [asdict(node) for node in self.nodes.values()],
+            "settings": self.settings,
+            "nodes": list(self.nodes.values()),
             "faults": self.faults.dump(),
             "late": self.late,
             "queue": self.queue.dump(),
             "supply": self.supply.dump(),
-            "agenda": self.dump_agenda(),
+            "agenda": self.agenda,
         }
 
     @classmethod

@@ -67,9 +67,9 @@ def _ended(state: CloudState, known: set[Key]) -> Iterator[tuple[Key, dict[str, 
 
 
 def living(state: CloudState) -> dict[str, Any]:
-    """All that may still change, for the state file."""
+    """All that may still change, for the state file: for `json.dumps(default=as_fields)`."""
     operations = [dump_operation(operation) for operation in state.operations.values() if operation.ended_at is None]
-    bills = [asdict(bill) for bill in state.meter.bills if bill.until is None]
+    bills = [bill for bill in state.meter.bills if bill.until is None]
     return state.dump_rest() | {"operations": operations, "bills": bills}
 
 

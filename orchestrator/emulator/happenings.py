@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.emulator import api_errors
@@ -192,9 +192,6 @@ class Happenings(Machine):
         return self.nodes[name]
 
     # --- as plain data ------------------------------------------------------------------------------------------------
-
-    def dump_agenda(self) -> list[dict[str, Any]]:
-        return [asdict(happening) for happening in self.agenda]
 
     def load_agenda(self, rows: Iterable[dict[str, Any]]) -> None:
         self.agenda = [Happening(**row) for row in rows]

@@ -283,7 +283,8 @@ class Queue:
     # --- as plain data ------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        return {"rows": [asdict(row) for row in self.rows.values()], "replies": dict(self._replies)}
+        """For `json.dumps(default=as_fields)`."""
+        return {"rows": list(self.rows.values()), "replies": self._replies}
 
     def load(self, data: dict[str, Any]) -> None:
         self.rows = {row.name: row for row in map(load_queued, data.get("rows", ()))}

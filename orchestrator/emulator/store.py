@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.finished import Finished, living, whole
+from orchestrator.emulator.plain_data import as_fields
 from orchestrator.emulator.records import Settings
 
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
@@ -88,7 +89,8 @@ class Store:
 
     def save(self, state: CloudState) -> None:
         where = self._finished.keep(state)
-        self._write(STATE, json.dumps(living(state) | {"finished": where}, separators=(",", ":")))
+        text = json.dumps(living(state) | {"finished": where}, separators=(",", ":"), default=as_fields)
+        self._write(STATE, text)
         self._finished.drop_old()
 
     def announce(self, url: str) -> None:
