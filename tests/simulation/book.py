@@ -46,9 +46,9 @@ class Book:
                     new_attempts[attempt.id] = attempt
                 case attempts.Tried() | attempts.Leased() | attempts.Moved() | attempts.Ended():
                     before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
-                    if isinstance(event, attempts.Leased) and event.lease_id not in {*self.leases, *new_leases}:
+                    after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
+                    if after_attempt.lease_id not in {None, *self.leases, *new_leases}:
                         raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")
-                    new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
                 case _:
                     before = new_leases.get(event.lease_id) or self.lease(event.lease_id)
                     after = new_leases[event.lease_id] = leases.apply(before, event)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.shapes import Wish
 from tests.simulation.swarm import Doing
-from tests.simulation.world import ZONES, Layers, Result, World
+from tests.simulation.world import RACE_ZONES, ZONES, Layers, Result, World
 
 KINDS = ("cli", "cli+guardian", "machine")
 QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}
@@ -44,6 +45,8 @@ def _dropped(hidden: bool) -> dict[str, Any]:
     return {"while_creating": cloud_fault("delete_dropped", "nodes.delete", hidden=hidden)}
 
 
+RACE = replace(JOB, wish=Wish(RACE_ZONES[:3], 3, 30.0, race=True))
+LATER: dict[str, Any] = {"full": [(RACE_ZONES[0], 0.0, 60.0), (RACE_ZONES[2], 0.0, 3.5)]}
 HELD = Doing("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
 SCENARIOS = (
     Scenario("a run"),
@@ -78,6 +81,48 @@ SCENARIOS = (
         rest={"crashes": [("run", 44, "cli")], "lost_creates": 1, **_dropped(hidden=True)},
     ),
     Scenario("two runs at once", Doing("two", lasts_s=3.0, second_at=1.0, boot_s=0.5)),
+    Scenario("race of three", RACE),
+    Scenario(
+        "race of three, two of which come while the deletes fail",
+        RACE,
+        rest={
+            "full": [(RACE_ZONES[0], 0.0, 60.0)],
+            "request_delete_effects": [cloud_fault("operation_fails", "queuedResources.delete", seconds=1.0)] * 2,
+        },
+    ),
+    Scenario("race of three that is detached", replace(RACE, kind="detached", lasts_s=6.0), rest=LATER),
+    Scenario(
+        "the recovery of a race",
+        replace(RACE, timer_s=10.0),
+        victim="recovery by the guardian of run",
+        rest={"crashes": [("run", 170, "cli")], **LATER},
+    ),
+    Scenario(
+        "wait out a stockout",
+        replace(JOB, wish=Wish(ZONES[:2], 0, 60.0)),
+        rest={
+            "full": [(zone, 0.0, 8.0) for zone in ZONES[:2]],
+        },
+    ),
+    Scenario(
+        "a queued request that gets nothing in time",
+        replace(JOB, wish=Wish(ZONES[:1], 1, 6.0)),
+        rest={
+            "full": [(ZONES[0], 0.0, 60.0)],
+        },
+    ),
+    Scenario(
+        "preempted and restarted",
+        replace(JOB, lasts_s=5.0, wish=Wish(ZONES[:1], spot=True, restarts=2)),
+        rest={
+            "preemptions": [(5.5, 1.0), (12.0, 0.0)],
+        },
+    ),
+    Scenario(
+        "preempted and restarted through a queue",
+        replace(JOB, lasts_s=5.0, wish=Wish(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
+        rest={"preemptions": [(8.0, 0.0)]},
+    ),
     Scenario("nobody but the switch", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )
 

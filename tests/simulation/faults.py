@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.emulator.fault_data import Fault
-from orchestrator.emulator.fault_kinds import KINDS
+from orchestrator.emulator.fault_kinds import CREATES, KINDS
 from orchestrator.emulator.records import Node
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FOREVER = 1e12
 TIMEOUT_S = 15.0  # after which a call gives up, as in cloud/tpu_api.py
 VM_TIMEOUT_S = 2.0  # and one of the switch at the emulated cloud's pace
+LISTS = ("nodes.list", "queuedResources.list", "operations.list")
 Window = tuple[float, float]  # seconds after the beginning of the world
 
 
@@ -44,12 +45,24 @@ class Plan:
     delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes, in order
     patch_effects: list[Fault] = field(default_factory=list)
     while_creating: Fault | None = None  # what happens to deletes of a node in CREATING
+    request_delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes of queued requests
+    vm_may_delete_requests: bool = True
     unreachable: float = 0.0  # probability of a partial list
     operations_gone: float = 0.0
     stockouts: tuple[str, ...] = ()  # zones
+    full: list[tuple[str, float, float]] = field(default_factory=list)  # zone, and from when until when it has nothing
+    closed: tuple[str, ...] = ()  # zones in which the project may not queue
+    no_quota: tuple[str, ...] = ()
     delete_s: float = 1.0
     provision_s: float = 5.0
+    accept_s: float = 0.2  # the emulator's settings of the same names
+    queue_s: float = 1.0
+    suspend_s: float = 0.5
+    refuse_s: float = 1.5
     preempt_at: float | None = None
+    preemptions: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # when it is said, and so long before it is done
     user_deletes_at: float | None = None
     # processes: (name of a process, step, what dies) or (None, time, what dies)
     crashes: list[tuple[str | None, float, str]] = field(default_factory=list)
@@ -130,7 +143,7 @@ class Faults:
         self.begun_at = world.timeline.now
         self._rates = list(plan.rates.items())
         self.felt_calls: list[tuple[float, str, float]] = []  # when, whose (role or "vm"), how long it took
-        self.creates = self.deletes = self.patches = 0
+        self.creates = self.deletes = self.patches = self.request_deletes = 0
 
     def since(self) -> float:
         return self.world.timeline.now - self.begun_at
@@ -152,6 +165,8 @@ class Faults:
         if plan.cut and self.is_cut("api", edge):
             timeout_s = VM_TIMEOUT_S if caller == "vm" else TIMEOUT_S
             return Fate(0.05, 0.1 if rng.random() < 0.5 else timeout_s, _unavailable("no answer"), reaches=False)
+        if caller == "vm" and verb == "queuedResources.delete" and not plan.vm_may_delete_requests:
+            return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
         if edge in plan.forbidden and covers(plan.forbidden[edge], now):
             return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
         if self._rates and now < plan.rates_until:
@@ -167,20 +182,23 @@ class Faults:
                     return fate
         fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
         fate.effect = self._effect(verb)
-        lost = {"nodes.create": (self.creates, plan.lost_creates), "nodes.patch": (self.patches, plan.lost_patches)}
-        if verb in lost and lost[verb][0] <= lost[verb][1]:
+        if verb in CREATES:
+            lost = self.creates <= plan.lost_creates
+        else:
+            lost = verb == "nodes.patch" and self.patches <= plan.lost_patches
+        if lost:
             fate.error = _unavailable("connection reset")
         return fate
 
     def _effect(self, verb: str) -> Fault | None:
         plan = self.plan
-        if verb == "nodes.create":
+        if verb in CREATES:
             self.creates += 1
             return plan.create_effects[self.creates - 1] if self.creates <= len(plan.create_effects) else None
         if verb == "nodes.patch":
             self.patches += 1
             return plan.patch_effects[self.patches - 1] if self.patches <= len(plan.patch_effects) else None
-        if plan.unreachable and verb in ("nodes.list", "operations.list") and self._early():
+        if plan.unreachable and verb in LISTS and self._early():
             return _UNREACHABLE if self.rng.random() < plan.unreachable else None
         if plan.operations_gone and verb == "operations.get" and self._early():
             return _GONE if self.rng.random() < plan.operations_gone else None
@@ -196,6 +214,11 @@ class Faults:
             return plan.while_creating
         self.deletes += 1
         return plan.delete_effects[self.deletes - 1] if self.deletes <= len(plan.delete_effects) else None
+
+    def of_request_delete(self) -> Fault | None:
+        self.request_deletes += 1
+        effects = self.plan.request_delete_effects
+        return effects[self.request_deletes - 1] if self.request_deletes <= len(effects) else None
 
     def felt(self, process: Process | None, fate: Fate) -> None:
         """A call of this process failed by our doing: its layer may be late by so much."""

@@ -13,14 +13,18 @@ from orchestrator.engine.sweep import sweep
 from tests.simulation import shapes
 from tests.simulation.crash_sweep import SCENARIOS, Scenario, deaths
 from tests.simulation.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.shapes import Wish
+from tests.simulation.sky import PROJECT
 from tests.simulation.swarm import Doing, world_of
-from tests.simulation.world import ZONES, Layers, Result, World
+from tests.simulation.world import RACE_ZONES, ZONES, Layers, Result, Violation, World
 
 Hunt = Iterator[tuple[str, Callable[[], Result]]]  # what it is called, how it is played
 GROUNDS: dict[str, Callable[[], Hunt]] = {}
 NOBODY = Layers(guardian=False, switch=False, sweeper=False, timer=False)
 SWITCH, SWEEPER, GUARDIAN = (replace(NOBODY, **{layer: True}) for layer in ("switch", "sweeper", "guardian"))
 RUN = Doing("run", lasts_s=10.0, boot_s=1.0)
+RACE = replace(RUN, wish=Wish(RACE_ZONES[:3], 3, 40.0, race=True))
+QUEUED = replace(RUN, wish=Wish(ZONES[:1], 1, 40.0))
 
 
 def ground(made: Callable[[], Hunt]) -> Callable[[], Hunt]:
@@ -77,7 +81,8 @@ def deaths_alone() -> Hunt:
 def only_command() -> Hunt:
     """Nobody else would finish a teardown."""
     for at in (0.5, 2.0, 4.0, 8.0, 12.0):
-        yield f"Ctrl-C twice at {at} s", one(RUN, layers=NOBODY, signals=[at, at + 0.3])
+        failing = [cloud_fault("operation_fails", "nodes.delete")]
+        yield f"Ctrl-C twice at {at} s", one(RUN, layers=NOBODY, signals=[at, at + 0.3], delete_effects=failing)
         slow = {"rates": {"e503": 0.5}, "rates_until": 60.0, "signals": [at]}
         yield f"Ctrl-C at {at} s, the API stutters", one(RUN, layers=NOBODY, **slow)
         gone = {"forbidden": {"laptop-api": [(at, at + 60.0)]}, "signals": [at + 0.5]}
@@ -318,8 +323,8 @@ def sweeps_beside_runs() -> Hunt:
 
 @ground
 def sweeps_alone_flaky() -> Hunt:
-    flaky = {"rates": {"e503": 0.3, "lost_reply": 0.3}}
-    return _seeds(20, replace(RUN, sweep_every_s=60.0), SWEEPER, **flaky, **_dead_laptop(12.0))
+    flaky = {"rates": {"e503": 0.1, "lost_reply": 0.1}}
+    return _seeds(20, replace(RUN, sweep_every_s=600.0), SWEEPER, **flaky, **_dead_laptop(12.0))
 
 
 @ground
@@ -340,7 +345,7 @@ def sweeps_partly_blind() -> Hunt:
     def played() -> Result:
         def shape(world: World) -> None:
             RUN(world)
-            program = sweep("p", ZONES, world.can, deadline_s=30.0)
+            program = sweep(PROJECT, ZONES, world.can, deadline_s=30.0)
             process = world.laptop.run("sweep", program, role="timer")
             assert process is not None
 
@@ -355,7 +360,83 @@ def sweeps_partly_blind() -> Hunt:
     yield "zones unreachable all the time", played
 
 
-def _untrue(world: World) -> Any:
-    from tests.simulation.world import Violation
-
+def _untrue(world: World) -> Violation:
     return Violation("I7", world.faults.since(), "a sweep says that it saw everything, though every list was partial")
+
+
+# -- not enough capacity ---------------------------------------------------------------------------------------------------
+
+
+def _failing(kind: str, count: int, seconds: float = 1.0) -> list[Any]:
+    return [cloud_fault(kind, "queuedResources.delete", seconds=seconds)] * count
+
+
+@ground
+def loser_whose_delete_fails() -> Hunt:
+    """Both come at the same moment, and the first deletes of the one that lost come to nothing."""
+    for kind in ("operation_fails", "operation_forgets"):
+        doing = replace(RACE, lasts_s=400.0)
+        yield kind, one(doing, layers=NOBODY, request_delete_effects=_failing(kind, 2))
+
+
+@ground
+def loser_when_the_winner_stays() -> Hunt:
+    """The command ends long before the one that lost is gone."""
+    for kind in ("keep", "detached"):
+        doing = replace(RACE, kind=kind, lasts_s=2.0, hold_s=120.0)
+        yield kind, one(doing, layers=SWITCH, request_delete_effects=_failing("stuck", 2, 60.0))
+
+
+@ground
+def killed_in_a_race() -> Hunt:
+    """The deletes of the first one fail for a while: that is no reason to leave the others alone."""
+    full = [(zone, 0.0, 90.0) for zone in RACE_ZONES]
+    for at in (2.0, 4.0):
+        rest = {"request_delete_effects": _failing("stuck", 1, 100.0), "crashes": [(None, at, "cli")], "full": full}
+        yield f"killed at {at} s", one(RACE, layers=GUARDIAN, **rest)
+
+
+@ground
+def forbidden_to_look() -> Hunt:
+    yield "no permission at all", one(RACE, layers=NOBODY, forbidden={"laptop-api": [(0.0, FOREVER)]})
+
+
+@ground
+def queue_closed() -> Hunt:
+    """The request FAILED before anybody could see it."""
+    hidden = [cloud_fault("hidden", "nodes.create", seconds=8.0)]
+    yield "seen late", one(QUEUED, layers=NOBODY, closed=ZONES[:1], create_effects=hidden)
+
+
+@ground
+def waiting_in_a_queue() -> Hunt:
+    full = [(ZONES[0], 0.0, 30.0)]
+    yield "until there is capacity", one(QUEUED, layers=NOBODY, full=full)
+    yield "Ctrl-C", one(QUEUED, layers=NOBODY, full=full, signals=[10.0])
+    deaf = {"signals": [10.0], "request_delete_effects": _failing("operation_fails", 1)}
+    yield "Ctrl-C, and the delete fails", one(QUEUED, layers=NOBODY, full=full, **deaf)
+
+
+@ground
+def taken_away() -> Hunt:
+    """With notice and without. Whoever may start over does."""
+    for notice_s in (0.0, 1.0, 5.0):
+        for queued in (0, 1):
+            doing = replace(RUN, lasts_s=20.0, wish=Wish(ZONES[:1], queued, spot=True, restarts=2))
+            for second in (27.5 + 1.5 * queued, 40.0):
+                rest = {"preemptions": [(12.0, notice_s), (second, notice_s)], "delete_s": 6.0}
+                yield f"{queued} queued, at {second} s, notice {notice_s} s", _succeeds(doing, **rest)
+
+
+def _succeeds(doing: Doing, **plan: Any) -> Callable[[], Result]:
+    def played() -> Result:
+        world = World(1, doing, Plan(**plan), layers=SWITCH)
+        result = world.run()
+        owner = world.truth.cases[0].owner
+        if not result.violations and (owner is None or owner.result.exit_code != 0):
+            result.violations.append(
+                Violation("goal", world.faults.since(), "a run that may start over did not succeed")
+            )
+        return result
+
+    return played

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from orchestrator.cloud import queued
+from orchestrator.cloud.questions import Questions
 from orchestrator.core import absence, claims, names
 from orchestrator.core.absence import Verdict
 from orchestrator.core.lease import Created, Intent, LeaseState, Refused, Sent
 from orchestrator.core.slices import Listing, SliceState
-from orchestrator.engine import acquire, attempt, claim, recover, release, run, search, sweep, tenure, watch, work
+from orchestrator.engine import acquire, attempt, claim, race, recover, release, run, search, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudUnavailable, Vanished
@@ -146,16 +148,16 @@ def delete_once() -> Iterator[None]:
 
 @mutant("after a time the teardown is given up and written down as done (dstack: 15 minutes)", "revoked")
 def giveup15() -> Iterator[None]:
-    real = release.release
+    real = release.release_all
 
-    async def release_(lease: Any, can: Any, *, reason: str, budget_s: float) -> Any:
-        released = await real(lease, can, reason=reason, budget_s=budget_s)
-        if not released.gone:
-            await release.note(release.Gone(lease.id, await Now(), evidence="gave up"))
-            return replace(released, gone=True)
-        return released
+    async def release_all(owed: Any, can: Any, *, budget_s: float) -> Any:
+        results = await real(owed, can, budget_s=budget_s)
+        for released in results:
+            if not released.gone:
+                await release.note(release.Gone(released.lease.id, await Now(), evidence="gave up"))
+        return [replace(released, gone=True) for released in results]
 
-    with patch.object(tenure, "release", release_), patch.object(recover, "release", release_):
+    with patch.object(tenure, "release_all", release_all), patch.object(recover, "release_all", release_all):
         yield
 
 
@@ -219,7 +221,7 @@ def newname() -> Iterator[None]:
             await Record(Sent(lease.id, await Now()))
             operation = await Create(request)
         except CloudUnavailable:
-            name = replace(request.name, node=request.name.node[:-1] + "x")
+            name = replace(request.name, node=request.name.node + "x")
             await real(lease, replace(request, name=name), give_up_at=give_up_at)
         else:
             await Record(Created(lease.id, await Now(), operation.name))
@@ -590,4 +592,130 @@ def sweep_fireforget() -> Iterator[None]:
             self.swept.ended[name] = replace(self.swept.ended[name], gone=True)
 
     with patch.object(sweep._Sweep, "_see_off", see_off):
+        yield
+
+
+# -- not enough capacity -------------------------------------------------------------------------------------------------------
+
+
+@mutant("the deletes of those that lost a race are sent once and believed", "loser_whose_delete_fails")
+def losers_believed() -> Iterator[None]:
+    real = race._Race.won_by
+
+    async def won_by(self: Any, seen: Any, took_s: float) -> Any:
+        winner = await real(self, seen, took_s)
+        self.tenure.losers = []
+        return winner
+
+    with patch.object(race._Race, "won_by", won_by):
+        yield
+
+
+@mutant(
+    "those that lost a race are forgotten when the winner is kept or left to its job", "loser_when_the_winner_stays"
+)
+def losers_forgotten() -> Iterator[None]:
+    real = run.let_go
+
+    async def let_go(held: Any, can: Any, reason: str) -> None:
+        if held.lease is None:
+            held.losers = []
+        await real(held, can, reason)
+
+    with patch.object(run, "let_go", let_go):
+        yield
+
+
+@mutant("nobody says to the losers of a race that it is over", "loser_whose_delete_fails")
+def losers_wait_on() -> Iterator[None]:
+    async def unsent(lease: Any, *, reason: str) -> None:
+        return None
+
+    with patch.object(race, "send_delete", unsent), patch.object(race.Losers, "turn", _no_op):
+        yield
+
+
+@mutant("the next attempt is asked for before the lost slice is proven gone (SkyPilot#1500, L18)", "taken_away")
+def hasty_restart() -> Iterator[None]:
+    real = run.let_go
+
+    async def let_go(held: Any, can: Any, reason: str) -> None:
+        if held.lease is not None and ("taken away" in reason or "is being taken" in reason):
+            await release.send_delete(held.lease, reason=reason)
+            held.lease = None
+        await real(held, can, reason)
+
+    with patch.object(run, "let_go", let_go):
+        yield
+
+
+@mutant("a new attempt goes by the name of the one before (L37)", "taken_away")
+def old_name() -> Iterator[None]:
+    real, drafts = run.attempt, []
+
+    async def attempted(job: Any, can: Any, outcome: Any) -> None:
+        drafts.append(outcome.drafts)
+        await real(job, can, outcome)
+
+    with patch.object(run, "attempt", attempted), patch.object(run, "Make", lambda _: Nothing(answer=drafts[-1])):
+        yield
+
+
+@mutant("a queued resource is deleted without force (spotax, L16)", "waiting_in_a_queue")
+def no_force() -> Iterator[None]:
+    real = Questions._delete
+
+    def delete(self: Any, call: str, request: Any) -> Any:
+        return real(self, call, {**request, "force": False} if "force" in request else request)
+
+    with patch.object(Questions, "_delete", delete):
+        yield
+
+
+@mutant("a queued slice is absent when its node is (SkyPilot, L14)", "waiting_in_a_queue")
+def node_alone() -> Iterator[None]:
+    real = Questions.list
+
+    def listed(self: Any, project: str, zone: str, queued: bool = False) -> Any:
+        return real(self, project, zone)
+
+    with patch.object(Questions, "_queue", lambda self, name: None), patch.object(Questions, "list", listed):
+        yield
+
+
+@mutant("a queued request waits for as long as it likes (L15)", "waiting_in_a_queue")
+def no_valid_until() -> Iterator[None]:
+    with patch.object(queued, "_seconds", lambda seconds: f"{int(seconds) + 3600}s"):
+        yield
+
+
+@mutant("recovery sees one slice off after the other (ours)", "killed_in_a_race")
+def one_by_one() -> Iterator[None]:
+    real = release.release_all
+
+    async def release_all(owed: Any, can: Any, *, budget_s: float) -> Any:
+        return [released for each in owed for released in await real([each], can, budget_s=budget_s)]
+
+    with patch.object(recover, "release_all", release_all):
+        yield
+
+
+@mutant("a candidate that was never asked for has to be proven gone (ours)", "forbidden_to_look")
+def proves_nothing() -> Iterator[None]:
+    async def written(lease: Any) -> bool:
+        return True
+
+    with patch.object(race, "is_written", written):
+        yield
+
+
+@mutant("a queued request whose create failed is not there (ours)", "queue_closed")
+def failed_is_gone() -> Iterator[None]:
+    settled = absence.settled
+
+    def believed(lease: Any, creates: Any, *args: Any, **named: Any) -> Any:
+        failed = isinstance(creates, tuple) and creates and all(operation.error is not None for operation in creates)
+        return None if failed else settled(lease, creates, *args, **named)
+
+    with patch.object(absence, "settled", believed):
         yield

@@ -61,6 +61,7 @@ class Process:
         self.shielded = False
         self.pending: Interrupted | None = None
         self.signals_received = 0
+        self.when_thawed: list[Callable[[], None]] = []  # what waits while it is frozen
         self._queued: list[int] = []  # signals that arrive at the next slow effect
         self._token = 0  # of the answer that is waited for; older ones are late answers of abandoned calls
         self._waiting: effects.Effect[Any] | None = None
@@ -110,6 +111,9 @@ class Process:
             return
         self.frozen = False
         self.world.say(f"{self.name} goes on")
+        waiting, self.when_thawed = self.when_thawed, []
+        for go_on in waiting:
+            go_on()
         if self._held is not None:
             held, self._held = self._held, None
             self._go_on(*held)
@@ -205,15 +209,14 @@ class Process:
             self.signal(self._queued.pop(0))
 
     def _begin(self, effect: Any) -> None:
-        """A slow effect: see to it that `_answered` is called, once, at the right time."""
+        """A slow effect: see to it that `answered` is called, once, at the right time."""
         self._token += 1
         token, kind = self._token, type(effect)
         if kind is Sleep:
             seconds = self.machine.clock.really_s(effect.seconds)
-            self.timeline.after(seconds if seconds > MICRO_S else MICRO_S, self._answered, token, None, None)
+            self.timeline.after(seconds if seconds > MICRO_S else MICRO_S, self.answered, token, None, None)
         elif kind.__name__ in CLOUD:
             self.calls += 1
-            self.world.count_call(self)
             self.cloud.send(CLOUD[kind.__name__], effect, token)
         elif kind.__module__ == worker_effects.__name__:
             SimFleet.begin(self, effect, token)
@@ -223,7 +226,7 @@ class Process:
         elif kind is watch.TakeDuty:
             assert self.guardian is not None
             self.answer_later(MICRO_S, token, self.guardian.take_duty(self), None)
-        elif kind is effects.Arm:
+        elif kind is effects.Arm or kind is effects.Make:
             self.timeline.after(ARM_S, self._perform_and_answer, token, effect)
         else:
             raise NotImplementedError(f"the simulator does not know the effect {effect!r}")
@@ -232,14 +235,14 @@ class Process:
         if not self.alive or token != self._token:
             return
         try:
-            self._answered(token, effect.perform(self), None)
+            self.answered(token, effect.perform(self), None)
         except TpujobError as failure:
-            self._answered(token, None, failure)
+            self.answered(token, None, failure)
 
     def answer_later(self, delay_s: float, token: int, answer: Any, error: BaseException | None) -> None:
-        self.timeline.after(delay_s, self._answered, token, answer, error)
+        self.timeline.after(delay_s, self.answered, token, answer, error)
 
-    def _answered(self, token: int, answer: Any, error: BaseException | None) -> None:
+    def answered(self, token: int, answer: Any, error: BaseException | None) -> None:
         if token != self._token or not self.alive:
             return  # dead, or a signal unwound it meanwhile
         self._token += 1

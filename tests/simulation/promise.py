@@ -14,7 +14,7 @@ from tests.simulation.faults import FOREVER as ALWAYS
 from tests.simulation.faults import Window
 
 if TYPE_CHECKING:
-    from tests.simulation.truth import Case, NodeTruth
+    from tests.simulation.cases import Case, Race, Thing
     from tests.simulation.world import World
 
 NEVER = 1e18
@@ -26,6 +26,9 @@ RELEASE_S = 590.0  # for so long a command waits for the proof itself
 GUARDIAN_POLL_S = 20.0
 COLLECT_S = 1800.0  # row 59: artifacts that do not come
 COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
+RACE_PAUSE_S = 10.0  # between two looks at those that race
+SEEN_S = 15.0  # a slice is READY, and it is seen
+DELETE_AGAIN_S = 60.0  # a delete of whose operation nothing is known is sent again
 LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
 CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
 HAND_OVER_S = 130.0  # a claim on its way from the command to the job
@@ -42,12 +45,12 @@ class Bound:
     class_: str = ""
 
 
-def bound(world: World, case: Case, node: NodeTruth, begin: float) -> Bound:
+def bound(world: World, case: Case, thing: Thing, begin: float) -> Bound:
     """The best of all layers that could act: any one of them keeps the promise."""
     layers = {
-        "L1/L2 on this machine": _local(world, case, node, begin),
-        "L3, the switch": _switch(world, case, node, begin),
-        "L4, the sweeper": _sweeper(world, case, node, begin),
+        "L1/L2 on this machine": _local(world, case, thing, begin),
+        "L3, the switch": _switch(world, case, thing, begin),
+        "L4, the sweeper": _sweeper(world, case, thing, begin),
     }
     layer = min(layers, key=lambda name: layers[name])
     allowed = layers[layer]
@@ -57,12 +60,12 @@ def bound(world: World, case: Case, node: NodeTruth, begin: float) -> Bound:
 # -- layers ----------------------------------------------------------------------------------------------------------
 
 
-def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
     """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
     machine, plan = world.laptop, world.plan
-    downer = case.downers.get(node.lease_id)
+    downer = case.downers.get(thing.lease_id)
     owner = downer or case.owner
-    until = world.timeline.now if node.died_at is None else node.died_at
+    until = world.timeline.now if thing.died_at is None else thing.died_at
     if not machine.on or machine.asleep or (owner is not None and owner.alive and owner.frozen):
         return NEVER
     if world.ledger_was_lost and (owner is None or not owner.alive):
@@ -70,45 +73,72 @@ def _local(world: World, case: Case, node: NodeTruth, begin: float) -> float:
     awake_since = max(begin, machine.on_since, downer.started_at if downer is not None else begin)
     if owner is not None and owner.alive:
         start = max(awake_since, world.thawed_at)
-        return _finish(world, "local", node, begin, start, _own_s(world, case, node, begin), until)
-    if case.mode == "detached" and downer is None and begin < case.final_at:
-        return _collector(world, node, begin, awake_since, until)
+        return _finish(world, "local", thing, begin, start, _own_s(world, case, thing, begin), until)
+    mode = case.mode_of(thing.lease_id)
+    if mode == "detached" and downer is None and begin < case.final_at(thing.lease_id):
+        return _collector(world, thing, begin, awake_since, until)
     ended_at = begin if owner is None else owner.ended_at
-    if owner is not None and not owner.killed and owner.signals_received < 2 and 0.0 <= ended_at - begin < RELEASE_S:
-        return _finish(world, "local", node, begin, awake_since, OWN_S, until)  # it had no business to leave earlier
-    killed_at = world.guardians_killed_at(owner, anybody=case.mode != "run")
+    if owner is not None and not owner.killed and owner.signals_received < 3 and 0.0 <= ended_at - begin < RELEASE_S:
+        return _finish(world, "local", thing, begin, awake_since, OWN_S, until)  # it had no business to leave earlier
+    killed_at = world.guardians_killed_at(owner, anybody=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
         # It looks at once; at what is held or detached every so often.
-        need = NOTICE_S if case.mode == "run" or downer is not None else GUARDIAN_POLL_S + NOTICE_S
-        return _finish(world, "local", node, begin, max(awake_since, ended_at), need, until)
+        need = NOTICE_S if mode == "run" or downer is not None else GUARDIAN_POLL_S + NOTICE_S
+        return _finish(world, "local", thing, begin, max(awake_since, ended_at), need, until)
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
-        return _finish(world, "local", node, begin, start, machine.timer_s + NOTICE_S, until)
+        return _finish(world, "local", thing, begin, start, machine.timer_s + NOTICE_S, until)
     typed = [at for at in machine.commands_at if at >= max(begin, ended_at)]
-    if not typed or node.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
+    if not typed or thing.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
-    return _finish(world, "local", node, begin, max(typed[0], awake_since), COMMAND_S, until)
+    return _finish(world, "local", thing, begin, max(typed[0], awake_since), COMMAND_S, until)
 
 
-def _own_s(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     """The owner lives: it deletes at once, once it notices."""
     plan, need = world.plan, OWN_S
-    if node.lost_at is not None:
-        busy = case.detach or case.keep_s is not None or case.connected_at is None
+    if thing.lost_at is not None:
+        busy = case.detach or case.keep_s is not None or thing.on.connected_at is None
         need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0)
-        if case.job_ends_at is not None and case.job_ends_at < node.lost_at + LOOK_S:
+        if thing.on.job_ends_at is not None and thing.on.job_ends_at < thing.lost_at + LOOK_S:
             need += COLLECT_S  # it is bringing home what nobody answers for any more
     if plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
-    return need
+    race = case.races.get(thing.lease_id)
+    return need if race is None or race.winner == thing.lease_id else need + _lost_race_s(world, case, thing, race)
 
 
-def _collector(world: World, node: NodeTruth, begin: float, awake_since: float, until: float) -> float:
+def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
+    """The deletes leave when it is seen who won; what did not work then is done again once the winner's job is followed."""
+    plan, need = world.plan, RACE_PAUSE_S + len(race.lease_ids)
+    busy_s = world.boot_s + 5.0 + (CONNECT_S if plan.worker_dies or plan.vms_stand_still or plan.cut else 0.0)
+    busy_s += world.pace.boot_s + HAND_OVER_S if case.detach else HAND_OVER_S if case.keep_s is not None else 0.0
+    others = [other for other in world.truth.things.values() if other.lease_id in race.lease_ids - {thing.lease_id}]
+    if any(other.lost_at is not None or other.failed_deletes for other in others):  # they are released first
+        trouble_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
+        busy_s += trouble_s + world.settings.provision_s + plan.refuse_s + POLL_MOST_S
+    return need + busy_s + (COLLECT_S if plan.worker_dies else 0.0)
+
+
+def _collector(world: World, thing: Thing, begin: float, awake_since: float, until: float) -> float:
     """A detached job is the switch's, and of whoever follows it; the others here see a claim until the deadline."""
     if not any(process.role == "collector" for process in world.laptop.processes):
         return NEVER
     need = CONNECT_S + LOOK_S + OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
-    return _finish(world, "local", node, begin, awake_since, need, until)
+    return _finish(world, "local", thing, begin, awake_since, need, until)
+
+
+def should_be_told(world: World, case: Case, thing: Thing) -> bool:
+    """When one has won, the deletes of all the others leave at once: had they every chance to arrive?"""
+    race, until = case.races[thing.lease_id], world.timeline.now if thing.died_at is None else thing.died_at
+    owner, begin = case.owner, race.won_at
+    if thing.request is None or thing.born_at > begin or thing.first_delete_at is not None:
+        return False
+    if not race.winner or until < begin + NOTICE_S or owner is None:
+        return False
+    if not owner.alive or owner.frozen or world.thawed_at > begin or case.ends:
+        return False
+    return not any(role == "cli" for _, role, _ in world.faults.felt_calls)
 
 
 def _was_disturbed(world: World, begin: float, end: float) -> bool:
@@ -116,23 +146,26 @@ def _was_disturbed(world: World, begin: float, end: float) -> bool:
     return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.felt_calls)
 
 
-def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
-    pace, plan, vm = world.pace, world.plan, node.vm
-    until = world.timeline.now if node.died_at is None else node.died_at
-    if not (world.layers.switch and plan.script_runs) or vm.ready_at is None or plan_forever(world, "vm-api"):
+def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
+    pace, plan, ready_at = world.pace, world.plan, thing.ready_at
+    until = world.timeline.now if thing.died_at is None else thing.died_at
+    if not (world.layers.switch and plan.script_runs) or ready_at is None or plan_forever(world, "vm-api"):
+        return NEVER
+    if thing.request is not None and not _goes_with_its_node(world, thing, begin):
         return NEVER
     origin = world.faults.begun_at
-    if node.lost_at is not None:
+    if thing.lost_at is not None:
         return NEVER
     broken = {
         worker: _broken_until(plan.switch_dies + plan.worker_dies, worker, until - origin)
         for worker in range(world.workers)
     }
-    start = max(begin, vm.ready_at + world.boot_s)
+    start = max(begin, ready_at + world.boot_s)
     if case.extended_at is not None:  # a person said so: that is a sign of life, too
         start = max(start, case.extended_at + 1.0)
-    if node.lease_id in case.downers and case.mode == "run":  # the run goes on until it hears of the `down`
-        start = max(start, world.truth.beats.get(node.uid, begin))
+    mode = case.mode_of(thing.lease_id)
+    if thing.lease_id in case.downers and mode == "run":  # the run goes on until it hears of the `down`
+        start = max(start, world.truth.beats.get(thing.on.uid, begin))
     candidates = []
     for worker, when in broken.items():
         if when == ALWAYS:
@@ -140,50 +173,95 @@ def _switch(world: World, case: Case, node: NodeTruth, begin: float) -> float:
         since = max(start, origin + when + world.boot_s)
         extra = SWITCH_EXTRA_S / world.speed + 3.0
         if worker == 0:
-            need = _by_mode(world, case, begin) + extra
+            need = _by_mode(world, case, thing, begin) + extra
         else:
-            need = _label_s(world, case, begin) + 2 * pace.grace_s + worker * pace.stagger_s + 20 * pace.poll_s + extra
-        by_label = worker > 0 or case.mode != "run" or case.for_hold
-        candidates.append(_finish(world, "vm", node, begin, since, need * 1.02, until, by_label=by_label))
+            need = (
+                _label_s(world, case, thing, begin)
+                + 2 * pace.grace_s
+                + worker * pace.stagger_s
+                + 20 * pace.poll_s
+                + extra
+            )
+        by_label = worker > 0 or mode != "run" or case.for_hold
+        candidates.append(_finish(world, "vm", thing, begin, since, need * 1.02, until, by_label=by_label))
     return min(candidates, default=NEVER)
 
 
-def _sweeper(world: World, case: Case, node: NodeTruth, begin: float) -> float:
+def _goes_with_its_node(world: World, thing: Thing, begin: float) -> bool:
+    """The switch deletes the request and its node in one; where that does not work at once, only what is billed."""
+    node = thing.node
+    if node is None or thing.failed_deletes or not world.plan.vm_may_delete_requests:
+        return False
+    if node.died_at is not None and not node.deleted_by.startswith("switch"):
+        return False
+    return not any(role == "vm" and at >= begin for at, role, _ in world.faults.felt_calls)
+
+
+def _sweeper(world: World, case: Case, thing: Thing, begin: float) -> float:
     if world.sweep_every_s is None or not world.layers.sweeper:
         return NEVER
-    until = world.timeline.now if node.died_at is None else node.died_at
-    need = _label_s(world, case, begin) + world.pace.margin_s + world.sweep_every_s + NOTICE_S
-    return _finish(world, "sweeper", node, begin, begin, need, until)
+    until = world.timeline.now if thing.died_at is None else thing.died_at
+    need = _label_s(world, case, thing, begin) + world.pace.margin_s + world.sweep_every_s + NOTICE_S
+    return _finish(world, "sweeper", thing, begin, begin, need, until)
 
 
-def _by_mode(world: World, case: Case, begin: float) -> float:
+def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
     """What the switch on worker 0 waits for, from the end of the claim on."""
-    pace = world.pace
+    pace, mode = world.pace, case.mode_of(thing.lease_id)
     run = pace.ttl_s + pace.grace_s
-    detached = _job_s(world, case, begin) + pace.linger_s + pace.grace_s + 3 * pace.poll_s
-    if case.mode == "detached":
+    detached = _job_s(case, thing, begin) + pace.linger_s + pace.grace_s + 3 * pace.poll_s
+    if mode == "detached":
         return detached
-    if case.mode == "hold" or case.for_hold:
-        return _label_s(world, case, begin) + 2 * pace.grace_s + 3 * pace.poll_s
+    if mode == "hold" or case.for_hold:
+        return _label_s(world, case, thing, begin) + 2 * pace.grace_s + 3 * pace.poll_s
     if case.detach:
         return max(run, detached)  # the job may have the claim already, and its command not know it
     return max(run, case.keep_s + 2 * pace.grace_s + 3 * pace.poll_s) if case.keep_s is not None else run
 
 
-def _job_s(world: World, case: Case, begin: float) -> float:
+def _job_s(case: Case, thing: Thing, begin: float) -> float:
     """The job that a `down` could not reach goes on, and its switch with it."""
-    return max(min(case.job_ends_at or case.final_at, case.final_at) - begin, 0.0)
+    final_at = case.final_at(thing.lease_id)
+    return max(min(thing.on.job_ends_at or final_at, final_at) - begin, 0.0)
 
 
-def _label_s(world: World, case: Case, begin: float) -> float:
+def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     """How much longer than the claim a label may promise at most."""
-    pace = world.pace
-    if case.mode == "hold":
-        return max((case.hold_until or begin) - begin, 0.0)
-    if case.mode == "detached" or case.detach:
-        return max(case.final_at - begin, 0.0)
-    first = case.begun_at + pace.provision_s + pace.boot_s + world.create_patience_s
-    return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < case.final_at else 0.0
+    pace, mode, final_at = world.pace, case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
+    if mode == "hold":
+        return max((case.hold_until or begin) - begin, 0.0) + final_at - end_of(case, thing)
+    if mode == "detached" or case.detach:
+        return max(final_at - begin, 0.0)
+    first = thing.born_at + pace.provision_s + pace.boot_s + clock_doubt_s(world) + 5.0
+    if thing.lease_id in case.requested_at:  # it might have had to wait so long
+        first += case.requested_at[thing.lease_id] + case.waits_s * 1.01 - thing.born_at
+    return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < final_at else 0.0
+
+
+# -- ends that are agreed upon -----------------------------------------------------------------------------------------
+
+
+def end_of(case: Case, thing: Thing) -> float:
+    """Its deadline. The life of what is queued begins when it is READY, and when that was seen."""
+    final_at = case.final_at(thing.lease_id)
+    if thing.lease_id not in case.requested_at or thing.ready_at is None:
+        return final_at
+    return min(final_at, thing.ready_at + SEEN_S + case.life_s * 1.01)
+
+
+def sure_until(case: Case, thing: Thing, used_s: float) -> float:
+    """When its job may begin to be stopped because its time is over."""
+    life_s = case.sure_life_s or case.life_s
+    began = case.drafted_at[thing.lease_id]
+    if thing.lease_id in case.requested_at:
+        began = case.requested_at[thing.lease_id] + case.waits_s  # its life begins then at the latest
+        began = began if thing.ready_at is None else min(began, thing.ready_at)
+    return began + (life_s - used_s) * 1.01 - last_minute_s(life_s)
+
+
+def waited_until(thing: Thing) -> float | None:
+    """When a request that got nothing was over."""
+    return thing.request.valid_until if thing.request is not None and thing.node is None else None
 
 
 # -- what the world took -----------------------------------------------------------------------------------------------
@@ -192,7 +270,7 @@ def _label_s(world: World, case: Case, begin: float) -> float:
 def _finish(
     world: World,
     layer: str,
-    node: NodeTruth,
+    thing: Thing,
     begin: float,
     start: float,
     need: float,
@@ -220,10 +298,13 @@ def _finish(
     if plan.unreachable or plan.operations_gone:
         need += POLL_MOST_S
     delete_s = world.settings.delete_s + 1.0
-    need += delete_s + node.failed_deletes * (delete_s + POLL_MOST_S) + node.slow_s
-    if plan.while_creating is not None and (node.vm.ready_at is None or node.vm.ready_at > begin):
+    need += delete_s + thing.failed_deletes * (delete_s + POLL_MOST_S) + thing.slow_s
+    if plan.while_creating is not None and (thing.ready_at is None or thing.ready_at > begin):
         need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
-    if node.born_at >= begin:  # it came when everybody had gone to look rarely
+    if _may_be_provisioning(thing) and (thing.ready_at is None or thing.ready_at > begin):
+        need += world.settings.provision_s + plan.refuse_s + POLL_MOST_S  # what is PROVISIONING is not deleted
+        need += DELETE_AGAIN_S if plan.operations_gone else 0.0
+    if thing.born_at >= begin:  # it came when everybody had gone to look rarely
         need += POLL_MOST_S
     if plan.stuck_creates_s:
         need += POLL_MOST_S
@@ -239,6 +320,12 @@ def _vm_trouble_s(world: World, need: float, start: float, until: float, *, by_l
     if by_label:  # expiry is counted in polls that succeed: at worst half of them do
         return min(trouble_s + len(felt) * 2 * pace.poll_s, 80 * pace.poll_s)
     return trouble_s
+
+
+def _may_be_provisioning(thing: Thing) -> bool:
+    """Has it been, or may it yet be, PROVISIONING?"""
+    asked = thing.case is not None and thing.lease_id in thing.case.requested_at
+    return asked and (thing.request is None or thing.node is not None)
 
 
 def _backoff_s(failures: int) -> float:
@@ -298,10 +385,10 @@ def collected_by(world: World, job_ended_at: float) -> float:
     return origin + at + world.collect_s + 5.0 + failed_s + busy_s
 
 
-def beats_got_through(world: World, case: Case, node: NodeTruth) -> bool:
+def beats_got_through(world: World, thing: Thing) -> bool:
     """Had an attached command every chance to show a sign of life within the last TTL?"""
     now, origin = world.timeline.now, world.faults.begun_at
-    ready_at = node.vm.ready_at
+    ready_at, connected_at = thing.ready_at, thing.on.connected_at
     if ready_at is None:
         return True
     if (pause := _just_resumed(world, now - origin)) is not None:
@@ -314,7 +401,7 @@ def beats_got_through(world: World, case: Case, node: NodeTruth) -> bool:
         return False
     if now - ready_at < world.pace.ttl_s * 0.98:
         return True
-    return case.connected_at is not None and case.connected_at - ready_at < world.pace.ttl_s - 3 * world.pace.beat_s
+    return connected_at is not None and connected_at - ready_at < world.pace.ttl_s - 3 * world.pace.beat_s
 
 
 def _just_resumed(world: World, now: float) -> Window | None:
@@ -322,7 +409,7 @@ def _just_resumed(world: World, now: float) -> Window | None:
     return next((w for w in world.plan.vms_stand_still if w[1] <= now < w[1] + 0.8 * world.pace.grace_s), None)
 
 
-def renewals_got_through(world: World, case: Case) -> bool:
+def renewals_got_through(world: World, thing: Thing) -> bool:
     """Had it every chance to renew its label in time?"""
     now, origin, pace = world.timeline.now, world.faults.begun_at, world.pace
     back = now - origin - pace.label_ttl_s
@@ -332,7 +419,8 @@ def renewals_got_through(world: World, case: Case) -> bool:
     felt = sum(
         lasted + 5.0 for at, role, lasted in world.faults.felt_calls if role == "cli" and at >= now - pace.label_ttl_s
     )
-    if case.connected_at is None and now - case.begun_at > pace.provision_s:
+    waited_s = case.waits_s if (case := thing.case) is not None and thing.lease_id in case.requested_at else 0.0
+    if thing.on.connected_at is None and now - thing.born_at > pace.provision_s + waited_s:
         return False  # it is still waiting for SSH, and its first lease is over
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
     return lost + felt + stuck < (pace.label_ttl_s - pace.renew_s) / 2
@@ -353,5 +441,5 @@ def was_blind(world: World) -> bool:
     return bool(_overlap(world.plan.forbidden.get("vm-api", []), back, now))
 
 
-def job_was_lost(world: World, node: NodeTruth) -> bool:
+def job_was_lost(world: World) -> bool:
     return bool(world.plan.worker_dies)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import claims, names
 from orchestrator.core.attempt import Attempt, AttemptState, Run
 from orchestrator.core.lease import Lease, Purpose
-from orchestrator.core.slices import SliceName, SliceRequest
+from orchestrator.core.slices import Queue, SliceName, SliceRequest
 from orchestrator.engine.attach import Attachment, attach
 from orchestrator.engine.boot_script import startup_script, switch_config
 from orchestrator.engine.effects import Claim
@@ -19,10 +21,11 @@ from orchestrator.engine.job_run import JobRun, Outcome, Phase
 from orchestrator.engine.run import run_job
 from orchestrator.engine.sweep import sweep
 from orchestrator.engine.tenure import Draft
+from orchestrator.errors import DeadlineExceeded
+from tests.simulation.cases import Case
 from tests.simulation.machine import command
 from tests.simulation.sky import PROJECT
-from tests.simulation.truth import Case
-from tests.simulation.vm import Start
+from tests.simulation.vm import Bag, Start
 from tests.simulation.world import ZONES
 
 if TYPE_CHECKING:
@@ -31,42 +34,74 @@ if TYPE_CHECKING:
 
 Shape = Callable[["World"], None]
 OWNER = "0wner0"
+IN_QUEUE_S = 60.0  # what a queued request waits for where nobody says how long
+LEAST_LEFT_S = 5.0  # of a job's time, for another attempt
 TYPE, RUNTIME = "v5litepod-8", "v2-alpha-tpuv5-lite"
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person can live with: the candidates in order, and how they are asked for."""
+
+    zones: tuple[str, ...]
+    queued: int = 0  # so many of them through a queue, the last ones
+    waits_s: float = 0.0  # for capacity, altogether
+    race: bool = False
+    spot: bool = False
+    restarts: int = 0
+
+    @property
+    def in_queue_s(self) -> float:
+        """How long a queued request may wait."""
+        return self.waits_s or IN_QUEUE_S
+
+
 def drafts(
-    world: World, *, zones: tuple[str, ...], life_s: float, purpose: Purpose = Purpose.RUN, handle: str = "mnist"
+    world: World, wish: Wish, *, life_s: float, purpose: Purpose = Purpose.RUN, handle: str = "mnist"
 ) -> tuple[Draft, ...]:
     """As `engine.prepare` makes them, without files and keys."""
-    return tuple(_draft(world, zone, life_s, purpose, handle) for zone in zones)
+    first = len(wish.zones) - wish.queued
+    queued = [number >= first for number in range(len(wish.zones))]
+    return tuple(_draft(world, wish, *each, life_s, purpose, handle) for each in zip(wish.zones, queued, strict=True))
 
 
-def _draft(world: World, zone: str, life_s: float, purpose: Purpose, handle: str) -> Draft:
+def _draft(world: World, wish: Wish, zone: str, queued: bool, life_s: float, purpose: Purpose, handle: str) -> Draft:
     lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
-    name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id))
+    name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id), queued)
     now = world.laptop.clock.now()
     lease = Lease(
         id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
-        runtime_version=RUNTIME, spot=False, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
+        runtime_version=RUNTIME, spot=wish.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
     )  # fmt: skip
     labels = claims.labels(lease, now, world.pace)
-    script = startup_script(switch_config(lease, labels, world.pace, idle_s=None))
-    return lease, SliceRequest(name, TYPE, RUNTIME, labels=labels, metadata={"startup-script": script})
+    metadata = {"startup-script": startup_script(switch_config(lease, labels, world.pace, idle_s=None))}
+    queue = None
+    if queued:
+        queue = Queue(wish.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
+    return lease, SliceRequest(name, TYPE, RUNTIME, wish.spot, labels=labels, metadata=metadata, queue=queue)
 
 
 def start_run(
     world: World,
     *,
+    wish: Wish,
     lasts_s: float,
     rc: int = 0,
-    zones: tuple[str, ...] = (),
     life_s: float = 1200.0,
     keep_s: float | None = None,
     detach: bool = False,
     name: str = "run",
 ) -> None:
     """A person types `tpujob run`."""
-    made = drafts(world, zones=zones or world.zones[:1], life_s=life_s, handle=name)
+    case = Case(name, life_s, world.timeline.now, keep_s=keep_s, detach=detach, waits_s=wish.in_queue_s)
+
+    def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
+        if life_s - used_s < LEAST_LEFT_S:
+            raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
+        made = drafts(world, wish, life_s=life_s - used_s, handle=name)
+        case.ask_for(made, world.timeline.now, race=wish.race)
+        return made
+
     run = Run(names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x")
     attempt = Attempt(f"{run.id}-1", run.id)
     setup_s = min(1.0, lasts_s / 5)
@@ -76,11 +111,14 @@ def start_run(
         return Phase(title, state, request)
 
     job = JobRun(
-        run=run, attempt=attempt, drafts=made, held=None, bundle=None,
+        run=run, attempt=attempt, drafts=draft(0.0, 0.0), held=None, bundle=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
+        wait_s=wish.waits_s, race=wish.race, max_restarts=wish.restarts, redraft=draft,
+        luggage=Bag() if wish.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
-    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now, keep_s=keep_s, detach=detach)
+    world.queues |= wish.queued > 0
+    world.slices = max(world.slices, wish.queued if wish.race else 1)
     world.truth.cases.append(case)
     case.owner = world.laptop.type_command(lambda: run_job(job, world.can), name)
     world.main = world.main or case.owner
@@ -101,12 +139,12 @@ def collect_later(world: World, process: Process, job: JobRun) -> None:
     world.laptop.run("collector", collector(), role="collector")
 
 
-def bring_up(
-    world: World, *, hold_s: float, zones: tuple[str, ...] = (), life_s: float = 1200.0, name: str = "up"
-) -> None:
+def bring_up(world: World, *, wish: Wish, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:
     """A person types `tpujob up`."""
-    made = drafts(world, zones=zones or world.zones[:1], life_s=life_s, purpose=Purpose.HOLD, handle="alice")
-    case = Case(name, tuple(lease.id for lease, _ in made), life_s, world.timeline.now, for_hold=True)
+    made = drafts(world, wish, life_s=life_s, purpose=Purpose.HOLD, handle="alice")
+    case = Case(name, life_s, world.timeline.now, for_hold=True, waits_s=wish.in_queue_s)
+    case.ask_for(made, world.timeline.now)
+    world.queues |= wish.queued > 0
     world.truth.cases.append(case)
     case.owner = world.laptop.type_command(lambda: up(Wanted("alice", made, None, hold_s), world.can), name)
     world.main = world.main or case.owner
@@ -139,7 +177,7 @@ def extend_all(world: World, by_s: float) -> None:
         process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.can), "extend")  # type: ignore[misc]
         if case is not None and process is not None:
             case.sure_life_s = case.sure_life_s or case.life_s
-            if case.hold_until is not None:
+            if case.hold_until is not None and case.kept == lease.id:
                 case.asked_until = case.hold_until + by_s * 1.01
             case.life_s = max(case.life_s, world.laptop.clock.now() + by_s + case.life_s - lease.created_at)
 

@@ -2,21 +2,26 @@
 
 A call is three events: it leaves, it has its effect, its reply arrives. Between any two of them the caller may die, the
 reply may be lost, or the API may be away. What a call does to the cloud is decided by `CloudState` alone; faults that
-belong to the cloud are passed to it as the `effect` it knows.
+belong to the cloud are passed to it as the `effect` it knows. What is queued goes through `talk`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cloud.queued import queued_request
 from orchestrator.cloud.reading import STATES
-from orchestrator.cloud.translate import NotFound, operation_error
+from orchestrator.cloud.translate import NotFound, http_error, operation_error
 from orchestrator.core.slices import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView, WorkerAddress
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.faults import NoReply
+from orchestrator.emulator.queue_request import parse_queued
 from orchestrator.emulator.records import Host, Node, Settings
+from orchestrator.emulator.records import Operation as Record
+from orchestrator.engine.cloud_effects import Delete, Get, ListSlices
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,
@@ -27,6 +32,7 @@ from orchestrator.errors import (
     WrongState,
 )
 from tests.simulation.faults import Fate
+from tests.simulation.talk import Talk
 from tests.simulation.vm import Vm
 
 if TYPE_CHECKING:
@@ -56,7 +62,7 @@ ERRORS: dict[str, type[CloudError]] = {
     "ABORTED": WrongState,
     "INVALID_ARGUMENT": BadRequest,
 }
-PROJECT = "p"
+PROJECT = "a-project"
 
 
 def full_name(name: SliceName) -> str:
@@ -71,7 +77,8 @@ class Sky:
         self.state = CloudState(str(world.seed), settings)
         self.vms: dict[str, Vm] = {}
         self._due: float | None = None
-        self._seen: dict[str, str] = {}  # uid → name of every node that the state holds
+        self._seen: set[str] = set()  # uids of the nodes that the state holds
+        self._asked: set[str] = set()  # uids of the requests in its queue
 
     def now(self) -> float:
         return self.timeline.now
@@ -88,6 +95,8 @@ class Sky:
                 state.powered(node.uid, node.wanted_power, now, self._hosts(node))
             if not lagging:
                 break
+        if state.queue.rows or self._asked:
+            self._note_requests()
         if len(self._seen) != len(state.nodes) or any(node.uid not in self._seen for node in state.nodes.values()):
             self._note_births_and_deaths()
         for node in state.nodes.values():
@@ -97,6 +106,8 @@ class Sky:
                 vm.boot(node)
             elif vm.on and node.state not in ("READY", "DELETING", "STOPPING", "UNKNOWN", "HIDDEN"):
                 vm.off()
+                self.world.truth.taken_away(node)
+            elif node.state == "PREEMPTED":
                 self.world.truth.taken_away(node)
         due = state.next_due()
         if due is not None and due != self._due:
@@ -113,18 +124,49 @@ class Sky:
     def _note_births_and_deaths(self) -> None:
         nodes = self.state.nodes
         present = {node.uid for node in nodes.values()}
-        for uid, name in list(self._seen.items()):
+        for uid in list(self._seen):
             if uid not in present:
-                del self._seen[uid]
+                self._seen.discard(uid)
                 self.vms[uid].off()
-                self.world.truth.died(uid, name)
+                self.world.truth.died(uid)
         for node in list(nodes.values()):
             if node.uid not in self._seen:
-                self._seen[node.uid] = node.name
+                self._seen.add(node.uid)
                 self.vms[node.uid] = Vm(self.world, node)
+                if node.queued_resource is not None:  # a node that says of which request it came, and no such request?
+                    self.state.queue.rows[node.queued_resource].hidden_until = None
                 self.world.truth.born(node)
 
+    def _note_requests(self) -> None:
+        present = {row.uid: row for row in self.state.queue.rows.values()}
+        for uid in self._asked - present.keys():
+            self._asked.discard(uid)
+            self.world.truth.died(uid)
+        for uid in present.keys() - self._asked:
+            self._asked.add(uid)
+            self.world.truth.asked(present[uid])
+
     # -- what everybody asks: `effect` is a fault for the state machine ----------------------------------------------
+
+    def ask(self, request: SliceRequest, fate: Fate) -> Operation:
+        """A queued request, as the production client words it and as the emulator reads it."""
+        name, queue = request.name, request.queue
+        assert queue is not None
+        node = {
+            "acceleratorType": request.accelerator_type,
+            "runtimeVersion": request.runtime_version,
+            "labels": dict(request.labels),
+            "metadata": dict(request.metadata),
+        }
+        body = queued_request(request, queue, node)["body"]
+        row = parse_queued(name.project, name.zone, name.node, body, "v2", self.timeline.now)
+        for spec in row.node_specs:
+            spec.workers = self.world.workers
+        try:
+            operation = self.state.queue.create(row, "v2", self.timeline.now, fate.effect, queue.request_id)
+        finally:
+            self.settle()
+        return _operation(operation)
 
     def create(self, request: SliceRequest, fate: Fate) -> Operation:
         name = request.name
@@ -133,6 +175,7 @@ class Sky:
             "runtimeVersion": request.runtime_version,
             "labels": dict(request.labels),
             "metadata": dict(request.metadata),
+            "schedulingConfig": {"spot": request.spot},
         }
         try:
             operation = self.state.create(
@@ -143,7 +186,7 @@ class Sky:
             self.settle()
         return _operation(operation)
 
-    def delete(self, full: str, fate: Fate, caller: str, process: Process | None) -> Operation:
+    def delete(self, full: str, fate: Fate, caller: str, process: Process | None) -> Record:
         self.state.advance(self.timeline.now)
         node = self.state.nodes.get(full)
         if node is not None:
@@ -155,7 +198,29 @@ class Sky:
             self.settle()
         if node is not None:
             self.world.truth.delete_accepted(node, fate)
-        return _operation(operation)
+        return operation
+
+    def delete_request(self, full: str, fate: Fate, caller: str, process: Process | None, *, force: bool) -> Record:
+        self.state.advance(self.timeline.now)
+        row = self.state.queue.rows.get(full)
+        if row is not None:
+            self.world.truth.delete_arrived(row, caller, process)
+            fate.effect = self.world.faults.of_request_delete()
+        try:
+            operation = self.state.queue.delete(
+                full, force=force, api_version="v2", now=self.timeline.now, effect=fate.effect
+            )
+        finally:
+            self.settle()
+        if row is not None:
+            self.world.truth.delete_accepted(row, fate)
+        return operation
+
+    def error_of(self, refusal: ApiError) -> CloudError:
+        """As the client reads it."""
+        if refusal.status in ERRORS:
+            return ERRORS[refusal.status](refusal.message)
+        return http_error(refusal.http, json.dumps(refusal.body()), host="the cloud")
 
     def settled(self) -> CloudState:
         """The same, operations that depend on no node included."""
@@ -180,13 +245,14 @@ def view_of(node: Node) -> SliceView:
     _, project, _, zone, _, node_id = node.name.split("/")
     spec = node.spec
     return SliceView(
-        SliceName(project, zone, node_id),
+        SliceName(project, zone, node_id, node.queued_resource is not None),
         STATES.get(node.state, SliceState.UNKNOWN),
         node.state,
         spec["acceleratorType"],
         spec["runtimeVersion"],
         spec.get("labels", {}),
         node.created_at,
+        node.spot,
     )
 
 
@@ -204,12 +270,17 @@ class Port:
 
     def send(self, verb: str, effect: Any, token: int) -> None:
         world, process = self.sky.world, self.process
+        kind = type(effect)
+        if ((kind is Get or kind is Delete) and effect.name.queued) or (
+            kind is ListSlices and effect.queued and world.queues
+        ):
+            Talk(self.sky, process, effect, token).go_on()
+            return
+        world.count_call(process)
         fate = world.faults.of_call(verb, "client", self.machine.edge, process)
-        crash_at = world.crash_steps.get(process.name)
         if fate.reaches:
             world.timeline.after(fate.there_s, self._arrive, effect, token, fate)
-            if crash_at is not None and world.tick(process, crash_at):
-                return
+            world.tick_of(process)
         else:
             world.faults.felt(process, fate)
             process.answer_later(fate.there_s + fate.back_s, token, None, fate.error)
@@ -227,20 +298,19 @@ class Port:
         except NoReply:
             error = CloudUnavailable("connection reset")
         except ApiError as refusal:
-            error = error or ERRORS.get(refusal.status, CloudUnavailable)(refusal.message)
+            error = error or self.sky.error_of(refusal)
         except CloudError as failure:
             error = error or failure
         if fate.error is not None:
             world.faults.felt(process, fate)
-        crash_at = world.crash_steps.get(process.name)
-        if crash_at is not None and process.alive and world.tick(process, crash_at):
+        if process.alive and world.tick_of(process):
             return
         process.answer_later(fate.back_s, token, answer, error)
 
     # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
 
     def create(self, request: SliceRequest) -> Operation:
-        return self.sky.create(request, self._fate)
+        return (self.sky.create if request.queue is None else self.sky.ask)(request, self._fate)
 
     def get(self, name: SliceName) -> SliceView | None:
         try:
@@ -254,7 +324,7 @@ class Port:
 
     def delete(self, name: SliceName) -> Operation | None:
         try:
-            return self.sky.delete(full_name(name), self._fate, self.process.role, self.process)
+            return _operation(self.sky.delete(full_name(name), self._fate, self.process.role, self.process))
         except ApiError as refusal:
             if refusal.status == "NOT_FOUND":
                 return None

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.simulation import shapes
+from tests.simulation.capacity import scarce
 from tests.simulation.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.shapes import Wish
 from tests.simulation.world import SPEED, ZONES, Layers, World
 
+SCARCE = 0.4  # of all worlds
 LAPTOP_S = 25.0  # of one world in which nothing goes wrong, roughly: where faults are worth most
 
 
@@ -34,33 +37,36 @@ class Doing:
     second_at: float | None = None
     extend_at: float | None = None
     neighbours: bool = False  # are there slices of other people in the project?
+    wish: Wish | None = None  # None: plain nodes, as many candidates as it takes to find one
 
     def __call__(self, world: World) -> None:
         world.workers, world.boot_s = self.workers, self.boot_s
         world.settle_down(timer_s=self.timer_s, sweep_every_s=self.sweep_every_s)
         if self.neighbours:
             shapes.place_neighbours(world)
-        zones = ZONES[: 1 + len(world.plan.stockouts)]
+        wish = self.wish or Wish(ZONES[: 1 + len(world.plan.stockouts)])
+        if not set(wish.zones) <= set(ZONES):
+            world.zones = wish.zones
         match self.kind:
             case "run" | "failing":
-                shapes.start_run(world, lasts_s=self.lasts_s, rc=self.rc, zones=zones, life_s=self.life_s)
+                shapes.start_run(world, lasts_s=self.lasts_s, rc=self.rc, wish=wish, life_s=self.life_s)
             case "keep":
                 keep = {"keep_s": self.hold_s, "life_s": self.life_s}
-                shapes.start_run(world, lasts_s=self.lasts_s, zones=zones, **keep)
+                shapes.start_run(world, lasts_s=self.lasts_s, wish=wish, **keep)
             case "detached":
-                shapes.start_run(world, lasts_s=self.lasts_s, rc=self.rc, zones=zones, life_s=self.life_s, detach=True)
+                shapes.start_run(world, lasts_s=self.lasts_s, rc=self.rc, wish=wish, life_s=self.life_s, detach=True)
             case "up":
-                shapes.bring_up(world, hold_s=self.hold_s, zones=zones, life_s=self.life_s)
+                shapes.bring_up(world, hold_s=self.hold_s, wish=wish, life_s=self.life_s)
             case "two":
-                shapes.start_run(world, lasts_s=self.lasts_s, zones=zones, life_s=self.life_s)
-                world._at(self.second_at or 3.0, self._second, world, zones)
+                shapes.start_run(world, lasts_s=self.lasts_s, wish=wish, life_s=self.life_s)
+                world._at(self.second_at or 3.0, self._second, world, Wish(wish.zones[:1]))
         if self.extend_at is not None:
             world._at(self.extend_at, shapes.extend_all, world, 60.0)
         if self.down_at is not None:
             world._at(self.down_at, shapes.take_down, world)
 
-    def _second(self, world: World, zones: tuple[str, ...]) -> None:
-        shapes.start_run(world, lasts_s=self.lasts_s / 2, zones=zones[:1], life_s=self.life_s, name="second")
+    def _second(self, world: World, wish: Wish) -> None:
+        shapes.start_run(world, lasts_s=self.lasts_s / 2, wish=wish, life_s=self.life_s, name="second")
 
 
 Family = Callable[[Random, Plan, Doing], None]
@@ -74,6 +80,8 @@ def family(made: Family) -> Family:
 
 def _moment(rng: Random, doing: Doing) -> float:
     """Any time of a life, the busy beginning and the end more often."""
+    if doing.wish is not None and rng.random() < 0.5:
+        return rng.uniform(0.0, doing.wish.in_queue_s)
     span = 10.0 + (
         doing.lasts_s if rng.random() < 0.7 else 2 * doing.lasts_s + doing.hold_s * (doing.kind in ("up", "keep"))
     )
@@ -85,7 +93,8 @@ def crash(rng: Random, plan: Plan, doing: Doing) -> None:
     what = rng.choice(("cli", "cli", "cli+guardian", "cli+guardian", "machine", "machine", "guardian"))
     name = "up" if doing.kind == "up" else "run"
     if rng.random() < 0.6:
-        plan.crashes.append((name, 1 + int(rng.expovariate(1 / 40.0)), what))
+        steps = 40.0 if doing.wish is None else 40.0 * (1 + doing.wish.queued)
+        plan.crashes.append((name, 1 + int(rng.expovariate(1 / steps)), what))
     else:
         plan.crashes.append((None, _moment(rng, doing), what))
     if rng.random() < 0.4:
@@ -303,18 +312,23 @@ def world_of(
     seed: int,
     *,
     without: frozenset[str] = frozenset(),
+    plain: bool = False,
     trace: bool = False,
     layers: Layers | None = None,
     speed: float = SPEED,
 ) -> World:
-    rng = Random(seed)
-    doing = doing_of(rng)
+    """`plain`: there is enough of everything, and nothing is queued."""
+    rng, more = Random(seed), Random(seed ^ 0xCA9AC17)
+    doing, plan = doing_of(rng), Plan()
+    if not plain and more.random() < SCARCE:
+        doing = scarce(more, plan, doing)
     count = rng.choice((0, 1, 2, 2, 3, 3, 4, 5))
     chosen = rng.sample(sorted(FAMILIES), count)
     if count and not set(chosen) & set(CRASHES) and rng.random() < 0.6:
         chosen.append("crash")
-    plan = Plan(families=tuple(name for name in chosen if name not in without))
-    for name in plan.families:
+    chosen = [name for name in chosen if name not in without]
+    plan.families = (*chosen, *plan.families)
+    for name in chosen:
         FAMILIES[name](rng, plan, doing)
     if plan.while_creating is not None and any(f.kind == "operation_fails" for f in plan.create_effects):
         # A create whose operation is over cannot bring to life what was absent then: the design note's assumption A6.

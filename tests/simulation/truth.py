@@ -1,4 +1,4 @@
-"""What is really so: which nodes exist, who has a claim on them and why, and whether an invariant was broken just now.
+"""What is really so: which nodes and requests exist, who has a claim on them and why, and whether an invariant was broken.
 
 Claims are kept from what people and machines really did (a process lives, a job runs, a signal was sent, a lid was
 closed), never from labels, and never from what the programs under test believe. The names I1 to I12 are those of the
@@ -7,12 +7,13 @@ design note; `promise` says how late a deletion may be.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease import Detached, Down, Extended, Gone, Held, Intent, Lease, LeaseEvent, LeaseState
+from orchestrator.core.lease import Detached, Down, Extended, Gone, Held, Intent, Lease, LeaseEvent, LeaseState, Ready
+from orchestrator.emulator.queue_records import QueuedResource
 from orchestrator.emulator.records import Node
 from tests.simulation import promise
+from tests.simulation.cases import FOREVER, Case, Thing, is_ours, labels_of
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Fate
@@ -20,78 +21,15 @@ if TYPE_CHECKING:
     from tests.simulation.vm import SimFleet, Vm
     from tests.simulation.world import World
 
-FOREVER = 1e18
 _ORDER = {state: rank for rank, state in enumerate(LeaseState)}
-PREFIX, MARK = "tpujob-", ("tpujob", "1")
 _FAILING = ("operation_fails", "operation_forgets", "delete_dropped", "refuse_delete", "stuck")
-
-
-@dataclass
-class Case:
-    """One run, or one slice that is held: its candidates' names, who answers for it, and when that ends."""
-
-    label: str
-    lease_ids: tuple[str, ...]
-    life_s: float
-    begun_at: float
-    owner: Process | None = None
-    for_hold: bool = False  # `up`: no sign of life goes to its VM, the labels speak for it
-    sure_life_s: float | None = None  # while an extension is on its way, the shorter of both
-    keep_s: float | None = None
-    detach: bool = False  # is its command about to pass the claim to the job?
-    hold_until: float | None = None
-    hold_s: float | None = None
-    asked_until: float = 0.0  # what a person typed may be in the labels, whether or not it could be written down
-    detached_at: float | None = None
-    job_ends_at: float | None = None
-    connected_at: float | None = None
-    extended_at: float | None = None
-    downers: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it
-    ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
-
-    def end(self, at: float, why: str) -> None:
-        self.ends.append((at, why))
-
-    @property
-    def final_at(self) -> float:
-        """H: past it nothing may exist, whatever anybody says. (Clocks that run wrong by one percent are granted.)"""
-        return self.begun_at + self.life_s * 1.01
-
-    @property
-    def mode(self) -> str:
-        return "detached" if self.detached_at is not None else "hold" if self.hold_until is not None else "run"
-
-
-@dataclass
-class NodeTruth:
-    uid: str
-    node_id: str
-    lease_id: str
-    case: Case | None
-    born_at: float
-    vm: Vm
-    foreign: bool = False  # somebody else's
-    died_at: float | None = None
-    taken_at: float | None = None  # preempted: from then on it is listed and not billed
-    lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
-    given_up_at: float | None = None  # its owner sent a delete
-    first_delete_at: float | None = None
-    deleted_by: str = ""
-    failed_deletes: int = 0
-    slow_s: float = 0.0  # what the cloud took longer than usual for a delete
-
-
-def is_ours(node: Node) -> bool:
-    """Both marks, as the documentation promises them; not as the code looks for them."""
-    key, value = MARK
-    return node.node_id.startswith(PREFIX) and node.spec.get("labels", {}).get(key) == value
 
 
 class Truth:
     def __init__(self, world: World) -> None:
         self.world, self.timeline = world, world.timeline
         self.cases: list[Case] = []
-        self.nodes: dict[str, NodeTruth] = {}  # by uid, those that are gone too
+        self.things: dict[str, Thing] = {}  # by uid, those that are gone too
         self.intents: dict[str, Lease] = {}  # by node name
         self.gone_at: dict[str, float] = {}  # by lease
         self.down_at: dict[str, float] = {}
@@ -100,76 +38,112 @@ class Truth:
         self.billed_s = 0.0
 
     def case_of(self, lease_id: str) -> Case | None:
-        return next((case for case in self.cases if lease_id in case.lease_ids), None)
+        return next((case for case in self.cases if lease_id in case.drafted_at), None)
 
-    def alive(self) -> list[NodeTruth]:
-        """Ours, those that nobody has seen gone."""
-        return [node for node in self.nodes.values() if node.died_at is None and not node.foreign]
+    def alive(self) -> list[Thing]:
+        """Ours, those that nobody has seen gone: nodes and requests."""
+        return [thing for thing in self.things.values() if thing.died_at is None and not thing.foreign]
+
+    def nodes(self) -> list[Thing]:
+        return [thing for thing in self.things.values() if thing.request is None]
 
     def broken(self, invariant: str, text: str) -> None:
         self.world.broken(invariant, text)
 
-    # -- nodes -------------------------------------------------------------------------------------------------------
+    # -- births and deaths -------------------------------------------------------------------------------------------
 
     def born(self, node: Node) -> None:
-        labels = node.spec.get("labels", {})
-        lease_id = labels.get("tpujob-run", "")
-        case, now = self.case_of(lease_id), self.timeline.now
+        lease_id = labels_of(node).get("tpujob-run", "")
+        known = Thing(node.uid, node.node_id, lease_id, self.case_of(lease_id), self.timeline.now)
+        known.vm = self.world.sky.vms[node.uid]
         self.world.say(f"{node.node_id} exists ({node.state})")
-        known = NodeTruth(node.uid, node.node_id, lease_id, case, now, self.world.sky.vms[node.uid])
         if node.name in self.world.foreign:
-            self.nodes[node.uid] = replace(known, foreign=True)
+            known.foreign = True
+            self.things[node.uid] = known
             return
-        if node.node_id not in self.intents:
-            self.broken("I4", f"{node.node_id} exists, but no intent was committed before")
-        if not is_ours(node) or not lease_id:
-            self.broken("I4", f"{node.node_id} carries not both marks: a list alone could not find it")
-        if lease_id in self.gone_at:
-            self.broken(
-                "I3", f"{node.node_id} comes to life {now - self.gone_at[lease_id]:.1f} s after it was called gone"
-            )
-        if lease_id in self.said_gone:
-            self.broken("I7", f"{node.node_id} comes to life, though {self.said_gone[lease_id]} said it was gone")
-        if case is not None:
-            for other in self.alive():
-                if other.case is case and other.lease_id not in self.down_at:
-                    self.broken("I6", f"{node.node_id} and {other.node_id} of one run are billed at once")
-        self.nodes[node.uid] = known
-        self.labelled(node)
+        self._came_to_be(known, node)
+        for other in self.alive():
+            if other.request is not None and other.lease_id == lease_id:
+                other.node, other.vm = known, known.vm
+            if other.case is known.case is not None and other.lease_id != lease_id:
+                self._two_at_once(known, other)
+        self.things[node.uid] = known
         self.world.watch_leaks()
 
-    def labelled(self, node: Node) -> None:
-        """I11: no label may promise more than the person did; whoever reads it by the server's clock would believe it."""
-        case = self.nodes[node.uid].case
-        said = node.spec.get("labels", {}).get("tpujob-deadline", "")
-        if case is not None and said.isdigit() and int(said) > case.final_at + 15.0:
-            self.broken("I11", f"{node.node_id} is labelled to live {int(said) - case.final_at:.0f} s too long")
+    def asked(self, row: QueuedResource) -> None:
+        lease_id = labels_of(row).get("tpujob-run", "")
+        case, now = self.case_of(lease_id), self.timeline.now
+        known = Thing(row.uid, row.queue_id, lease_id, case, now, request=row)
+        self.world.say(f"{row.queue_id} is queued ({row.state})")
+        if case is not None:
+            case.requested_at[lease_id] = now
+            if row.valid_until is None or row.valid_until > now + case.waits_s * 1.01 + 1.0:
+                self.broken("I11", f"{known} may wait until {row.valid_until}, longer than anybody said")
+        self._came_to_be(known, row)
+        for other in self.alive():
+            if other.case is case is not None and other.lease_id != lease_id:
+                self._two_at_once(known, other)
+        self.things[row.uid] = known
+        self.world.watch_leaks()
 
-    def died(self, uid: str, name: str) -> None:
-        node = self.nodes[uid]
-        node.died_at = self.timeline.now
-        self.billed_s += (node.died_at if node.taken_at is None else node.taken_at) - node.born_at
-        self.world.say(f"{node.node_id} is absent")
-        self.judge(node)
+    def _came_to_be(self, known: Thing, found: Node | QueuedResource) -> None:
+        now, lease_id = self.timeline.now, known.lease_id
+        if known.node_id not in self.intents:
+            self.broken("I4", f"{known} exists, but no intent was committed before")
+        if not is_ours(found) or not lease_id:
+            self.broken("I4", f"{known} carries not both marks: a list alone could not find it")
+        if lease_id in self.gone_at:
+            self.broken("I3", f"{known} comes to life {now - self.gone_at[lease_id]:.1f} s after it was called gone")
+        if lease_id in self.said_gone:
+            self.broken("I7", f"{known} comes to life, though {self.said_gone[lease_id]} said it was gone")
+        self.labelled(found, known)
+
+    def _two_at_once(self, known: Thing, other: Thing) -> None:
+        """I6: outside a race the next one is not asked for before the one before is gone. `judge` bounds the race."""
+        assert known.case is not None
+        race = known.case.races.get(known.lease_id)
+        if race is None or other.lease_id not in race.lease_ids:
+            self.broken("I6", f"{known} and {other} of one run are there at once")
+
+    def labelled(self, found: Node | QueuedResource, known: Thing | None = None) -> None:
+        """I11: no label may promise more than the person did; whoever reads it by the server's clock would believe it."""
+        known = known or self.things[found.uid]
+        case, said = known.case, labels_of(found).get("tpujob-deadline", "")
+        if case is None or not said.isdigit():
+            return
+        over_s = int(said) - case.final_at(known.lease_id)
+        if over_s > 15.0:
+            self.broken("I11", f"{known} is labelled to live {over_s:.0f} s too long")
+
+    def died(self, uid: str) -> None:
+        thing = self.things[uid]
+        thing.died_at = self.timeline.now
+        if thing.request is None:
+            self.billed_s += (thing.billed_until or 0.0) - thing.born_at
+        self.world.say(f"{thing} is absent")
+        self.judge(thing)
         self.world.look_whether_over()
 
-    def judge(self, node: NodeTruth) -> bool:
-        """I1 and I11: was, or is, it billed for longer than promised with nobody's claim? True: it may still come to that."""
-        case, now = node.case, self.timeline.now
+    def judge(self, thing: Thing) -> bool:
+        """I1 and I11: was, or is, it there for longer than promised with nobody's claim? True: it may still come to that."""
+        case, now = thing.case, self.timeline.now
         if case is None:
             return False
-        ended_at, why = self.claim_end(case, node)
-        begin = max(ended_at, node.born_at)
-        until = now if node.died_at is None else node.died_at
+        ended_at, why = self.claim_end(case, thing)
+        begin = max(ended_at, thing.born_at)
+        until = now if thing.died_at is None else thing.died_at
         if until <= begin:
             return True
-        verdict = promise.bound(self.world, case, node, begin)
-        node.vm.world.verdicts[node.uid] = (until - begin, verdict)
+        if why == "another one was first" and promise.should_be_told(self.world, case, thing):
+            self.broken("I6", f"{thing} lost its race, and no delete of it has left")
+        verdict = promise.bound(self.world, case, thing, begin)
+        self.world.verdicts[thing.uid] = (until - begin, verdict)
         if until - begin > verdict.allowed_s:
-            which = "I11" if why == "its deadline" else "I1"
+            which = {"its deadline": "I11", "another one was first": "I6"}.get(why, "I1")
+            was = "was billed" if thing.request is None else "was listed"
             self.broken(
                 which,
-                f"{node.node_id} was billed for {until - begin:.1f} s without a claim (since {why}); promised: "
+                f"{thing} {was} for {until - begin:.1f} s without a claim (since {why}); promised: "
                 f"{verdict.allowed_s:.1f} s by {verdict.layer}",
             )
             return False
@@ -177,49 +151,71 @@ class Truth:
 
     # -- claims ------------------------------------------------------------------------------------------------------
 
-    def claim_end(self, case: Case, node: NodeTruth) -> tuple[float, str]:
+    def claim_end(self, case: Case, thing: Thing) -> tuple[float, str]:
         """When the last possible claim ended, and why; FOREVER while there is one."""
-        ends = [(case.final_at, "its deadline")]
-        downer = case.downers.get(node.lease_id)
-        if downer is not None and (downer.alive or node.lease_id in self.down_at or not downer.killed):
+        lease_id, mode = thing.lease_id, case.mode_of(thing.lease_id)
+        ends = [(promise.end_of(case, thing), "its deadline")]
+        downer = case.downers.get(lease_id)
+        if downer is not None and (downer.alive or lease_id in self.down_at or not downer.killed):
             ends.append((downer.started_at, "somebody said down"))
-        if node.lost_at is not None and case.hold_until is None:
-            ends.append((node.lost_at, "it was taken away"))
-        if case.detached_at is not None:
-            if case.job_ends_at is not None:
-                ends.append((case.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
-        elif case.hold_until is not None:
-            ends.append((max(case.hold_until, case.asked_until), "its hold ended"))
+        if thing.lost_at is not None and mode != "hold":
+            ends.append((thing.lost_at, "it was taken away"))
+        if mode == "detached":
+            if thing.on.job_ends_at is not None:
+                ends.append((thing.on.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
+        elif mode == "hold":
+            ends.append((max(case.hold_until or 0.0, case.asked_until), "its hold ended"))
         else:
             ends += case.ends
             if case.owner is not None and not case.owner.alive:
                 ends.append((case.owner.ended_at, f"{case.owner.name} ended"))
             if case.owner is not None and case.owner.frozen:
                 ends.append((self.world.frozen_since, f"{case.owner.name} stands still"))
-            if case.job_ends_at is not None and case.keep_s is None:
+            if thing.on.job_ends_at is not None and case.keep_s is None:
                 handing_over_s = promise.HAND_OVER_S if case.detach else 0.0
-                ends.append((promise.collected_by(self.world, case.job_ends_at) + handing_over_s, "its job ended"))
-            if node.given_up_at is not None:
-                ends.append((node.given_up_at, "its own delete"))
-            if (down := self.down_at.get(node.lease_id)) is not None:
+                ends.append((promise.collected_by(self.world, thing.on.job_ends_at) + handing_over_s, "its job ended"))
+            if thing.given_up_at is not None:
+                ends.append((thing.given_up_at, "its own delete"))
+            if (down := self.down_at.get(lease_id)) is not None:
                 ends.append((down, "it was given up"))
+            if (won := self.won_by_another(case, lease_id)) is not None:
+                ends.append((won, "another one was first"))
+            if (waited := promise.waited_until(thing)) is not None:
+                ends.append((waited, "its time to wait was over"))
         return min(ends)
 
-    def surely_claimed(self, case: Case, node: NodeTruth, caller: str) -> bool:
+    def won_by_another(self, case: Case, lease_id: str) -> float | None:
+        """Since when it has lost its race: one of the others was READY, and stayed so until its command had to see it."""
+        race = case.races.get(lease_id)
+        if race is None or race.winner == lease_id:
+            return None
+        ready = sorted(
+            (thing.ready_at, thing.lease_id)
+            for thing in self.things.values()
+            if thing.lease_id in race.lease_ids
+            and thing.request is None
+            and thing.ready_at is not None
+            and (thing.lease_id == race.winner or (thing.lost_at is None and thing.died_at is None))
+        )
+        if not race.winner and ready and ready[0][1] == lease_id:
+            return None  # it should win
+        return next((at for at, other in ready if other != lease_id), None)
+
+    def surely_claimed(self, case: Case, thing: Thing, caller: str) -> bool:
         """Is a deletion by this caller, now, friendly fire whatever the circumstances?"""
-        now, life_s = self.timeline.now, case.sure_life_s or case.life_s
-        if node.lost_at is not None or now >= case.begun_at + life_s * 1.01 - promise.last_minute_s(life_s):
+        now, mode = self.timeline.now, case.mode_of(thing.lease_id)
+        if thing.lost_at is not None or now >= promise.sure_until(case, thing, self.used_s(case)):
             return False
-        if case.mode != "run":
-            ended_at, _ = self.claim_end(case, node)
+        if mode != "run":
+            ended_at, _ = self.claim_end(case, thing)
             ended_at = min(ended_at, case.hold_until) if case.hold_until is not None else ended_at
             slack = (case.hold_s or case.life_s) * 0.02 + 3.0 + promise.clock_doubt_s(self.world)
-            if case.mode == "detached" and caller == "collector" and case.job_ends_at is not None:
-                return now < min(case.job_ends_at, ended_at) and not promise.job_was_lost(self.world, node)
+            if mode == "detached" and caller == "collector" and thing.on.job_ends_at is not None:
+                return now < min(thing.on.job_ends_at, ended_at) and not promise.job_was_lost(self.world)
             if caller.startswith("switch") and promise.was_blind(self.world):
                 return False
-            if case.mode == "detached" and caller.startswith("switch"):
-                return now < ended_at - slack and not promise.job_was_lost(self.world, node)
+            if mode == "detached" and caller.startswith("switch"):
+                return now < ended_at - slack and not promise.job_was_lost(self.world)
             return now < ended_at - slack
         owner = case.owner
         if (
@@ -227,24 +223,36 @@ class Truth:
             or not owner.alive
             or owner.frozen
             or case.ends
-            or node.lease_id in {*self.down_at, *case.downers}
+            or thing.lease_id in {*self.down_at, *case.downers}
+            or self.won_by_another(case, thing.lease_id) is not None
         ):
             return False
-        if node.given_up_at is not None:
+        if thing.given_up_at is not None:
             return False
         if caller.startswith("switch"):
-            return promise.beats_got_through(self.world, case, node) and promise.renewals_got_through(self.world, case)
-        return promise.renewals_got_through(self.world, case) if caller == "sweeper" else True
+            return promise.beats_got_through(self.world, thing) and promise.renewals_got_through(self.world, thing)
+        return promise.renewals_got_through(self.world, thing) if caller == "sweeper" else True
+
+    def used_s(self, case: Case) -> float:
+        """What slices that were lost took of the job's time."""
+        lost = [thing for thing in self.nodes() if thing.case is case and thing.died_at is not None]
+        return sum((thing.died_at or 0.0) - thing.ready_at for thing in lost if thing.ready_at is not None)
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def delete_arrived(self, node: Node, caller: str, process: Process | None) -> None:
-        known = self.nodes[node.uid]
+    def delete_arrived(self, found: Node | QueuedResource, caller: str, process: Process | None) -> None:
+        """Of a request: with its node, if it has one."""
+        known = self.things[found.uid]
+        self.world.say(f"delete of {known} by {process.name if process else caller} arrives")
+        for thing in (known, known.node):
+            if thing is not None and thing.died_at is None:
+                self._to_be_deleted(thing, found, caller, process)
+
+    def _to_be_deleted(self, known: Thing, found: Node | QueuedResource, caller: str, process: Process | None) -> None:
         known.first_delete_at = known.first_delete_at or self.timeline.now
         known.deleted_by = known.deleted_by or caller
-        self.world.say(f"delete of {node.node_id} by {process.name if process else caller} arrives")
-        if known.foreign or not is_ours(node):
-            self.broken("I5", f"{caller} deletes {node.node_id}, which is not ours")
+        if known.foreign or not is_ours(found):
+            self.broken("I5", f"{caller} deletes {known}, which is not ours")
             return
         case = known.case
         if case is not None and process is case.owner:
@@ -254,17 +262,24 @@ class Truth:
                 return
             if self.surely_claimed(case, known, caller):
                 who = process.name if process else caller
-                self.broken("I2", f"{who} deletes {node.node_id}, which {case.label} surely claims")
+                self.broken("I2", f"{who} deletes {known}, which {case.label} surely claims")
 
-    def delete_accepted(self, node: Node, fate: Fate) -> None:
-        known = self.nodes[node.uid]
+    def delete_accepted(self, found: Node | QueuedResource, fate: Fate) -> None:
         if fate.effect is not None and fate.effect.kind in _FAILING:
-            known.failed_deletes += 1
-            known.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
+            known = self.things[found.uid]
+            for thing in (known, known.node):
+                if thing is not None:
+                    thing.failed_deletes += 1
+                    thing.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
 
     def taken_away(self, node: Node) -> None:
-        known = self.nodes[node.uid]
+        known = self.things[node.uid]
         known.lost_at = known.lost_at or self.timeline.now
+        if node.state == "PREEMPTED":
+            known.taken_at = known.taken_at or self.timeline.now
+        for thing in self.alive():
+            if thing.node is known:
+                thing.lost_at = thing.lost_at or self.timeline.now
 
     def signalled(self, process: Process) -> None:
         for case in self.cases:
@@ -275,14 +290,12 @@ class Truth:
         self.beats[vm.node.uid] = self.timeline.now
 
     def connected(self, fleet: SimFleet) -> None:
-        known = self.nodes[fleet.vm.node.uid]
+        known = self.things[fleet.vm.node.uid]
         if known.case is not None and known.case.owner is fleet.process:
-            known.case.connected_at = self.timeline.now
+            known.connected_at = self.timeline.now
 
     def job_started(self, vm: Vm, ends_at: float) -> None:
-        case = self.nodes[vm.node.uid].case
-        if case is not None:
-            case.job_ends_at = ends_at
+        self.things[vm.node.uid].job_ends_at = ends_at
 
     def heard(self, event: LeaseEvent, before: Lease | None, after: Lease) -> None:
         """Every committed change of a lease, in any ledger."""
@@ -293,16 +306,23 @@ class Truth:
             self.broken("I8", f"{after.name.node} went from {before.state} back to {after.state}")
         match event:
             case Intent():
+                if after.name.node in self.intents:
+                    self.broken("I4", f"the name {after.name.node} is used a second time")
                 self.intents[after.name.node] = after
+            case Ready():
+                case = self.case_of(after.id)
+                if case is not None and after.id in case.races:
+                    race = case.races[after.id]
+                    race.winner, race.won_at = (race.winner, race.won_at) if race.winner else (after.id, now)
             case Down():
                 case, actor = self.case_of(after.id), self.world.acting
                 if case is None or actor is case.owner or actor is case.downers.get(after.id):
                     self.down_at.setdefault(after.id, now)  # nobody else has the right to give it up
             case Gone():
                 self.gone_at.setdefault(after.id, now)
-                for node in self.alive():
-                    if node.lease_id == after.id:
-                        self.broken("I3", f"{node.node_id} is called gone while it exists")
+                for thing in self.alive():
+                    if thing.lease_id == after.id:
+                        self.broken("I3", f"{thing} is called gone while it exists")
             case Held() | Extended() | Detached():
                 self._moved(event, after, now)
         if type(event) is Gone:
@@ -313,17 +333,17 @@ class Truth:
         if case is None:
             return
         if isinstance(event, Detached):
-            case.detached_at = now
+            case.detached_at, case.kept = now, lease.id
             if not promise.could_be_armed(self.world):
                 self.broken("I1", f"{lease.name.node} is left to a switch that can never have been armed")
             return
         if isinstance(event, Extended):
             case.extended_at = now
             case.life_s, sure_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0), case.sure_life_s
-            in_time = sure_s is None or now < case.begun_at + sure_s - promise.last_minute_s(sure_s)
+            in_time = sure_s is None or now < case.drafted_at[lease.id] + sure_s - promise.last_minute_s(sure_s)
             case.sure_life_s = case.life_s if in_time else sure_s  # else its job is being stopped already
-            if case.hold_until is None:
+            if case.kept != lease.id or case.hold_until is None:
                 return
         ahead_s = max(lease.ends_at - self.world.laptop.clock.now(), 0.0)
-        case.hold_s, case.hold_until = ahead_s, now + ahead_s * 1.01
+        case.hold_s, case.hold_until, case.kept = ahead_s, now + ahead_s * 1.01, lease.id
         self.world.watch_leaks()

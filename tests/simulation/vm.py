@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults import NoReply
 from orchestrator.emulator.records import Node
-from orchestrator.engine.worker_effects import Collect, Connect, Push, StopPhase, Watch
+from orchestrator.engine.worker_effects import Collect, Connect, Pull, Push, StopPhase, Unload, Watch
 from orchestrator.errors import AuthError, Unreachable
 from orchestrator.vm import switch
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOCAL_S = 0.02  # a step over SSH
 STOP_TIMEOUT_S = 40.0
+STOPPING_S, TERMINATED = 0.3, 143
 _CONFIG = re.compile(r"^\{$.*?^\}$", re.DOTALL | re.MULTILINE)
 _configs: dict[str, dict[str, Any]] = {}
 
@@ -120,6 +121,14 @@ class Worker:
             if job.ends_at > now:
                 job.ends_at, job.rc = now, 137
 
+    def stop_job(self) -> bool:
+        """It gets its SIGTERM, and writes what it has."""
+        job, now = self.jobs.get("main"), self.world.timeline.now
+        if job is not None and job.ends_at > now:
+            job.ends_at, job.rc = min(job.ends_at, now + STOPPING_S), TERMINATED
+            self.world.truth.job_started(self.vm, job.ends_at)
+        return True
+
     def job_state(self) -> tuple[str, float | None, int | None]:
         main = self.jobs.get("main")
         return ("none", None, None) if main is None else main.state(self.world.timeline.now)
@@ -164,7 +173,9 @@ class SwitchRun:
             elif kind == "busy":
                 answer = any(not fleet.hung_up for fleet in world.fleets if fleet.vm is worker.vm)
             elif kind == "preempted":
-                answer = False
+                answer = worker.vm.node.preempted_at is not None
+            elif kind == "stop":
+                answer = worker.stop_job()
             elif kind == "log":
                 if world.trace is not None:
                     world.say(f"switch{worker.index}: {effect[1]}")
@@ -176,7 +187,8 @@ class SwitchRun:
         _, method, path, _body = effect
         world = self.world
         world.count_call(self.worker)
-        verb = "nodes.delete" if method == "DELETE" else "nodes.get"
+        of_request = "/queuedResources/" in path
+        verb = "nodes.get" if method == "GET" else "queuedResources.delete" if of_request else "nodes.delete"
         fate = world.faults.of_call(verb, "vm", "vm-api")
         if fate.reaches:
             world.timeline.after(fate.there_s, self._arrive, method, path, fate)
@@ -193,11 +205,13 @@ class SwitchRun:
         name = path.removeprefix("/v2/")
         try:
             if method == "DELETE":
-                record = sky.delete(name, fate, f"switch{self.worker.index}", None)
+                record = self._delete(name, fate)
                 answer: tuple[Any, ...] = (200, {"name": record.name}, self._date())
             else:
                 node = sky.node(name)
                 body = {"name": node.name, "state": node.state, "labels": dict(node.spec.get("labels", {}))}
+                if node.queued_resource is not None:
+                    body["queuedResource"] = node.queued_resource
                 answer = (200, body, self._date())
         except ApiError as refusal:
             answer = (refusal.http, None, self._date())
@@ -207,6 +221,13 @@ class SwitchRun:
             self.world.faults.felt(None, fate)
             answer = (0, None, None)
         self.world.timeline.after(fate.back_s, self._reply, answer)
+
+    def _delete(self, name: str, fate: Any) -> Any:
+        sky, caller = self.world.sky, f"switch{self.worker.index}"
+        name, _, query = name.partition("?")
+        if "/queuedResources/" in name:
+            return sky.delete_request(name, fate, caller, None, force=query == "force=true")
+        return sky.delete(name, fate, caller, None)
 
     def _reply(self, answer: tuple[Any, ...]) -> None:
         if self.alive:
@@ -223,6 +244,7 @@ class SimFleet:
         self.phase = ""
         self.told: tuple[int, int] = (0, 0)
         self.in_touch_at = self.world.timeline.now
+        self.unloaded_s = 0.0  # of the job's time, what an earlier attempt has done and saved
         self._beating = False
         self._beats = 0
         process.fleets.append(self)
@@ -242,8 +264,8 @@ class SimFleet:
         fleet: SimFleet = effect.fleet
         if kind is Watch:
             fleet._watch(token, effect, timeline.now + effect.timeout_s)
-        elif kind in (Collect, StopPhase, Push) or fleet.cut():
-            wait_s = effect.deadline_s if kind is Collect else STOP_TIMEOUT_S
+        elif kind in (Collect, StopPhase, Push, Pull, Unload) or fleet.cut():
+            wait_s = effect.deadline_s if kind in (Collect, Pull) else STOP_TIMEOUT_S
             last_s = {Collect: fleet.world.collect_s, StopPhase: 0.5}.get(kind, 0.2)
             fleet._when_reachable(token, effect, timeline.now + wait_s, last_s)
         else:
@@ -296,11 +318,15 @@ class SimFleet:
 
     def _do(self, token: int, effect: Any) -> None:
         try:
-            self.process._answered(token, effect.perform(self.process), None)
+            self.process.answered(token, effect.perform(self.process), None)
         except Unreachable as error:
-            self.process._answered(token, None, error)
+            self.process.answered(token, None, error)
 
     # -- the surface of Fleet ----------------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> list[Worker]:
+        return self.vm.workers
 
     def beat(self, every_s: float) -> None:
         if not self._beating:
@@ -329,11 +355,13 @@ class SimFleet:
     def start(self, request: Start) -> None:
         self.attach(request.attempt, request.phase)
         now = self.world.timeline.now
+        lasts_s = request.lasts_s
+        if request.phase == "main":
+            lasts_s = max(lasts_s - self.unloaded_s, 0.1)
+            self.world.truth.job_started(self.vm, now + lasts_s)
         for worker in self.vm.workers:
             if request.phase not in worker.jobs:
-                worker.jobs[request.phase] = Job(now, now + request.lasts_s, request.rc)
-        if request.phase == "main":
-            self.world.truth.job_started(self.vm, now + request.lasts_s)
+                worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc)
 
     def follow(self, sink: object) -> None:
         pass
@@ -358,6 +386,14 @@ class SimFleet:
             if job is not None and job.ends_at > now:
                 job.ends_at, job.rc = now, 143
 
+    def done_s(self) -> float:
+        """How far the job has come, what an earlier attempt did included."""
+        job, now = self.vm.workers[0].jobs.get("main"), self.world.timeline.now
+        return self.unloaded_s + (min(now, job.ends_at) - job.started_at if job is not None else 0.0)
+
+    def push_each(self, bundles: Sequence[Saved | None]) -> None:
+        self.unloaded_s = max((bundle.done_s for bundle in bundles if bundle is not None), default=0.0)
+
     def collect(self, destination: Path, patterns: Sequence[str], deadline_s: float) -> Collected:
         return Collected()
 
@@ -373,6 +409,30 @@ class Start:
     phase: str
     lasts_s: float
     rc: int
+    carried_by_worker: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was brought home of a job that has come so far."""
+
+    done_s: float
+    sha256: str = "saved"
+
+
+@dataclass(slots=True)
+class Bag:
+    """In place of `remote.carry.Luggage`: what travels from attempt to attempt is how far the job has come."""
+
+    saved: Saved | None = None
+    directory: Path = Path("carried")
+
+    def pull(self, fleet: SimFleet, deadline_s: float) -> Collected:
+        self.saved = Saved(fleet.done_s())
+        return Collected()
+
+    def bundles(self, workers: int, into: Path) -> tuple[Saved | None, ...]:
+        return (self.saved,) * workers
 
 
 @dataclass(frozen=True, slots=True)

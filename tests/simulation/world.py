@@ -13,18 +13,20 @@ from typing import Any
 
 from orchestrator.core.pace import Pace, emulated
 from orchestrator.core.slices import Capabilities
-from orchestrator.emulator.records import Settings
+from orchestrator.emulator.records import Node, Settings
+from orchestrator.emulator.supply import Capacity, ClosedQueue, Quota
 from orchestrator.engine.hold import Brought
 from orchestrator.engine.interpreter import Abandoned
 from orchestrator.engine.job_run import Outcome
 from orchestrator.errors import TpujobError
+from tests.simulation.cases import Thing
 from tests.simulation.faults import Faults, Plan
 from tests.simulation.machine import Machine
 from tests.simulation.process import Process
 from tests.simulation.promise import Bound
 from tests.simulation.sky import Sky
 from tests.simulation.timeline import Timeline
-from tests.simulation.truth import NodeTruth, Truth
+from tests.simulation.truth import Truth
 from tests.simulation.vm import SimFleet, Worker
 
 HORIZON_S = 4 * 3600.0
@@ -32,6 +34,7 @@ WATCH_EVERY_S = 15.0
 SPEED = 30.0
 BURST_CALLS = 160  # of one process, beyond which more than one call each second is spinning
 ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
+RACE_ZONES = ("us-central1-a", "europe-west4-b", "us-west1-c", "us-west4-a", "us-east5-a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +85,21 @@ class World:
         self.timeline = Timeline()
         self.pace: Pace = emulated(speed)
         self.can = Capabilities(
-            cloud_deadline=False, multi_host=True, queue=False, idempotent_create="name", owner_filter="client",
+            cloud_deadline=False, multi_host=True, queue=True, idempotent_create="name", owner_filter="client",
             preempt_action="tombstone", visible_within_s=10.0, settles_within_s=60.0, pace=self.pace,
         )  # fmt: skip
         self.workers, self.zones = 1, ZONES
+        self.slices = 1  # that one command asks for at once
+        self.queues = False  # is anything queued in this world?
         self.boot_s, self.collect_s = 2.0, 1.0
         self.create_patience_s = 60.0
         self.sweep_every_s: float | None = None
         self.timer_s: float | None = None
         self.faults = Faults(self, plan, seed)
         self.settings = Settings(
-            provision_s=plan.provision_s, delete_s=plan.delete_s, no_capacity=[f"{zone}/*" for zone in plan.stockouts]
-        )
+            provision_s=plan.provision_s, delete_s=plan.delete_s, accept_s=plan.accept_s, queue_s=plan.queue_s,
+            suspend_s=plan.suspend_s, refuse_s=plan.refuse_s, no_capacity=[f"{zone}/*" for zone in plan.stockouts],
+        )  # fmt: skip
         self.violations: list[Violation] = []
         self.verdicts: dict[str, tuple[float, Bound]] = {}
         self.fleets: list[SimFleet] = []
@@ -122,6 +128,7 @@ class World:
 
     def run(self) -> Result:
         self.shape(self)
+        self._supply()
         if self.laptop is None:
             raise AssertionError("a shape begins with `settle_down`")
         self._arrange()
@@ -132,6 +139,12 @@ class World:
             pass
         unclaimed = [(bound.layer, took, bound.allowed_s) for took, bound in self.verdicts.values()]
         return Result(self.seed, self.violations, self.timeline.events, self.ticks, unclaimed, self.trace or [])
+
+    def _supply(self) -> None:
+        plan, supply, now = self.plan, self.sky.state.supply, self.timeline.now
+        supply.capacity = [Capacity(zone=z, from_s=a, until_s=b, added_at=now) for z, a, b in plan.full]
+        supply.closed_queues = [ClosedQueue(zone=zone) for zone in plan.closed]
+        supply.quotas = [Quota(zone=zone, limit=0) for zone in plan.no_quota]
 
     def settle_down(self, *, timer_s: float | None = None, sweep_every_s: float | None = None) -> Machine:
         """The machines; called by the shape, once."""
@@ -173,7 +186,9 @@ class World:
         if plan.ledger_lost_at is not None:
             at(plan.ledger_lost_at, self._lose_ledger)
         if plan.preempt_at is not None:
-            at(plan.preempt_at, self._preempt)
+            at(plan.preempt_at, self._preempt, 0.0, "READY")
+        for when, notice_s in plan.preemptions:
+            at(when, self._preempt, notice_s, "READY", "CREATING")
         if plan.user_deletes_at is not None:
             at(plan.user_deletes_at, self._user_deletes)
 
@@ -188,15 +203,13 @@ class World:
         self.timeline.at(self.faults.begun_at + when, happen)
 
     def _at_the_end(self) -> None:
-        for node in self.truth.alive():
-            self.truth.judge(node)
-        billed = sum((bill.until or self.timeline.now) - bill.since for bill in self.sky.state.meter.bills)
-        present = [node for node in self.truth.nodes.values() if node.died_at is None]
-        now = self.timeline.now
-        lived = self.truth.billed_s + sum(
-            (now if node.taken_at is None else node.taken_at) - node.born_at for node in present
-        )
-        if abs(billed - lived) > 1e-3 * (1 + len(self.truth.nodes)):
+        for thing in self.truth.alive():
+            self.truth.judge(thing)
+        now, nodes = self.timeline.now, self.truth.nodes()
+        billed = sum((bill.until or now) - bill.since for bill in self.sky.state.meter.bills)
+        present = [node for node in nodes if node.died_at is None]
+        lived = self.truth.billed_s + sum((node.billed_until or now) - node.born_at for node in present)
+        if abs(billed - lived) > 1e-3 * (1 + len(nodes)):
             self.broken("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
 
     def look_whether_over(self) -> None:
@@ -222,7 +235,7 @@ class World:
         alive = self.truth.alive()
         if not alive:
             return
-        hope = [self.truth.judge(node) for node in alive]
+        hope = [self.truth.judge(thing) or thing.may_yet_come_alive(self.timeline.now) for thing in alive]
         if not any(hope) and not self.to_come and not any(machine.processes for machine in self.machines):
             self.timeline.stop()  # nobody is left who could act, and nobody promised otherwise
             return
@@ -240,12 +253,13 @@ class World:
             self.trace.append(f"{self.timeline.now - self.faults.begun_at:9.3f}  {text}")
 
     def count_call(self, caller: Any) -> None:
-        """I10: nobody asks the API more often than once a second in the long run."""
+        """I10: nobody asks the API more often than once a second in the long run, for each slice that it has asked for."""
         since, calls = self._calls.get(caller, (self.timeline.now, 0))
         calls += 1
         self._calls[caller] = (since, calls)
         rate = 60.0 / self.pace.beat_s if isinstance(caller, Worker) else 1.0
-        if calls > BURST_CALLS + rate * (self.timeline.now - since):
+        burst = BURST_CALLS * max(1, len(self.truth.intents))
+        if calls > burst + self.slices * rate * (self.timeline.now - since):
             who = caller.name if isinstance(caller, Process) else f"the switch of worker {caller.index}"
             self.broken("I10", f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
 
@@ -279,15 +293,19 @@ class World:
         if code == 75:
             return
         for lease_id in mine:
-            for node in self.truth.alive():
-                if node.lease_id == lease_id:
-                    self.broken("I7", f"{process.name} exits with {code} while {node.node_id} exists")
+            for thing in self.truth.alive():
+                if thing.lease_id == lease_id:
+                    self.broken("I7", f"{process.name} exits with {code} while {thing} exists")
             self.truth.said_gone[lease_id] = process.name
 
     # -- faults that happen at a time or at a step ---------------------------------------------------------------------
 
-    def tick(self, process: Process, crash_at: tuple[int, str]) -> bool:
+    def tick_of(self, process: Process) -> bool:
         """One more place at which this process could die. True when it did."""
+        crash_at = self.crash_steps.get(process.name)
+        return crash_at is not None and self.tick(process, crash_at)
+
+    def tick(self, process: Process, crash_at: tuple[int, str]) -> bool:
         count = self.ticks[process.name] = self.ticks.get(process.name, 0) + 1
         if count == crash_at[0]:
             self.crash(crash_at[1], process)
@@ -369,20 +387,22 @@ class World:
         self.ledger_was_lost = True
         self.laptop.lose_ledger()
 
-    def _victims(self) -> list[NodeTruth]:
-        names = {node.name.rpartition("/")[2] for node in self.sky.state.nodes.values() if node.state == "READY"}
-        return [node for node in self.truth.alive() if node.node_id in names]
+    def _victims(self, *states: str) -> list[tuple[Node, Thing]]:
+        nodes, things = self.sky.state.nodes.values(), self.truth.things
+        return [(n, things[n.uid]) for n in nodes if n.state in states and not things[n.uid].foreign]
 
-    def _preempt(self) -> None:
-        for node in self._victims():
-            self.say(f"{node.node_id} is preempted")
-            self.sky.state.put(node.vm.node.name, "PREEMPTED", self.timeline.now)
-            node.lost_at = node.taken_at = self.timeline.now
+    def _preempt(self, notice_s: float, *states: str) -> None:
+        for node, _ in self._victims(*states):
+            self.say(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
+            self.sky.state.preempt(node.name, self.timeline.now, notice_s)
         self.sky.settle()
 
     def _user_deletes(self) -> None:
-        for node in self._victims():
+        for node, known in self._victims("READY"):
             self.say(f"somebody deletes {node.node_id} in the console")
-            node.lost_at = self.timeline.now
-            self.sky.state.vanish(node.vm.node.name, self.timeline.now)
+            known.lost_at = self.timeline.now
+            for thing in self.truth.alive():
+                if thing.node is known:
+                    thing.lost_at = self.timeline.now
+            self.sky.state.vanish(node.name, self.timeline.now)
         self.sky.settle()
