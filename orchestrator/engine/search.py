@@ -118,7 +118,7 @@ class _Seeking:
         if self.tenure.unproven:
             raise TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
         reason = (await as_written(draft)).reason
-        if reason != why:
+        if reason not in ("", why):  # none: it was refused before it was written down
             raise Vanished(f"{draft.name.node} was given up meanwhile: {reason}") from error
         await Tell("create", f"{where}   {why} (released: absent) → next")
         await self.tried(draft, request, why)
