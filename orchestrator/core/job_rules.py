@@ -169,8 +169,10 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     size = train.get("batch_size", BATCH_SIZE)
     if train.get("entry") is not None or not isinstance(size, int):
         return
-    counts = {("train", "examples"): train.get("examples")}
-    counts[("train", "emulated", "examples")] = _mapping(train, "emulated").get("examples")
+    counts: dict[Path, Any] = {
+        ("train", "examples"): train.get("examples"),
+        ("train", "emulated", "examples"): _mapping(train, "emulated").get("examples"),
+    }
     for path, count in counts.items():
         if isinstance(count, int) and 1 <= count < size:
             yield path, f"is less than the batch_size of {size:,}, so there would be no step"
