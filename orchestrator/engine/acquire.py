@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core import claims
 from orchestrator.core.absence import ours
 from orchestrator.core.durations import format_duration, format_usd_per_hour
-from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent, Settled
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, NotAllowed, Ready, Refused, Sent, Settled
 from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.boot_script import SCRIPT_KEY, restamped
@@ -136,7 +136,10 @@ async def look_in(lease: Lease, *, operation: str | None = None) -> Seen:
     if view is None:
         return Seen("requested")
     if view.state is SliceState.READY:
-        await Record(Ready(lease.id, await Now()))
+        try:
+            await Record(Ready(lease.id, await Now()))
+        except NotAllowed as error:  # while the API was asked
+            raise Vanished(f"{lease.name.node} was given up meanwhile") from error
         return Seen(view.native_state, await ReadLease(lease.id), lease)
     if view.state is SliceState.TOMBSTONE:
         raise view.error or Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")

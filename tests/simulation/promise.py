@@ -71,12 +71,12 @@ def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
     if world.ledger_was_lost and (owner is None or not owner.alive):
         return NEVER  # only a process that has the old file open knows of it
     awake_since = max(begin, machine.on_since, downer.started_at if downer is not None else begin)
-    if owner is not None and owner.alive:
-        start = max(awake_since, world.thawed_at)
-        return _finish(world, "local", thing, begin, start, _own_s(world, case, thing, begin), until)
     mode = case.mode_of(thing.lease_id)
     if mode == "detached" and downer is None and begin < case.final_at(thing.lease_id):
         return _collector(world, thing, begin, awake_since, until)
+    if owner is not None and owner.alive:
+        start = max(awake_since, world.thawed_at)
+        return _finish(world, "local", thing, begin, start, _own_s(world, case, thing, begin), until)
     ended_at = begin if owner is None else owner.ended_at
     if owner is not None and not owner.killed and owner.signals_received < 3 and 0.0 <= ended_at - begin < RELEASE_S:
         return _finish(world, "local", thing, begin, awake_since, OWN_S, until)  # it had no business to leave earlier
@@ -91,6 +91,8 @@ def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
     typed = [at for at in machine.commands_at if at >= max(begin, ended_at)]
     if not typed or thing.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
+    if _may_be_provisioning(thing) and (thing.ready_at is None or thing.ready_at > begin):
+        return NEVER  # so long it does not wait
     return _finish(world, "local", thing, begin, max(typed[0], awake_since), COMMAND_S, until)
 
 
@@ -104,6 +106,9 @@ def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
             need += COLLECT_S  # it is bringing home what nobody answers for any more
     if plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
+    if thing.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
+        tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.felt_calls)
+        need += RACE_PAUSE_S * (1 + tries)
     race = case.races.get(thing.lease_id)
     return need if race is None or race.winner == thing.lease_id else need + _lost_race_s(world, case, thing, race)
 
@@ -122,8 +127,10 @@ def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
 
 def _collector(world: World, thing: Thing, begin: float, awake_since: float, until: float) -> float:
     """A detached job is the switch's, and of whoever follows it; the others here see a claim until the deadline."""
-    if not any(process.role == "collector" for process in world.laptop.processes):
+    collector = next((process for process in world.laptop.processes if process.role == "collector"), None)
+    if collector is None:
         return NEVER
+    awake_since = max(awake_since, collector.started_at)  # its command may still see off those that lost a race
     need = CONNECT_S + LOOK_S + OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
     return _finish(world, "local", thing, begin, awake_since, need, until)
 
@@ -330,7 +337,7 @@ def _may_be_provisioning(thing: Thing) -> bool:
 
 def _backoff_s(failures: int) -> float:
     """Polling after a failure: 2, 4, 8, 16, then every 30 s."""
-    return sum(min(2.0 * 2**n, POLL_MOST_S) for n in range(failures))
+    return sum(min(2.0 * 2 ** min(n, 8), POLL_MOST_S) for n in range(failures))
 
 
 def _overlap(windows: list[Window], begin: float, end: float) -> list[float]:
