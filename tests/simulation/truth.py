@@ -267,8 +267,8 @@ class Truth:
     def delete_accepted(self, found: Node | QueuedResource, fate: Fate) -> None:
         if fate.effect is not None and fate.effect.kind in _FAILING:
             known = self.things[found.uid]
-            for thing in (known, known.node):
-                if thing is not None:
+            for thing in self.things.values():
+                if thing is known or thing is known.node or thing.node is known:
                     thing.failed_deletes += 1
                     thing.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
 

@@ -393,6 +393,8 @@ class World:
 
     def _preempt(self, notice_s: float, *states: str) -> None:
         for node, _ in self._victims(*states):
+            if node.hidden_until is not None and node.hidden_until > self.timeline.now:
+                continue  # what is on its way out is not taken away besides
             self.say(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
             self.sky.state.preempt(node.name, self.timeline.now, notice_s)
         self.sky.settle()

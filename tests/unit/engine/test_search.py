@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease import Down, Lease, LeaseState
-from orchestrator.core.slices import Listing, Queue, SliceName, SliceView
+from orchestrator.core.slices import Listing, Queue, SliceName, SliceState, SliceView
 from orchestrator.engine.race import Losers
 from orchestrator.engine.search import Search, find
 from orchestrator.engine.tenure import Draft, Tenure, let_go
@@ -299,6 +299,20 @@ def test_down_of_one_runner_ends_the_race(world: VirtualWorld) -> None:
     race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
     with pytest.raises(Vanished, match="tpujob down"):
         world.drive(find(race, CAN, Tenure()), between=another_terminal)
+
+
+def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: VirtualWorld) -> None:
+    get = world.cloud.get
+
+    def asked(name: SliceName) -> SliceView | None:
+        view = get(name)
+        if view is not None and view.state is SliceState.READY:
+            world.ledger.record(Down("0000000000", world.time, "tpujob down"))
+        return view
+
+    world.cloud.get = asked  # type: ignore[method-assign]
+    with pytest.raises(Vanished, match="given up meanwhile"):
+        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True))
 
 
 def test_no_answer_from_one_zone_is_no_reason_not_to_ask_the_next(world: VirtualWorld) -> None:
