@@ -26,8 +26,11 @@ SKEW_TOLD_S = 60.0
 ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
 
 
-async def move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
-    """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile."""
+async def move(lease: Lease, event: Held | Detached | Callable[[Lease], Extended], can: Capabilities) -> Lease:
+    """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile.
+
+    An event that depends on where the claim ends now is made when nobody else can move it any more.
+    """
     return await _alone(lease, lambda: _move(lease, event, can))
 
 
@@ -36,10 +39,11 @@ async def shorten(before: Lease, shorter: Lease, can: Capabilities) -> None:
     await _alone(shorter, lambda: _write(before, shorter, can))
 
 
-async def _move(lease: Lease, event: Held | Extended | Detached, can: Capabilities) -> Lease:
+async def _move(lease: Lease, event: Held | Detached | Callable[[Lease], Extended], can: Capabilities) -> Lease:
     before = await ReadLease(lease.id)
-    await _write(before, apply(before, event), can)
-    await Record(event)
+    made = event if isinstance(event, Held | Detached) else event(before)
+    await _write(before, apply(before, made), can)
+    await Record(made)
     return await ReadLease(lease.id)
 
 

@@ -7,7 +7,7 @@ from orchestrator.core.lease import Extended, Lease, LeaseState
 from orchestrator.core.pace import Pace
 from orchestrator.core.slices import Capabilities
 from orchestrator.engine.claim import move
-from orchestrator.engine.effects import Now, ReadLease
+from orchestrator.engine.effects import Now
 from orchestrator.errors import UserError
 
 LONGEST_S = 7 * 86400.0
@@ -15,9 +15,12 @@ LONGEST_S = 7 * 86400.0
 
 async def extend(lease: Lease, by_s: float, can: Capabilities) -> Lease:
     """The lease with its new end, known to everybody who could delete the slice. Raises UserError for what cannot be."""
-    lease = await ReadLease(lease.id)
-    until = new_end(lease, by_s, can.pace)
-    return await move(lease, Extended(lease.id, await Now(), until), can)
+    now = await Now()
+
+    def longer(lease: Lease) -> Extended:
+        return Extended(lease.id, now, new_end(lease, by_s, can.pace))
+
+    return await move(lease, longer, can)
 
 
 def new_end(lease: Lease, by_s: float, pace: Pace) -> float:

@@ -18,7 +18,7 @@ from orchestrator.engine import retry
 from orchestrator.engine.acquire import Seen, begin, look_in, shorten_labels
 from orchestrator.engine.effects import Disclaim, Now, Shield, Sleep, Tell
 from orchestrator.engine.release import release_all, send_delete
-from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, is_written
+from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, is_written, tell_out
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 
 LOOK_S = 15.0  # between two looks at those that lost
@@ -147,5 +147,5 @@ class Losers:
             if released.gone:
                 self._tenure.losers = [other for other in self._tenure.losers if other.id != lease.id]
                 await Disclaim(lease.id)
-                await Tell("race", f"{lease.name.node} absent: it lost, in {lease.name.zone}")
+                await tell_out(lease)
         await Shield(raised=False)

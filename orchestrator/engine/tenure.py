@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.lease import Held, Lease
 from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine.claim import move
-from orchestrator.engine.effects import Disclaim, Now, ReadLease
+from orchestrator.engine.effects import Disclaim, Now, ReadLease, Tell
 from orchestrator.engine.release import Released, release_all
 from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
 
@@ -41,11 +41,20 @@ async def let_go(tenure: Tenure, can: Capabilities, reason: str) -> None:
     verdicts = await release_all([(lease, reason) for lease in written], can, budget_s=RELEASE_S)
     for lease in owed:
         await Disclaim(lease.id)
+    losers = {lease.id for lease in tenure.losers}
+    for verdict in verdicts:
+        if verdict.gone and verdict.lease.id in losers:
+            await tell_out(verdict.lease)
     if verdicts:
         tenure.released = next((verdict for verdict in verdicts if not verdict.gone), verdicts[0])
         tenure.release_s += await Now() - began
     if owed and not tenure.unproven:
         tenure.lease, tenure.losers = None, []
+
+
+async def tell_out(loser: Lease) -> None:
+    """One line for each that did not win, once it is proven gone."""
+    await Tell("race", f"{loser.name.node} absent: out of the race, in {loser.name.zone}")
 
 
 async def is_written(lease: Lease) -> bool:

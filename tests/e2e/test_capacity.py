@@ -109,7 +109,7 @@ def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is
     assert "us-west4-a won in" in done.stderr
     assert cli.alive() == [] and queue_of(cli) == [] and cli.lived() == 1
     for zone in ("us-central1-a", "us-east1-c"):
-        assert re.search(rf"race .* absent: it lost, in {zone}", done.stderr)
+        assert re.search(rf"race .* absent: out of the race, in {zone}", done.stderr)
 
 
 def test_ctrl_c_while_everybody_waits_leaves_no_request_behind(cli: Cli) -> None:

@@ -43,7 +43,7 @@ class Case:
     kept: str = ""  # the lease that outlives its command, held or detached
     hold_until: float | None = None
     hold_s: float | None = None
-    asked_until: float = 0.0  # what a person typed may be in the labels, whether or not it could be written down
+    asked_more_s: float = 0.0  # what a person typed may be in the labels, whether or not it could be written down
     detached_at: float | None = None
     extended_at: float | None = None
     downers: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it

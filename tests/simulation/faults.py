@@ -78,7 +78,7 @@ class Plan:
     vms_stand_still: list[Window] = field(default_factory=list)  # live migration, a host that hangs
     worker_dies: list[tuple[int, float, float | None]] = field(default_factory=list)
     # the machine's files and clocks
-    disk_full_at: float | None = None
+    disk_full: Window | None = None
     ledger_lost_at: float | None = None
     clock_offset_s: float = 0.0
     clock_drift: float = 0.0

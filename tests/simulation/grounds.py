@@ -257,7 +257,7 @@ def detached_unarmed() -> Hunt:
 @ground
 def disk_full() -> Hunt:
     for at in (3.0, 8.0):
-        rest = {"disk_full_at": at, "crashes": [(None, at + 0.5, "cli")]}
+        rest = {"disk_full": (at, FOREVER), "crashes": [(None, at + 0.5, "cli")]}
         yield f"killed at {at + 0.5} s", one(RUN, layers=GUARDIAN, **rest)
 
 

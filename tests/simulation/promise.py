@@ -131,6 +131,10 @@ def _collector(world: World, thing: Thing, begin: float, awake_since: float, unt
     if collector is None:
         return NEVER
     awake_since = max(awake_since, collector.started_at)  # its command may still see off those that lost a race
+    origin, plan = world.faults.begun_at, world.plan
+    for cut_at, back_at in plan.cut.get("laptop-vm", []) + plan.vms_stand_still:
+        if cut_at < until - origin and back_at > begin - origin:
+            awake_since = max(awake_since, origin + back_at)  # what cannot be reached from here may well go on
     need = CONNECT_S + LOOK_S + OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
     return _finish(world, "local", thing, begin, awake_since, need, until)
 

@@ -177,8 +177,7 @@ def extend_all(world: World, by_s: float) -> None:
         process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.can), "extend")  # type: ignore[misc]
         if case is not None and process is not None:
             case.sure_life_s = case.sure_life_s or case.life_s
-            if case.hold_until is not None and case.kept == lease.id:
-                case.asked_until = case.hold_until + by_s * 1.01
+            case.asked_more_s = by_s * 1.01
             case.life_s = max(case.life_s, world.laptop.clock.now() + by_s + case.life_s - lease.created_at)
 
 

@@ -267,7 +267,9 @@ def no_guardian(rng: Random, plan: Plan, doing: Doing) -> None:
 
 @family
 def disk_full(rng: Random, plan: Plan, doing: Doing) -> None:
-    plan.disk_full_at = _moment(rng, doing)
+    """Somebody makes room in the end: until then nothing is settled, and hours of the same would be simulated."""
+    begin = _moment(rng, doing)
+    plan.disk_full = (begin, begin + rng.choice((20.0, 120.0, 900.0)))
 
 
 @family

@@ -164,7 +164,7 @@ class Truth:
             if thing.on.job_ends_at is not None:
                 ends.append((thing.on.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
         elif mode == "hold":
-            ends.append((max(case.hold_until or 0.0, case.asked_until), "its hold ended"))
+            ends.append(((case.hold_until or 0.0) + case.asked_more_s, "its hold ended"))
         else:
             ends += case.ends
             if case.owner is not None and not case.owner.alive:
@@ -338,7 +338,7 @@ class Truth:
                 self.broken("I1", f"{lease.name.node} is left to a switch that can never have been armed")
             return
         if isinstance(event, Extended):
-            case.extended_at = now
+            case.extended_at, case.asked_more_s = now, 0.0
             case.life_s, sure_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0), case.sure_life_s
             in_time = sure_s is None or now < case.drafted_at[lease.id] + sure_s - promise.last_minute_s(sure_s)
             case.sure_life_s = case.life_s if in_time else sure_s  # else its job is being stopped already

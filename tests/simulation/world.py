@@ -181,8 +181,9 @@ class World:
             at(when, self._switch_dies, worker, back_s)
         for worker, when, back_s in plan.worker_dies:
             at(when, self._worker_dies, worker, back_s)
-        if plan.disk_full_at is not None:
-            at(plan.disk_full_at, self._disk_full)
+        if plan.disk_full is not None:
+            at(plan.disk_full[0], self._fill_disk, True)
+            at(plan.disk_full[1], self._fill_disk, False)
         if plan.ledger_lost_at is not None:
             at(plan.ledger_lost_at, self._lose_ledger)
         if plan.preempt_at is not None:
@@ -379,9 +380,9 @@ class World:
         if worker.vm.on:
             worker.boot()
 
-    def _disk_full(self) -> None:
-        self.say("the disk is full")
-        self.laptop.book.full = True
+    def _fill_disk(self, full: bool) -> None:
+        self.say("the disk is full" if full else "there is room on the disk again")
+        self.laptop.book.full = full
 
     def _lose_ledger(self) -> None:
         self.ledger_was_lost = True

@@ -206,6 +206,16 @@ def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120
 
 
+def test_an_extension_typed_while_the_slice_came_up_adds_to_the_hold_that_came_meanwhile(world: VirtualWorld) -> None:
+    tenure = ready(world)
+    unheld = tenure.lease
+    assert unheld is not None
+    kept = world.drive(keep(tenure, world.time + 600, CAN))
+    assert kept.hold_until is not None
+    lease = world.drive(extend(unheld, 60, CAN))
+    assert lease.hold_until == kept.hold_until + 60
+
+
 def test_nothing_is_extended_beyond_a_week(world: VirtualWorld) -> None:
     tenure = ready(world)
     with pytest.raises(UserError, match="7 days"):
