@@ -160,6 +160,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     os.environ.update(NO_DELAYS)
     started = Cli(tmp_path, sandbox(tmp_path))
     yield started
+    kill_all(started.local())  # a guardian that is still at it would start the emulator again
     control.stop(started.emulator_directory)
     for name, value in before.items():
         if value is None:

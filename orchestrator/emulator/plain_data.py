@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-LARGEST = 1e9
+LARGEST = 1e9  # seconds, or things
+MOMENTS = 1e11  # what we write down ourselves may be a time of day: seconds since 1970
 WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list of texts"}
 
 
@@ -69,7 +70,8 @@ def _value(name: str, value: object, hint: Any, field: Field[Any]) -> Any:
         return tuple(_require(f"{name} is {WORDS[tuple]}", value, fine))
     if hint is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        _require(f"{name} is a number between 0 and 1e9", value, number and 0 <= value <= LARGEST)  # type: ignore[operator]
+        largest = LARGEST if not field.metadata.get("ours") else MOMENTS
+        _require(f"{name} is a number between 0 and {largest:g}", value, number and 0 <= value <= largest)  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
     if hint is int:
         number = isinstance(value, int) and not isinstance(value, bool)

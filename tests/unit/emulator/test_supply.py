@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ import yaml
 
 from orchestrator.emulator import rehearsal
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.plain_data import BadData
+from orchestrator.emulator.plain_data import BadData, as_fields
 from orchestrator.emulator.records import Operation, Settings
 from orchestrator.emulator.supply import Capacity
+from orchestrator.emulator.supply import load as supply_of
 from tests.unit.emulator.queue_fixture import PLACE, ZONE, QueueCloud
 
 EAST = "us-east5-b"
@@ -292,6 +295,11 @@ def test_a_request_waits_for_a_reservation_and_fails_for_one_that_does_not_exist
 
 
 # -- the data -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_arranged_today_is_read_back_tomorrow() -> None:
+    supply = supply_of({"capacity": [{"zone": ZONE, "until_s": 600}]}, added_at=time.time())
+    assert supply_of(json.loads(json.dumps(supply.dump(), default=as_fields))).capacity == supply.capacity
 
 
 def test_a_rehearsal_outlives_the_daemon_and_is_shown_as_it_was_said() -> None:
