@@ -22,7 +22,7 @@ for topic in ("death", "create", "delete", "vm", "net", "ledger", "person"):
     if (Path(__file__).parent / f"rows_{topic}.py").exists():
         importlib.import_module(f"tests.faults.rows_{topic}")
 
-AT_ONCE = int(os.environ.get("TPUJOB_FAULTS_AT_ONCE", "8"))
+AT_ONCE = int(os.environ.get("TPUJOB_FAULTS_AT_ONCE", "6"))
 REPORT = os.environ.get("TPUJOB_FAULTS_REPORT")  # a file for the measured seconds and their bounds
 
 
@@ -42,8 +42,8 @@ def play(row: Row, directory: Path) -> None:
 def playing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[None]]]:
-    """Every row that was selected has begun or waits for its turn. (Processes of xdist play their own ones only.)"""
-    if hasattr(request.config, "workerinput"):
+    """Every row that was selected has begun or waits for its turn. Processes of xdist that share them play each its own."""
+    if hasattr(request.config, "workerinput") and not request.config.option.loadgroup:
         yield {}
         return
     wanted = [
@@ -56,6 +56,7 @@ def playing(
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.xdist_group("matrix")  # with --dist loadgroup all in one process
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_row(row: Row, playing: dict[str, Future[None]], tmp_path: Path) -> None:
     if row.id in playing:

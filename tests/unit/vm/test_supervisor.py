@@ -74,7 +74,7 @@ def test_the_job_sees_its_environment_and_its_directories(worker: Worker) -> Non
 
 def test_secrets_are_in_no_argument_list_and_in_no_file(worker: Worker) -> None:
     worker.start("sleep 5", env={"TOKEN": "s3cr3t-value"})
-    assert worker.processes()
+    until(lambda: bool(worker.processes()))
     for process in psutil.process_iter():
         try:
             assert "s3cr3t-value" not in " ".join(process.cmdline())
