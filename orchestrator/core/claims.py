@@ -24,8 +24,9 @@ def lease_until(lease: Lease, now: float, pace: Pace) -> float:
     """Until when the slice is claimed if nobody says anything more. Never beyond the deadline."""
     if lease.ready_at is None:
         return first_lease_until(lease, now, pace)
-    ahead = now + pace.label_ttl_s if lease.mode is Mode.RUN else lease.ends_at
-    return min(ahead, lease.deadline)
+    # What `up` brought belongs to its command until it is held: if that dies before, nobody wants it to its deadline.
+    lasting = lease.mode is Mode.DETACHED or lease.hold_until is not None
+    return min(lease.ends_at if lasting else now + pace.label_ttl_s, lease.deadline)
 
 
 def first_lease_until(lease: Lease, sent_at: float, pace: Pace) -> float:

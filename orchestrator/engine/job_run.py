@@ -81,7 +81,7 @@ class Outcome:
     detached: bool = False  # the job goes on without this process
     drafts: tuple[Draft, ...] = ()  # candidates of the attempt to come
     losses: list[Loss] = field(default_factory=list)
-    used_s: float = 0.0  # of the job's time, by attempts whose slices were lost
+    used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
     _span: tuple[str, float] | None = None
 

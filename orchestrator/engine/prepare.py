@@ -106,7 +106,7 @@ def _left_s(plan: Plan, candidate: Candidate, pace: Pace, used_s: float, spent_u
     if spent_usd and plan.max_cost is not None and candidate.usd_per_hour:
         left_s = min(left_s, (plan.max_cost - spent_usd) / candidate.usd_per_hour * 3600 - pace.absent_s)
     if left_s < LEAST_LEFT_S:
-        spent = f"{format_duration(used_s)} and {format_usd(spent_usd)} went to slices that were lost"
+        spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
         raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
     return left_s
 

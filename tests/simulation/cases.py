@@ -40,6 +40,7 @@ class Case:
     drafted_at: dict[str, float] = field(default_factory=dict)  # lease → when its name was chosen
     races: dict[str, Race] = field(default_factory=dict)  # lease → those that were asked for together with it
     requested_at: dict[str, float] = field(default_factory=dict)  # lease → when its queued request came to be
+    waiting_until: dict[str, float] = field(default_factory=dict)  # lease → when the cloud ends that request
     kept: str = ""  # the lease that outlives its command, held or detached
     hold_until: float | None = None
     hold_s: float | None = None

@@ -143,6 +143,7 @@ class Faults:
         self.begun_at = world.timeline.now
         self._rates = list(plan.rates.items())
         self.felt_calls: list[tuple[float, str, float]] = []  # when, whose (role or "vm"), how long it took
+        self.slow_calls: list[tuple[float, str, float]] = []  # the same, of those that were answered all the same
         self.creates = self.deletes = self.patches = self.request_deletes = 0
 
     def since(self) -> float:
@@ -179,6 +180,9 @@ class Faults:
                         fate.there_s, fate.back_s = min(fate.there_s, VM_TIMEOUT_S), min(fate.back_s, VM_TIMEOUT_S)
                     if fate.reaches:
                         fate.effect = self._effect(verb)
+                    if fate.error is None:
+                        role = "vm" if process is None else process.role
+                        self.slow_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
                     return fate
         fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
         fate.effect = self._effect(verb)

@@ -239,13 +239,15 @@ def _job_s(case: Case, thing: Thing, begin: float) -> float:
 def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     """How much longer than the claim a label may promise at most."""
     pace, mode, final_at = world.pace, case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
-    if mode == "hold":
-        return max((case.hold_until or begin) - begin, 0.0) + final_at - end_of(case, thing)
-    if mode == "detached" or case.detach:
-        return max(final_at - begin, 0.0)
     first = thing.born_at + pace.provision_s + pace.boot_s + clock_doubt_s(world) + 5.0
     if thing.lease_id in case.requested_at:  # it might have had to wait so long
         first += case.requested_at[thing.lease_id] + case.waits_s * 1.01 - thing.born_at
+    # A request has the labels of its create call for ever: those of its node, once that is gone, are nobody's any more.
+    left_s = 0.0 if thing.request is None or thing.node is None else min(first, final_at) - begin
+    if mode == "hold":
+        return max((case.hold_until or begin) - begin, 0.0, left_s) + final_at - end_of(case, thing)
+    if mode == "detached" or case.detach:
+        return max(final_at - begin, 0.0)
     return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < final_at else 0.0
 
 
@@ -265,7 +267,9 @@ def sure_until(case: Case, thing: Thing, used_s: float) -> float:
     life_s = case.sure_life_s or case.life_s
     began = case.drafted_at[thing.lease_id]
     if thing.lease_id in case.requested_at:
-        began = case.requested_at[thing.lease_id] + case.waits_s  # its life begins then at the latest
+        began = case.waiting_until[
+            thing.lease_id
+        ]  # its life begins then at the latest; who waits in turn shares the time
         began = began if thing.ready_at is None else min(began, thing.ready_at)
     return began + (life_s - used_s) * 1.01 - last_minute_s(life_s)
 
@@ -293,15 +297,19 @@ def _finish(
     plan = world.plan
     windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
     windows += plan.vms_stand_still if layer == "vm" else []
+    if by_label and sum(rate for kind, rate in plan.rates.items() if kind != "slow") > 0.5:
+        windows.append((0.0, plan.rates_until))  # who answers less than every second question is not there
     outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
     if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
         return NEVER
     after = world.pace.grace_s + 3 * world.pace.poll_s if layer == "vm" else POLL_MOST_S
     need += sum(length for length in outages) + len(outages) * (after + 2.0)
     roles = {"local": LOCAL, "vm": ("vm",), "sweeper": ("sweeper",)}[layer]
-    felt = [
-        lasted for at, role, lasted in world.faults.felt_calls if role in roles and begin <= at + lasted and at <= until
-    ]
+    felt, slow = (
+        [lasted for at, role, lasted in calls if role in roles and begin <= at + lasted and at <= until]
+        for calls in (world.faults.felt_calls, world.faults.slow_calls)
+    )
+    need += sum(slow)
     if layer == "vm":
         need += _vm_trouble_s(world, need, start, until, by_label=by_label)
     else:

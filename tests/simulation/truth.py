@@ -79,6 +79,8 @@ class Truth:
             case.requested_at[lease_id] = now
             if row.valid_until is None or row.valid_until > now + case.waits_s * 1.01 + 1.0:
                 self.broken("I11", f"{known} may wait until {row.valid_until}, longer than anybody said")
+            else:
+                case.waiting_until[lease_id] = row.valid_until
         self._came_to_be(known, row)
         for other in self.alive():
             if other.case is case is not None and other.lease_id != lease_id:

@@ -60,6 +60,11 @@ def test_an_attached_run_claims_a_little_ahead_again_and_again() -> None:
     assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
 
 
+def test_what_is_brought_and_not_held_yet_claims_no_more_than_a_run() -> None:
+    ready = lease(purpose=Purpose.HOLD, state=LeaseState.READY, ready_at=NOW)
+    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+
+
 def test_no_claim_reaches_beyond_the_deadline() -> None:
     ready = lease(state=LeaseState.READY, ready_at=NOW, deadline=NOW + 1000)
     assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 1000

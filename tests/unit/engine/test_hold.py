@@ -1,10 +1,12 @@
 """`up`, `stop`, `start`, `down`: whatever state the slice is in, twice is as good as once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.lease import Down, Lease, LeaseState, Purpose
+from orchestrator.core.slices import Queue
 from orchestrator.engine.hold import Brought, NeedsConsent, Wanted, down, start, stop, up
 from orchestrator.engine.recover import recover
 from orchestrator.engine.search import Search, find
@@ -34,6 +36,24 @@ def test_up_creates_and_holds(world: VirtualWorld) -> None:
     assert (brought.action, brought.error) == ("created", None)
     assert brought.lease is not None and brought.lease.hold_until == pytest.approx(world.time + 3600)
     assert not world.owners.alive(brought.lease.id), "what is held needs no living process"
+
+
+def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_it_is_held(world: VirtualWorld) -> None:
+    """Its labels are shortened first. If `up` died right then, they would be all that is left of it."""
+    lease, request = lease_and_request(now=world.time, purpose=Purpose.HOLD)
+    name = replace(lease.name, queued=True)
+    drafts = ((replace(lease, name=name), replace(request, name=name, queue=Queue(3600.0, "id"))),)
+    said: list[tuple[int, int]] = []
+
+    def between(world: VirtualWorld) -> None:
+        for node in world.cloud.nodes.values():
+            labels = node.request.labels
+            if world.ledger.lease(lease.id).hold_until is None and world.time > node.ready_at:
+                said.append((int(labels["tpujob-lease"]), int(labels["tpujob-deadline"])))
+
+    world.drive(up(Wanted("alice", drafts, None, 3600), CAN), between=between)
+    shortened = [(until, deadline) for until, deadline in said if deadline < said[0][1]]
+    assert shortened and all(until < deadline - 3600 for until, deadline in shortened), said
 
 
 def test_up_of_a_ready_slice_changes_nothing(world: VirtualWorld) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.attempt import AttemptState
-from orchestrator.core.lease import Lease, LeaseState
+from orchestrator.core.lease import Extended, Lease, LeaseState
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.run import run_job
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
@@ -244,6 +244,32 @@ def test_limits_hold_over_all_attempts_together(world: VirtualWorld) -> None:
     outcome = run(replace(prepared, redraft=counted, max_duration_s=3600), world, lose_each(preempt, 3))
     assert isinstance(outcome.error, DeadlineExceeded)
     assert seen == sorted(seen) and 2000 <= seen[-1] <= 2400
+
+
+def test_an_extension_is_the_runs_and_not_lost_with_the_slice_it_was_typed_for(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 2000
+    used: list[float] = []
+    prepared = restartable(world, Bag(world))
+    redraft = prepared.redraft
+    assert redraft is not None
+    lose = lose_each(preempt, 1)
+
+    def counted(used_s: float, spent_usd: float) -> Any:
+        used.append(used_s)
+        return redraft(used_s, spent_usd)
+
+    def between(world: VirtualWorld) -> None:
+        for lease in world.ledger.open_leases():
+            if lease.state is LeaseState.READY and not extended and world.fleet.ends_at:
+                until = lease.deadline + 3600
+                world.ledger.record(Extended(lease.id, world.time, until))
+                extended.append(until)
+        lose(world)
+
+    extended: list[float] = []
+    outcome = run(replace(prepared, redraft=counted, max_duration_s=2400), world, between)
+    assert used == [pytest.approx(700 - 3600, abs=60)]
+    assert outcome.exit_code == 0, "2700 s of 2400 s and the hour that somebody added"
 
 
 def test_a_job_that_prints_nothing_for_too_long_hangs_and_is_tried_elsewhere(world: VirtualWorld) -> None:
