@@ -9,9 +9,11 @@ import typer
 
 from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Project
+from orchestrator.core.provisioning import Provisioning
 
 if TYPE_CHECKING:
     from orchestrator.core.lease import Lease
+    from orchestrator.engine.tenure import Draft
 
 
 def up(
@@ -23,6 +25,13 @@ def up(
     accelerator: Annotated[str | None, typer.Option(help="Accelerator type, such as v5litepod-8.")] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtime version; by default the type's own.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Cheaper, but can be taken away at any time.")] = False,
+    provisioning: Annotated[
+        Provisioning | None, typer.Option(help="How to get it; `queued` and `flex-start` stand in Google's queue.")
+    ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Wait so long for capacity, such as 6h: in the queue, or asking again."),
+    ] = None,
     max_duration: Annotated[
         str, typer.Option("--ttl", "--max-duration", help="It is deleted after this time at the latest.")
     ] = "24h",
@@ -48,7 +57,6 @@ def up(
     from orchestrator.core import names
     from orchestrator.core.lease import LeaseState, Purpose
     from orchestrator.core.plan import Wish, make
-    from orchestrator.core.provisioning import Provisioning
     from orchestrator.engine import hold, prepare
     from orchestrator.errors import TpujobError, UserError
     from orchestrator.report.times import day_clock
@@ -58,6 +66,8 @@ def up(
         raise UserError(f"{handle!r} {problem}", hint="give another NAME")
     hold_s = duration("--ttl", max_duration, least="6m", most="7d")
     idle_s = duration("--idle", idle, least="1m", most="7d") if idle is not None else None
+    wait_s = duration("--wait", wait, least="1s", most="7d") if wait is not None else 0.0
+    way = _way(spot, provisioning)
 
     places = tuple(part.strip() for part in zone.split(",")) if zone is not None else ()
     if "" in places:
@@ -73,44 +83,51 @@ def up(
             raise Done(session.exit_code())  # no second slice while the first may be alive
     existing = session.held(handle)
     if existing is not None:
-        _check_same(existing, accelerator, runtime, spot)
+        _check_same(existing, accelerator, runtime, way)
     wish = Wish(
         accelerator=accelerator or (existing.accelerator_type if existing else "v5litepod-8"),
         places=places,
         runtime=runtime,
-        provisioning=Provisioning.SPOT if spot else Provisioning.ON_DEMAND,
+        provisioning=way or Provisioning.ON_DEMAND,
         max_duration_s=hold_s,
     )
-    plan = make([wish], default_zone=session.target.zone, known=known_to(session))
+    plan = make([wish], default_zone=session.target.zone, wait_s=wait_s, known=known_to(session))
     if existing is not None and zone and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
         raise UserError(
             f"{handle} is in {existing.name.zone}, not in {zone}", hint=f"`tpujob down {handle}`, or give another NAME"
         )
     if existing is None or dry_run:
         slices.show_plan(session, plan)
-    drafts = prepare.drafts(plan, slices.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
+    drafted: list[str] = []
+
+    def draft() -> tuple[Draft, ...]:
+        made = prepare.drafts(plan, slices.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
+        drafted.extend(lease.id for lease, _ in made)
+        return made
+
+    drafts = draft()
     if dry_run:
         session.recover(spare=handle)
         emit_json(session.preview(drafts[0][1]))
-        for draft, _ in drafts:
-            session.forget_keys(draft.id)
+        for lease_id in drafted:
+            session.forget_keys(lease_id)
         raise Done(session.exit_code())
 
     session.recover(spare=handle)
 
     def wanted(recreate: bool) -> hold.Wanted:
-        return hold.Wanted(handle, drafts, session.held(handle), hold_s, recreate)
+        return hold.Wanted(handle, drafts, session.held(handle), hold_s, recreate, wait_s=wait_s, redraft=draft)
 
     brought = session.on_cloud(lambda can: hold.up(wanted(yes), can))
     if isinstance(brought.error, hold.NeedsConsent) and sys.stdin.isatty():
         session.talk.quiet()
         if typer.confirm(f"{brought.error.message}. Delete it and make a new one?", err=True):
             brought = session.on_cloud(lambda can: hold.up(wanted(True), can))
-    for draft, _ in drafts:
-        if brought.lease is None or draft.id != brought.lease.id:
-            session.forget_keys(draft.id)
     if brought.tenure.released is not None:
         session.note(brought.tenure.released)
+    for lease_id in drafted:
+        if (brought.lease is None or lease_id != brought.lease.id) and lease_id not in session.unproven:
+            session.forget_keys(lease_id)
     if brought.error is not None:
         session.talk.fail(brought.error)
         raise Done(session.exit_code(brought.exit_code))
@@ -123,7 +140,16 @@ def up(
     raise Done(session.exit_code())
 
 
-def _check_same(existing: Lease, accelerator: str | None, runtime: str | None, spot: bool) -> None:
+def _way(spot: bool, provisioning: Provisioning | None) -> Provisioning | None:
+    """None: nothing was said about it."""
+    from orchestrator.errors import UserError
+
+    if spot and provisioning not in (None, Provisioning.SPOT):
+        raise UserError(f"--spot and --provisioning {provisioning} contradict each other", hint="leave one of them out")
+    return Provisioning.SPOT if spot else provisioning
+
+
+def _check_same(existing: Lease, accelerator: str | None, runtime: str | None, way: Provisioning | None) -> None:
     """What exists is not turned into something else; say so instead of passing over an option."""
     from orchestrator.core.lease import Purpose
     from orchestrator.errors import UserError
@@ -133,7 +159,7 @@ def _check_same(existing: Lease, accelerator: str | None, runtime: str | None, s
     wanted = {
         "accelerator": (accelerator, existing.accelerator_type),
         "runtime": (runtime, existing.runtime_version),
-        "spot": ("spot" if spot else None, "spot" if existing.spot else "on-demand"),
+        "provisioning": (way, existing.provisioning),
     }
     for what, (asked, there) in wanted.items():
         if asked is not None and asked != there:

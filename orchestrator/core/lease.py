@@ -67,6 +67,11 @@ class Lease:
     reason: str = ""  # why it is to be deleted
 
     @property
+    def billed_from(self) -> float | None:
+        """Since when it may be billed: a node since its create call; what is queued once its capacity is there."""
+        return self.ready_at if self.name.queued else self.sent_at
+
+    @property
     def open(self) -> bool:
         return self.state not in (LeaseState.GONE, LeaseState.FORGOTTEN)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease import Held, Lease
@@ -33,6 +34,8 @@ class Wanted:
     existing: Lease | None
     hold_s: float
     recreate: bool = False  # may a slice that was taken away be deleted and made again?
+    wait_s: float = 0.0  # for capacity, altogether; 0: every draft is asked once
+    redraft: Callable[[], tuple[Draft, ...]] | None = None  # the same again, under new names
 
 
 @dataclass(slots=True)
@@ -69,7 +72,7 @@ async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
     if wanted.existing is not None:
         brought.action = await _revive(wanted.existing, wanted, can, brought)
     if brought.lease is None:
-        await find(Search(wanted.drafts), can, brought.tenure)
+        await find(Search(wanted.drafts, wait_s=wanted.wait_s, redraft=wanted.redraft), can, brought.tenure)
         brought.action = brought.action or "created"
         brought.lease = await keep(brought.tenure, await Now() + wanted.hold_s, can)
     brought.tenure.lease = None  # from here on it is no longer this command's to end
@@ -83,7 +86,7 @@ async def _revive(lease: Lease, wanted: Wanted, can: Capabilities, brought: Brou
         if view.state is SliceState.READY and lease.hold_until is not None:
             brought.lease = await ReadLease(lease.id)
             return "already ready"
-        if view.state in (SliceState.CREATING, SliceState.READY):
+        if view.state in (SliceState.QUEUED, SliceState.CREATING, SliceState.READY):
             return await _wait_for(lease, brought, can)
         if view.state in (SliceState.STOPPED, SliceState.STOPPING):
             await start(lease, can)
@@ -120,7 +123,8 @@ async def _wait_for(lease: Lease, brought: Brought, can: Capabilities) -> str:
     if await Claim(lease.id):
         brought.tenure.lease = lease
     await Tell("create", f"{lease.name.node} is being created already; waiting for it")
-    ready = await wait_until_ready(lease, can, give_up_at=await Now() + can.pace.provision_s)
+    waits_until = max(lease.ready_by or 0.0, await Now())
+    ready = await wait_until_ready(lease, can, give_up_at=waits_until + can.pace.provision_s)
     if brought.tenure.lease is not None:
         brought.lease = await keep(brought.tenure, ready.hold_until or ready.deadline, can)
     else:

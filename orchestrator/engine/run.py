@@ -123,7 +123,7 @@ async def _count(job: JobRun, outcome: Outcome, lost: SliceLost, lost_at: float)
         deadline, lease = lease.deadline, await as_written(lease)
         extended_s = lease.deadline - deadline  # a person gave the run more time, not that slice
         outcome.used_s += max(lost_at - (lease.ready_at or lost_at), 0.0) - extended_s
-        billed_s = (lease.gone_at or lost_at) - (lease.sent_at or lost_at)
+        billed_s = (lease.gone_at or lost_at) - (lease.billed_from or lost_at)
         outcome.spent_usd += (lease.usd_per_hour or 0.0) * max(billed_s, 0.0) / 3600
     outcome.losses.append(Loss(outcome.attempt, lease, lost.reason, lost_at))
 

@@ -22,6 +22,8 @@ from orchestrator.engine.release import as_written, note
 from orchestrator.engine.tenure import Draft, Tenure, let_go
 from orchestrator.errors import CapacityError, CloudError, Preempted, TeardownUnproven, Vanished
 
+LEAST_VALID_S = 1.0  # the API counts whole seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Search:
@@ -93,7 +95,7 @@ class _Seeking:
         if self.search.wait_s <= 0:
             return request
         left_s = max(self.give_up_at - await Now(), self.search.wait_s / 100)
-        return replace(request, queue=replace(request.queue, valid_for_s=left_s / among))
+        return replace(request, queue=replace(request.queue, valid_for_s=max(left_s / among, LEAST_VALID_S)))
 
     async def _one(self, draft: Lease, request: SliceRequest) -> Lease | None:
         where = words(request)
@@ -147,7 +149,7 @@ class _Seeking:
         places = ", ".join(dict.fromkeys(request.name.zone for _, request in drafts))
         return CapacityError(
             f"no capacity in any zone that was asked for ({places})",
-            hint="name more zones or `zone: any`, try spot, or `wait: 6h` in the job's `tpu:`",
+            hint="name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`",
             details={where: error.message for where, error in self.refusals.items()},
         )
 

@@ -31,12 +31,15 @@ SPAN_WORDS = {
 
 
 def usd_so_far(lease: Lease, now: float) -> float | None:
-    """Dollars from the create call to absence (or now), by the dated table. None when the price is unknown."""
-    if lease.sent_at is None:
+    """Dollars from the create call (queued: from its capacity on) to absence or now, by the dated table.
+
+    None when the price is unknown.
+    """
+    if lease.billed_from is None:
         return 0.0
     if lease.usd_per_hour is None:
         return None
-    return lease.usd_per_hour * max((lease.gone_at or now) - lease.sent_at, 0.0) / 3600
+    return lease.usd_per_hour * max((lease.gone_at or now) - lease.billed_from, 0.0) / 3600
 
 
 def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float]) -> list[str]:

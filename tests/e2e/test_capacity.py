@@ -122,6 +122,27 @@ def test_ctrl_c_while_everybody_waits_leaves_no_request_behind(cli: Cli) -> None
     assert queue_of(cli) == [] and cli.lived() == 0
 
 
+def test_up_stands_in_the_queue_and_holds_what_it_got(cli: Cli) -> None:
+    rehearse(cli, capacity=[{"zone": "*", "until_s": 4}])
+    done = cli("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "5m")
+    assert done.returncode == 0 and "queued in" in done.stderr, done.stderr
+    assert [one["state"] for one in queue_of(cli)] == ["ACTIVE"]
+    other = cli("up", "mine", "--spot")
+    assert other.returncode == 64 and "exists with provisioning queued, not spot" in other.stderr
+    assert cli("down", "mine").returncode == 0
+    assert queue_of(cli) == [] and cli.alive() == [] and cli.lived() == 1
+
+
+def test_ctrl_c_while_up_waits_leaves_no_request_behind(cli: Cli) -> None:
+    rehearse(cli, capacity=[{"zone": "*"}])
+    process = cli.start("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "5m")
+    wait_for(lambda: len(queue_of(cli)) == 1, 60)
+    press(process)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert queue_of(cli) == [] and cli.lived() == 0
+
+
 def test_who_waits_in_the_queue_when_its_command_is_killed_is_taken_out_of_it(cli: Cli) -> None:
     """L15: capacity comes hours later, and nobody is there."""
     rehearse(cli, capacity=[{"zone": "*"}])

@@ -4,5 +4,8 @@ import pytest
 
 pytest.register_assert_rewrite(
     "tests.faults.world",
-    *(f"tests.faults.rows_{topic}" for topic in ("death", "create", "delete", "vm", "net", "ledger", "person")),
+    *(
+        f"tests.faults.rows_{topic}"
+        for topic in ("death", "create", "queue", "delete", "vm", "net", "ledger", "person")
+    ),
 )

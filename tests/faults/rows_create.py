@@ -7,7 +7,6 @@ from typing import Any
 from tests.faults.row import row
 from tests.faults.world import World, wait_until
 
-NO_QUEUE = "this version makes nodes, not queued resources: the row's fault cannot occur"
 ONE_NODE = "this version makes one node for a run, not several slices"
 TOO_LATE = "assumption A1 is broken: the create shows up later than the API promises, and nobody can wait for ever"
 
@@ -78,21 +77,6 @@ def delete_dropped(w: World) -> None:
     assert command.code() == 130, command.err
     w.keeps("C0, ready in 3 s", pressed_at, w.promise.own(ready_in_s=3))
     assert w.states() == {"gone"}
-
-
-for number, words in (
-    ("13c", "a queued resource's forced delete is accepted and its operation fails"),
-    ("16", "a queued resource waits for ever"),
-    ("17", "a queued resource becomes ACTIVE in the second of its delete"),
-    ("18", "a node is deleted and its queued resource stays SUSPENDED"),
-):
-
-    @row(number, words, limit=NO_QUEUE)
-    def no_queue(w: World) -> None:
-        """Not one call about queued resources leaves."""
-        assert w.do("run", w.hello).code() == 0
-        assert not [call for call in w.requests() if "queuedResources" in call["path"]]
-        assert w.states() == {"gone"}
 
 
 @row("14", "the create lands later than the API promises", limit=TOO_LATE, history={"gone_is_true": False})

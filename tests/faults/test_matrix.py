@@ -18,7 +18,7 @@ import pytest
 from tests.faults.row import ROWS, Row
 from tests.faults.world import World
 
-for topic in ("death", "create", "delete", "vm", "net", "ledger", "person"):
+for topic in ("death", "create", "queue", "delete", "vm", "net", "ledger", "person"):
     if (Path(__file__).parent / f"rows_{topic}.py").exists():
         importlib.import_module(f"tests.faults.rows_{topic}")
 

@@ -198,6 +198,27 @@ class World(Cli):
     def until_absent(self, timeout_s: float = PATIENCE_S) -> None:
         wait_until(lambda: self.lived() > 0 and not self.alive(), timeout_s, "the slice is gone")
 
+    def queue(self) -> list[dict[str, Any]]:
+        """The queued resources that are listed right now, each with its `name` and `state`."""
+        return list(self.admin("GET", "status").get("queued_resources", []))
+
+    def until_queued(self, state: str) -> None:
+        wait_until(lambda: state in [one["state"] for one in self.queue()], what=f"a queued resource in {state}")
+
+    def full(self, *, for_s: float | None = None) -> None:
+        """No zone has capacity, for so many seconds from now on, or until somebody says otherwise."""
+        self.admin("POST", "capacity", {"zone": "*"} | ({} if for_s is None else {"until_s": for_s}))
+
+    def has_room(self) -> None:
+        """There is capacity again."""
+        self.admin("DELETE", "capacity")
+
+    def take_away(self, node: str) -> float:
+        """Preempted, without a notice; when that was."""
+        at = time.time()
+        self.admin("POST", f"nodes/{node}:preempt", {})
+        return at
+
     def until_alive(self, state: str | None = None) -> str:
         """A node bills (in this state); its id."""
 

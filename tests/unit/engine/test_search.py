@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease import Down, Lease, LeaseState
-from orchestrator.core.slices import Listing, Queue, SliceName, SliceState, SliceView
+from orchestrator.core.slices import Listing, Operation, Queue, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.engine.race import Losers
 from orchestrator.engine.search import Search, find
 from orchestrator.engine.tenure import Draft, Tenure, let_go
@@ -91,6 +91,24 @@ def test_who_may_wait_asks_again_under_new_names_until_there_is_capacity(world: 
     lease = search(world, Search(drafts(), wait_s=3600, redraft=drafts))
     assert lease.state is LeaseState.READY
     assert len(created(world)) == len(set(created(world))) == drafts.made > 2, "no name is used twice"
+
+
+def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: VirtualWorld) -> None:
+    """The API counts whole seconds, and one that is valid for none is refused as a mistake."""
+    drafts = Drafts(world, A, B, through=queued)
+    seen: list[float] = []
+    create = world.cloud.create
+
+    def remembering(request: SliceRequest) -> Operation:
+        assert request.queue is not None
+        seen.append(request.queue.valid_for_s)
+        return create(request)
+
+    world.cloud.create = remembering  # type: ignore[method-assign]
+    world.cloud.full_zones = {A, B}
+    with pytest.raises(CapacityError):
+        search(world, Search(drafts(), wait_s=1.5, redraft=drafts))
+    assert seen and min(seen) >= 1.0
 
 
 def test_who_may_not_wait_asks_everybody_once(world: VirtualWorld) -> None:

@@ -15,6 +15,7 @@ from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
 GOOGLE = replace(LEASE, cloud="google", sent_at=1_000_000.0)
+QUEUED = replace(GOOGLE, name=replace(GOOGLE.name, queued=True))
 AT = 1_000_000.0
 
 
@@ -60,6 +61,8 @@ def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
         pytest.param(LEASE, 0.0, id="no create left"),
         pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),
         pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
+        pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
+        pytest.param(replace(QUEUED, ready_at=AT + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
         pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="a price that nobody knows is not zero"),
     ],
 )

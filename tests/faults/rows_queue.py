@@ -1,0 +1,74 @@
+"""Rows 13c, 16-18: queued resources that wait for ever, come alive when everybody leaves, or stay behind without a node."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.faults.row import row
+from tests.faults.world import World, is_stopped, wait_until
+
+
+def queued(w: World, *, wait: str = "10m", seconds: float = 0) -> str:
+    """A job file: on-demand through the queue, and one command."""
+    return w.job(
+        f"name: work\ntpu: {{zone: us-central1-a, provisioning: queued, wait: {wait}}}\n"
+        f"command: |\n  echo started\n  sleep {seconds}\n  date +%s.%N > {w.directory}/ended.$TPUJOB_WORKER\n"
+    )
+
+
+@row("13c", "a queued resource's forced delete is accepted and its operation fails")
+def delete_fails(w: World) -> None:
+    w.fault("operation_fails", "queuedResources.delete", when={"first": 2})
+    done = w.do("run", queued(w))
+    assert done.code() == 0, done.err
+    assert len(w.requests("queuedResources.delete")) == 3
+    w.keeps("C0, failed twice", w.job_ended_at, w.promise.own(failed=2))
+    assert w.queue() == [] and w.states() == {"gone"}
+
+
+@row("16", "a queued resource waits for ever")
+def waits_for_ever(w: World) -> None:
+    w.full()
+    done = w.do("run", queued(w, wait="4s"))
+    assert done.code() == 69 and "no capacity" in done.err
+    assert w.queue() == [] and w.lived() == 0 and w.states() == {"gone"}
+
+
+@row("16'", "a queued resource waits for ever, and the machine that asked for it dies")
+def waits_without_anybody(w: World) -> None:
+    """The request carries its own end: what has capacity later than that gets none."""
+    w.full()
+    w.begin("run", queued(w, wait="4s"))
+    w.until_queued("WAITING_FOR_RESOURCES")
+    w.power_cut()
+    w.until_queued("FAILED")
+    w.has_room()
+    swept = w.do("sweep")
+    assert swept.code() == 0, swept.err
+    assert w.queue() == [] and w.lived() == 0
+
+
+@row("17", "a queued resource becomes ACTIVE in the second of its delete")
+def active_meanwhile(w: World) -> None:
+    w.full()
+    command = w.begin("run", queued(w), env={"TPUJOB_CRASH_AT": "Delete:1:before:STOP"})
+    w.until_queued("WAITING_FOR_RESOURCES")
+    pressed_at = command.press()
+    wait_until(lambda: is_stopped(command.process.pid), what="the delete is about to leave")
+    w.has_room()
+    w.until_alive("READY")
+    command.press(signal.SIGCONT)
+    assert command.code() == 130, command.err
+    w.keeps("C0", pressed_at, w.promise.own())
+    assert w.queue() == [] and w.lived() == 1 and w.states() == {"gone"}
+
+
+@row("18", "a node is deleted and its queued resource stays SUSPENDED")
+def node_without_request(w: World) -> None:
+    command = w.begin("run", queued(w, seconds=60))
+    command.until("started")
+    lost_at = w.take_away(w.until_alive())
+    assert command.code() == 71, command.err
+    assert w.requests("queuedResources.delete") != []
+    w.keeps("C6", lost_at, w.promise.own())
+    assert w.queue() == [] and w.states() == {"gone"}
