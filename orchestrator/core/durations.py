@@ -61,5 +61,7 @@ def format_usd(amount: float | None) -> str:
 
 
 def format_usd_per_hour(amount: float | None) -> str:
-    """`about $9.60/h`: prices come from a dated table, never from a bill."""
+    """`about $9.60/h`: prices come from a dated table, never from a bill; only what is granted is free."""
+    if amount == 0:
+        return "$0.00/h (granted)"
     return "price unknown" if amount is None else f"about ${amount:,.2f}/h"

@@ -73,6 +73,8 @@ def test_dollars_never_hide_that_something_was_paid_or_is_unknown(amount: float 
     assert format_usd(amount) == text
 
 
-@pytest.mark.parametrize(("amount", "text"), [(9.6, "about $9.60/h"), (None, "price unknown")])
+@pytest.mark.parametrize(
+    ("amount", "text"), [(9.6, "about $9.60/h"), (0.0, "$0.00/h (granted)"), (None, "price unknown")]
+)
 def test_a_price_is_about(amount: float | None, text: str) -> None:
     assert format_usd_per_hour(amount) == text
