@@ -35,6 +35,7 @@ class Case:
     sure_life_s: float | None = None  # while an extension is on its way, the shorter of both
     keep_s: float | None = None
     detach: bool = False  # is its command about to pass the claim to the job?
+    carries: bool = False  # does it bring home, every now and then, what its job has made, to start over with it?
     waits_s: float = 0.0  # so long may a queued request of it wait
     lease_ids: list[str] = field(default_factory=list)
     drafted_at: dict[str, float] = field(default_factory=dict)  # lease → when its name was chosen

@@ -32,6 +32,7 @@ DELETE_AGAIN_S = 60.0  # a delete of whose operation nothing is known is sent ag
 LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
 CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
 HAND_OVER_S = 130.0  # a claim on its way from the command to the job
+PULL_S = 120.0  # what the job has made so far is brought home; a worker that is gone takes so long
 STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that does not answer takes so long
 SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
 EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "sweeper": ("api", "ci-api")}
@@ -88,7 +89,7 @@ def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
         return _finish(world, "local", thing, begin, start, machine.timer_s + NOTICE_S, until)
-    typed = [at for at in machine.commands_at if at >= max(begin, ended_at)]
+    typed = [at for at in machine.commands_at if at >= max(begin, ended_at, machine.on_since)]
     if not typed or thing.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
     if _may_be_provisioning(thing) and (thing.ready_at is None or thing.ready_at > begin):
@@ -101,16 +102,22 @@ def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     plan, need = world.plan, OWN_S
     if thing.lost_at is not None:
         busy = case.detach or case.keep_s is not None or thing.on.connected_at is None
-        need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0)
-        if thing.on.job_ends_at is not None and thing.on.job_ends_at < thing.lost_at + LOOK_S:
-            need += COLLECT_S  # it is bringing home what nobody answers for any more
-    if plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
+        need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0) + (PULL_S if case.carries else 0.0)
+        need += COLLECT_S if _lost_while_collected(thing) else 0.0
+    gone_before = thing.node is not None and thing.node.died_at is not None
+    if gone_before or plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
     if thing.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
         tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.felt_calls)
         need += RACE_PAUSE_S * (1 + tries)
     race = case.races.get(thing.lease_id)
     return need if race is None or race.winner == thing.lease_id else need + _lost_race_s(world, case, thing, race)
+
+
+def _lost_while_collected(thing: Thing) -> bool:
+    """Its artifacts are being brought home, and nobody answers for them any more."""
+    ended_at = thing.on.job_ends_at
+    return thing.lost_at is not None and ended_at is not None and ended_at < thing.lost_at + LOOK_S
 
 
 def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
@@ -122,6 +129,9 @@ def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
     if any(other.lost_at is not None or other.failed_deletes for other in others):  # they are released first
         trouble_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
         busy_s += trouble_s + world.settings.provision_s + plan.refuse_s + POLL_MOST_S
+    winners = [other for other in others if other.lease_id == race.winner and other.lost_at is not None]
+    if any(winner.on.connected_at is None for winner in winners):
+        busy_s += CONNECT_S + LOOK_S + STOP_S  # an answer is waited for from what was taken away
     return need + busy_s + (COLLECT_S if plan.worker_dies else 0.0)
 
 
@@ -136,6 +146,7 @@ def _collector(world: World, thing: Thing, begin: float, awake_since: float, unt
         if cut_at < until - origin and back_at > begin - origin:
             awake_since = max(awake_since, origin + back_at)  # what cannot be reached from here may well go on
     need = CONNECT_S + LOOK_S + OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
+    need += COLLECT_S if _lost_while_collected(thing) else 0.0
     return _finish(world, "local", thing, begin, awake_since, need, until)
 
 

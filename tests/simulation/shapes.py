@@ -93,7 +93,9 @@ def start_run(
     name: str = "run",
 ) -> None:
     """A person types `tpujob run`."""
-    case = Case(name, life_s, world.timeline.now, keep_s=keep_s, detach=detach, waits_s=wish.in_queue_s)
+    case = Case(
+        name, life_s, world.timeline.now, keep_s=keep_s, detach=detach, carries=wish.restarts > 0, waits_s=wish.in_queue_s
+    )
 
     def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
         if life_s - used_s < LEAST_LEFT_S:

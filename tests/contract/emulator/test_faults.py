@@ -248,11 +248,11 @@ def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: 
 def test_a_hidden_node_and_a_late_one_come_to_light(
     api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
 ) -> None:
-    broken("hidden", seconds=0.3)
+    broken("hidden", seconds=2)
     hidden = request()
     assert finish(api, api.create(hidden)).error is None
     assert (api.get(hidden.name), api.delete(hidden.name)) == (None, None)
-    broken("late", seconds=0.3)
+    broken("late", seconds=2)
     late = request()
     with pytest.raises(CloudUnavailable, match="cannot be reached"):
         api.create(late)
