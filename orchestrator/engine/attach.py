@@ -84,8 +84,7 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
         fleet = outcome.fleet = await _reach(to.lease)
         await outcome.enter("main")
         await FollowPhase(fleet, to.attempt.id, "main", to.sink)
-        # What was waited for in a queue is nothing of the job's time.
-        began = (to.lease.ready_at if to.lease.ready_by is not None else None) or to.lease.created_at
+        began = to.attempt.started_at or to.lease.created_at
         # An extension that came before us is in the lease already, and not in what the job file says.
         end = work.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
         await work.follow(to.lease, fleet, "main", end)

@@ -94,7 +94,13 @@ def start_run(
 ) -> None:
     """A person types `tpujob run`."""
     case = Case(
-        name, life_s, world.timeline.now, keep_s=keep_s, detach=detach, carries=wish.restarts > 0, waits_s=wish.in_queue_s
+        name,
+        life_s,
+        world.timeline.now,
+        keep_s=keep_s,
+        detach=detach,
+        carries=wish.restarts > 0,
+        waits_s=wish.in_queue_s,
     )
 
     def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
@@ -133,7 +139,8 @@ def collect_later(world: World, process: Process, job: JobRun) -> None:
     outcome = process.result
     if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
         return
-    to = Attachment(job.run, job.attempt, outcome.lease, ("*",), job.max_duration_s, _no_sink)
+    attempt = process.ledger.attempts[job.attempt.id]  # as it is now: it has begun
+    to = Attachment(job.run, attempt, outcome.lease, ("*",), job.max_duration_s, _no_sink)
 
     async def collector() -> Any:
         return await attach(to, world.can) if await Claim(job.attempt.id) else None

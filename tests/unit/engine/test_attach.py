@@ -1,6 +1,5 @@
 """`attach`: a detached job followed to its end, its artifacts brought home, its slice released; leaving costs nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 
 from orchestrator.core.attempt import AttemptState
 from orchestrator.core.lease import LeaseState
-from orchestrator.core.slices import Queue
 from orchestrator.engine.attach import Attachment, attach
 from orchestrator.engine.recover import close_attempts, recover
 from orchestrator.engine.run import run_job
@@ -57,22 +55,6 @@ def test_a_signal_while_the_job_runs_leaves_everything_as_it_was(world: VirtualW
     assert "Delete" not in world.effects[before:]
     assert world.ledger.lease(to.lease.id).state is LeaseState.READY
     assert not attempt_of(world).state.ended
-
-
-def test_what_its_slice_waited_for_in_a_queue_takes_nothing_of_a_jobs_time(world: VirtualWorld) -> None:
-    """Of a life of five minutes the last half is kept free for the artifacts, whatever a tenth of the morning is."""
-    prepared = job(world, detach=True)
-    ((lease, request),) = prepared.drafts
-    name = replace(lease.name, queued=True)
-    lease = replace(lease, name=name, deadline=lease.created_at + 300)
-    waiting = ((lease, replace(request, name=name, queue=Queue(7200.0, "id"))),)
-    world.cloud.queue_s = {lease.name.zone: 3600.0}
-    world.drive(run_job(replace(prepared, drafts=waiting, max_duration_s=300), CAN))
-    ((run, attempt),) = world.ledger.runs()
-    (lease,) = world.ledger.open_leases()
-    world.fleet.ends_at = lease.deadline - 40
-    outcome = world.drive(attach(Attachment(run, attempt, lease, (), 300.0, lambda worker, data: None), CAN))
-    assert outcome.exit_code == 0
 
 
 def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(world: VirtualWorld) -> None:
