@@ -18,6 +18,11 @@ class _Teller:
             self.terminal.write_line(report.longreprtext)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What belongs together comes first: the longest piece of work, which other processes need not wait for at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")

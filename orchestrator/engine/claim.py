@@ -35,8 +35,8 @@ async def move(lease: Lease, event: Held | Detached | Callable[[Lease], Extended
 
 
 async def shorten(before: Lease, shorter: Lease, can: Capabilities) -> None:
-    """The ledger has an earlier deadline already; now the labels get it, too."""
-    await _alone(shorter, lambda: _write(before, shorter, can))
+    """The ledger has an earlier deadline already; now the labels get it, too, and claim nothing for a waiting that is over."""
+    await _alone(shorter, lambda: _write(before, shorter, can, anew=True))
 
 
 async def _move(lease: Lease, event: Held | Detached | Callable[[Lease], Extended], can: Capabilities) -> Lease:
@@ -86,7 +86,7 @@ async def clock_skew(listing: Listing[SliceView], *, asked_at: float, said: bool
     return skew_s
 
 
-async def _write(before: Lease, wanted: Lease, can: Capabilities) -> None:
+async def _write(before: Lease, wanted: Lease, can: Capabilities, *, anew: bool = False) -> None:
     """The labels of `wanted` in place of those of `before`, until they are seen: an accepted update may fail yet."""
     give_up_at = await Now() + PATIENCE_S
     said: dict[str, str] = {}
@@ -95,7 +95,7 @@ async def _write(before: Lease, wanted: Lease, can: Capabilities) -> None:
         try:
             found, skew_s = await _listed(wanted)
             # Decided once: after a lost reply the deadline may have moved already, and must not move again.
-            said = said or await _said(before, wanted, found, skew_s, can)
+            said = said or await _said(before, wanted, found, skew_s, can, anew=anew)
             if not _shows(found, said):
                 await Relabel(wanted.name, {**found.labels, **said})
                 found, _ = await _listed(wanted)
@@ -122,12 +122,14 @@ async def _listed(lease: Lease) -> tuple[SliceView, float]:
     return found, skew_s
 
 
-async def _said(before: Lease, wanted: Lease, found: SliceView, skew_s: float, can: Capabilities) -> dict[str, str]:
+async def _said(
+    before: Lease, wanted: Lease, found: SliceView, skew_s: float, can: Capabilities, *, anew: bool = False
+) -> dict[str, str]:
     deadline = claims.deadline_label(found.labels)
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
     said = claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
-    if wanted.mode is Mode.RUN and claims.lease_label(found.labels) > claims.lease_label(said):
+    if wanted.mode is Mode.RUN and not anew and claims.lease_label(found.labels) > claims.lease_label(said):
         said[claims.LEASE] = found.labels[claims.LEASE]  # what was claimed already stays claimed
     return said
 
@@ -145,6 +147,8 @@ class Upkeep:
         sent_at = lease.sent_at or lease.created_at
         own = lease.mode is Mode.RUN
         self._claimed_until = claims.first_lease_until(lease, sent_at, can.pace) if own else lease.ends_at
+        if own and lease.ready_by is not None and lease.ready_at is not None:  # `shorten` took its waiting off that
+            self._claimed_until = min(self._claimed_until, lease.ready_at + can.pace.label_ttl_s)
         self._not_before = self._looked_at = now
         self._armed_by = now + can.pace.boot_s
         self._armed = False

@@ -22,7 +22,7 @@ for topic in ("death", "create", "queue", "delete", "vm", "net", "ledger", "pers
     if (Path(__file__).parent / f"rows_{topic}.py").exists():
         importlib.import_module(f"tests.faults.rows_{topic}")
 
-AT_ONCE = int(os.environ.get("TPUJOB_FAULTS_AT_ONCE", "6"))
+AT_ONCE = int(os.environ.get("TPUJOB_FAULTS_AT_ONCE", "4"))
 REPORT = os.environ.get("TPUJOB_FAULTS_REPORT")  # a file for the measured seconds and their bounds
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.faults import FOREVER as ALWAYS
-from tests.simulation.faults import Window
+from tests.simulation.faults import TIMEOUT_S, Window
 
 if TYPE_CHECKING:
     from tests.simulation.cases import Case, Race, Thing
@@ -259,7 +259,25 @@ def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
         return max((case.hold_until or begin) - begin, 0.0, left_s) + final_at - end_of(case, thing)
     if mode == "detached" or case.detach:
         return max(final_at - begin, 0.0)
+    if _was_seen_ready_in_peace(world, case, thing):  # and with that its labels claim no more for a waiting
+        first = (thing.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + pace.label_ttl_s + clock_doubt_s(world)
     return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < final_at else 0.0
+
+
+def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:
+    """Did the command of what was queued have every chance to see it READY, and to say so in its labels?"""
+    plan, owner, ready_at = world.plan, case.owner, thing.ready_at
+    if ready_at is None or owner is None or thing.lease_id not in case.requested_at:
+        return False
+    seen_by = ready_at + SEEN_S + RACE_PAUSE_S
+    if (not owner.alive and owner.ended_at < seen_by) or plan.patch_effects or plan.lost_patches or plan.unreachable:
+        return False
+    if plan.stopped or plan.asleep or plan.disk_full or thing.request is not None:
+        return False
+    if any(begin < seen_by for lists in (plan.cut, plan.forbidden) for ws in lists.values() for begin, _ in ws):
+        return False
+    calls = world.faults.felt_calls + world.faults.slow_calls
+    return not any(role == "cli" and ready_at - TIMEOUT_S <= at <= seen_by for at, role, _ in calls)
 
 
 # -- ends that are agreed upon -----------------------------------------------------------------------------------------

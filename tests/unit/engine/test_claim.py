@@ -1,12 +1,13 @@
 """Claims in the labels: written first in the create call, renewed while somebody is attached, moved by keep and hand-over."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.core.lease import Detached, Held, LeaseState, Mode
-from orchestrator.core.slices import Operation, SliceName
+from orchestrator.core.slices import Operation, Queue, SliceName
 from orchestrator.engine.claim import Upkeep, await_armed, hand_over, move
 from orchestrator.engine.extend import extend
 from orchestrator.engine.release import release
@@ -70,6 +71,22 @@ def test_an_attached_run_renews_its_claim_before_it_ends_and_not_more_often_than
     assert outcome.exit_code == 0
     renewals = [call for call, _ in world.cloud.calls if call == "relabel"]
     assert 5400 / CAN.pace.renew_s - 2 <= len(renewals) <= 5400 / CAN.pace.renew_s + 1
+
+
+def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(world: VirtualWorld) -> None:
+    """Its labels say nothing any more of the six hours for which it might have stood in a queue."""
+    prepared = job(world)
+    ((lease, request),) = prepared.drafts
+    name = replace(lease.name, queued=True)
+    drafts = ((replace(lease, name=name), replace(request, name=name, queue=Queue(6 * 3600.0, "id"))),)
+    world.fleet.phase_s, left_s = 5 * 3600.0, []
+
+    def between(world: VirtualWorld) -> None:
+        if world.cloud.nodes:
+            left_s.append(int(labels(world)["tpujob-lease"]) - world.time)
+
+    assert world.drive(run_job(replace(prepared, drafts=drafts), CAN), between=between).exit_code == 0
+    assert min(left_s) > CAN.pace.renew_s, "a renewal may get lost"
 
 
 def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
