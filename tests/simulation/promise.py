@@ -269,12 +269,14 @@ def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:
     plan, owner, ready_at = world.plan, case.owner, thing.ready_at
     if ready_at is None or owner is None or thing.lease_id not in case.requested_at:
         return False
-    seen_by = ready_at + SEEN_S + RACE_PAUSE_S
+    seen_by, origin = ready_at + SEEN_S + RACE_PAUSE_S, world.faults.begun_at
     if (not owner.alive and owner.ended_at < seen_by) or plan.patch_effects or plan.lost_patches or plan.unreachable:
         return False
     if plan.stopped or plan.asleep or plan.disk_full or thing.request is not None:
         return False
-    if any(begin < seen_by for lists in (plan.cut, plan.forbidden) for ws in lists.values() for begin, _ in ws):
+    if any(
+        origin + begin < seen_by for lists in (plan.cut, plan.forbidden) for ws in lists.values() for begin, _ in ws
+    ):
         return False
     calls = world.faults.felt_calls + world.faults.slow_calls
     return not any(role == "cli" and ready_at - TIMEOUT_S <= at <= seen_by for at, role, _ in calls)

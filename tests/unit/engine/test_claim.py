@@ -79,7 +79,7 @@ def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(wo
     ((lease, request),) = prepared.drafts
     name = replace(lease.name, queued=True)
     drafts = ((replace(lease, name=name), replace(request, name=name, queue=Queue(6 * 3600.0, "id"))),)
-    world.fleet.phase_s, left_s = 5 * 3600.0, []
+    world.fleet.phase_s, left_s = 2 * 3600.0, []
 
     def between(world: VirtualWorld) -> None:
         if world.cloud.nodes:
