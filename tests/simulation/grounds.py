@@ -428,6 +428,28 @@ def taken_away() -> Hunt:
                 yield f"{queued} queued, at {second} s, notice {notice_s} s", _succeeds(doing, **rest)
 
 
+@ground
+def extended_and_taken_away() -> Hunt:
+    wish = Wish(ZONES[:1], spot=True, restarts=2)
+    doing = replace(RUN, lasts_s=60.0, life_s=30.0, extend_at=12.0, wish=wish)
+    yield "extended, preempted", one(doing, preemptions=[(26.0, 0.0)])
+
+
+@ground
+def early_out_of_its_queue() -> Hunt:
+    """It might have waited for two minutes. Then its laptop dies, and only the sweep is left."""
+    doing = replace(RUN, lasts_s=60.0, sweep_every_s=20.0, wish=Wish(ZONES[:1], 1, 120.0))
+    yield "a run", one(doing, layers=SWEEPER, **_dead_laptop(40.0))
+
+
+@ground
+def dies_before_it_is_held() -> Hunt:
+    doing = Doing("up", hold_s=60.0, wish=Wish(ZONES[:1], 1, 120.0))
+    for step in range(165, 215, 4):
+        rest = {"crashes": [("up", step, "machine")]}
+        yield f"machine dies at step {step}", one(doing, layers=SWITCH, **rest)
+
+
 def _succeeds(doing: Doing, **plan: Any) -> Callable[[], Result]:
     def played() -> Result:
         world = World(1, doing, Plan(**plan), layers=SWITCH)

@@ -17,7 +17,7 @@ from orchestrator.cloud import queued
 from orchestrator.cloud.questions import Questions
 from orchestrator.core import absence, claims, names
 from orchestrator.core.absence import Verdict
-from orchestrator.core.lease import Created, Intent, LeaseState, Refused, Sent
+from orchestrator.core.lease import Created, Intent, LeaseState, Mode, Refused, Sent
 from orchestrator.core.slices import Listing, SliceState
 from orchestrator.engine import acquire, attempt, claim, race, recover, release, run, search, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
@@ -356,9 +356,9 @@ def collect_past_end() -> Iterator[None]:
 def extended_twice() -> Iterator[None]:
     real = claim._write
 
-    async def write(before: Any, wanted: Any, can: Any) -> None:
+    async def write(before: Any, wanted: Any, can: Any, **how: Any) -> None:
         if before.deadline == wanted.deadline:
-            return await real(before, wanted, can)
+            return await real(before, wanted, can, **how)
         for _ in range(5):
             found, skew_s = await claim._listed(wanted)
             said = await claim._said(before, wanted, found, skew_s, can)
@@ -718,4 +718,41 @@ def failed_is_gone() -> Iterator[None]:
         return None if failed else settled(lease, creates, *args, **named)
 
     with patch.object(absence, "settled", believed):
+        yield
+
+
+@mutant("labels claim on and on for a waiting that is over (ours)", "early_out_of_its_queue")
+def waits_on_in_labels() -> Iterator[None]:
+    real = claim._said
+
+    async def said(*args: Any, anew: bool = False) -> Any:
+        return await real(*args)
+
+    with patch.object(claim, "_said", said):
+        yield
+
+
+@mutant("what `up` brings claims to its deadline before it is held (ours)", "dies_before_it_is_held")
+def held_at_once() -> Iterator[None]:
+    real = claims.lease_until
+
+    def lease_until(lease: Any, now: float, pace: Any) -> Any:
+        unheld = lease.ready_at is not None and lease.mode is Mode.HOLD and lease.hold_until is None
+        return lease.deadline if unheld else real(lease, now, pace)
+
+    with patch.object(claims, "lease_until", lease_until):
+        yield
+
+
+@mutant("an extension is lost with the slice it was typed for (ours)", "extended_and_taken_away")
+def extension_lost() -> Iterator[None]:
+    real = run._count
+
+    async def count(job: Any, outcome: Any, lost: Any, lost_at: float) -> None:
+        lease = outcome.lease
+        extended_s = 0.0 if lease is None else (await ReadLease(lease.id)).deadline - lease.deadline
+        await real(job, outcome, lost, lost_at)
+        outcome.used_s += extended_s
+
+    with patch.object(run, "_count", count):
         yield

@@ -270,13 +270,14 @@ def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:
     if ready_at is None or owner is None or thing.lease_id not in case.requested_at:
         return False
     seen_by, origin = ready_at + SEEN_S + RACE_PAUSE_S, world.faults.begun_at
-    if (not owner.alive and owner.ended_at < seen_by) or plan.patch_effects or plan.lost_patches or plan.unreachable:
+    if thing.request is not None or (not owner.alive and owner.ended_at < seen_by):
         return False
-    if plan.stopped or plan.asleep or plan.disk_full or thing.request is not None:
+    if thing.lost_at is not None and thing.lost_at < seen_by:
         return False
-    if any(
-        origin + begin < seen_by for lists in (plan.cut, plan.forbidden) for ws in lists.values() for begin, _ in ws
-    ):
+    if plan.stopped or plan.asleep or plan.disk_full or plan.patch_effects or plan.lost_patches or plan.unreachable:
+        return False
+    windows = [window for kind in (plan.cut, plan.forbidden) for edge in kind.values() for window in edge]
+    if any(origin + begin < seen_by for begin, _ in windows):
         return False
     calls = world.faults.felt_calls + world.faults.slow_calls
     return not any(role == "cli" and ready_at - TIMEOUT_S <= at <= seen_by for at, role, _ in calls)
@@ -328,7 +329,8 @@ def _finish(
     plan = world.plan
     windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
     windows += plan.vms_stand_still if layer == "vm" else []
-    if by_label and sum(rate for kind, rate in plan.rates.items() if kind != "slow") > 0.5:
+    silent = sum(rate for kind, rate in plan.rates.items() if kind != "slow") if by_label else 0.0
+    if silent > 0.5 or (layer == "sweeper" and plan.unreachable > 0.5):
         windows.append((0.0, plan.rates_until))  # who answers less than every second question is not there
     outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
     if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
