@@ -1,5 +1,7 @@
 """Fixtures for all tests, and a failure told the moment it happens: a run that is cut short has still said what broke."""
 
+from typing import Any
+
 import pytest
 
 from tests.cli_fixture import cli
@@ -18,9 +20,17 @@ class _Teller:
             self.terminal.write_line(report.longreprtext)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What belongs together comes first: the longest piece of work, which other processes need not wait for at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The fault matrix in one process, and first: its rows play side by side there. Whatever else wherever there is room."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file.endswith("faults/test_matrix.py") else nodeid
+
+    return Together(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -42,10 +42,7 @@ def play(row: Row, directory: Path) -> None:
 def playing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[None]]]:
-    """Every row that was selected has begun or waits for its turn. Processes of xdist that share them play each its own."""
-    if hasattr(request.config, "workerinput") and not request.config.option.loadgroup:
-        yield {}
-        return
+    """Every row that was selected has begun or waits for its turn."""
     wanted = [
         item.callspec.params["row"]
         for item in request.session.items
@@ -56,13 +53,9 @@ def playing(
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.xdist_group("matrix")  # with --dist loadgroup all in one process
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_row(row: Row, playing: dict[str, Future[None]], tmp_path: Path) -> None:
-    if row.id in playing:
-        playing[row.id].result()
-    else:
-        play(row, tmp_path / "world")
+def test_row(row: Row, playing: dict[str, Future[None]]) -> None:
+    playing[row.id].result()
 
 
 def test_every_row_of_the_matrix_is_played_or_named_as_a_limit() -> None:
