@@ -34,6 +34,13 @@ def first_lease_until(lease: Lease, sent_at: float, pace: Pace) -> float:
     return min(max(sent_at, lease.ready_by or 0.0) + pace.provision_s + pace.boot_s, lease.deadline)
 
 
+def once_ready_until(lease: Lease, pace: Pace) -> float:
+    """What is left of the first claim when a queued slice is READY: enough to boot and to be logged in to."""
+    return min(
+        (lease.ready_at or lease.created_at) + max(pace.label_ttl_s, pace.provision_s + pace.boot_s), lease.deadline
+    )
+
+
 def labels(
     lease: Lease, now: float, pace: Pace, *, skew_s: float = 0.0, deadline: float | None = None
 ) -> dict[str, str]:

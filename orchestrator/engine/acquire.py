@@ -41,11 +41,11 @@ async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lea
 async def begin(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
     """The lease, its create call accepted: what becomes of it is for `wait_until_ready`, or for `look_in` now and then."""
     await Claim(lease.id)
-    if request.queue is not None:
-        lease = _waiting(lease, request.queue.valid_for_s, await Now())
     question = retry.Timed(ListSlices(lease.name.project, lease.name.zone))
     asked_at, listing = await retry.until(await Now() + PATIENCE_S, question)
     skew_s = await clock_skew(listing, asked_at=asked_at, said=True)
+    if request.queue is not None:  # from now on: the question about the time may have taken its own
+        lease = _waiting(lease, request.queue.valid_for_s, await Now())
     await Record(Intent(lease))
     watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Tell("lease", f"{lease.name.node} · {watch}")

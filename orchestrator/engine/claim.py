@@ -129,8 +129,11 @@ async def _said(
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
     said = claims.labels(wanted, await Now(), can.pace, skew_s=skew_s, deadline=deadline)
-    if wanted.mode is Mode.RUN and not anew and claims.lease_label(found.labels) > claims.lease_label(said):
-        said[claims.LEASE] = found.labels[claims.LEASE]  # what was claimed already stays claimed
+    claimed = claims.lease_label(found.labels)
+    if anew:
+        claimed = min(claimed, claims.once_ready_until(wanted, can.pace) + skew_s)
+    if wanted.mode is Mode.RUN and claimed > claims.lease_label(said):
+        said[claims.LEASE] = str(int(claimed))  # what was claimed already stays claimed
     return said
 
 
@@ -147,8 +150,8 @@ class Upkeep:
         sent_at = lease.sent_at or lease.created_at
         own = lease.mode is Mode.RUN
         self._claimed_until = claims.first_lease_until(lease, sent_at, can.pace) if own else lease.ends_at
-        if own and lease.ready_by is not None and lease.ready_at is not None:  # `shorten` took its waiting off that
-            self._claimed_until = min(self._claimed_until, lease.ready_at + can.pace.label_ttl_s)
+        if own and lease.ready_by is not None:  # `shorten` took its waiting off that
+            self._claimed_until = min(self._claimed_until, claims.once_ready_until(lease, can.pace))
         self._not_before = self._looked_at = now
         self._armed_by = now + can.pace.boot_s
         self._armed = False

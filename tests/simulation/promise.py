@@ -216,7 +216,8 @@ def _goes_with_its_node(world: World, thing: Thing, begin: float) -> bool:
         return False
     if node.died_at is not None and not node.deleted_by.startswith("switch"):
         return False
-    return not any(role == "vm" and at >= begin for at, role, _ in world.faults.felt_calls)
+    since = min(begin, thing.ready_at or begin)  # it hears from the API of which request its node came
+    return not any(role == "vm" and at >= since for at, role, _ in world.faults.felt_calls)
 
 
 def _sweeper(world: World, case: Case, thing: Thing, begin: float) -> float:
@@ -260,7 +261,8 @@ def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     if mode == "detached" or case.detach:
         return max(final_at - begin, 0.0)
     if _was_seen_ready_in_peace(world, case, thing):  # and with that its labels claim no more for a waiting
-        first = (thing.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + pace.label_ttl_s + clock_doubt_s(world)
+        most_s = max(pace.label_ttl_s, pace.provision_s + pace.boot_s)
+        first = min(first, (thing.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + most_s + clock_doubt_s(world))
     return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < final_at else 0.0
 
 

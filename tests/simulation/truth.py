@@ -31,6 +31,9 @@ class Truth:
         self.cases: list[Case] = []
         self.things: dict[str, Thing] = {}  # by uid, those that are gone too
         self.intents: dict[str, Lease] = {}  # by node name
+        self.intended_at: dict[
+            str, float
+        ] = {}  # by node name: from then on it waits, however often it has to be asked for
         self.gone_at: dict[str, float] = {}  # by lease
         self.down_at: dict[str, float] = {}
         self.said_gone: dict[str, str] = {}  # lease → who exited with a code that says so
@@ -80,7 +83,7 @@ class Truth:
             if row.valid_until is None or row.valid_until > now + case.waits_s * 1.01 + 1.0:
                 self.broken("I11", f"{known} may wait until {row.valid_until}, longer than anybody said")
             else:
-                case.waiting_until[lease_id] = row.valid_until
+                case.waiting_until[lease_id] = self.intended_at.get(known.node_id, now) + row.valid_until - now
         self._came_to_be(known, row)
         for other in self.alive():
             if other.case is case is not None and other.lease_id != lease_id:
@@ -310,7 +313,7 @@ class Truth:
             case Intent():
                 if after.name.node in self.intents:
                     self.broken("I4", f"the name {after.name.node} is used a second time")
-                self.intents[after.name.node] = after
+                self.intents[after.name.node], self.intended_at[after.name.node] = after, now
             case Ready():
                 case = self.case_of(after.id)
                 if case is not None and after.id in case.races:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,20 @@ def test_a_queued_slice_lives_as_long_as_asked_from_when_it_was_there(world: Vir
     assert int(node.request.labels["tpujob-deadline"]) == pytest.approx(lease.deadline, abs=1)
     claimed_s = int(node.request.labels["tpujob-lease"]) - lease.ready_at
     assert claimed_s == pytest.approx(CAN.pace.label_ttl_s, abs=60), "and not for the hours that it might have waited"
+
+
+def test_a_slow_question_about_the_time_takes_nothing_off_the_waiting(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = world.cloud.list
+
+    def slow(project: str, zone: str, queued: bool = False) -> Any:
+        world.time += 40
+        return real(project, zone, queued)
+
+    monkeypatch.setattr(world.cloud, "list", slow)
+    lease = search(world, Search((queued(lease_and_request(0, zone=A, now=world.time)),)))
+    assert lease.sent_at is not None and lease.ready_by == pytest.approx(lease.sent_at + 3600, abs=1)
 
 
 def test_queued_candidates_in_turn_share_the_time(world: VirtualWorld) -> None:
