@@ -31,7 +31,7 @@ class AttemptState(StrEnum):
 _ENDED = {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.INTERRUPTED, AttemptState.ERROR}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     id: str
     name: str
@@ -42,7 +42,7 @@ class Run:
     spec: dict[str, Any] = field(default_factory=dict)  # the job as it was resolved; environment values left out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attempt:
     id: str
     run_id: str
@@ -55,14 +55,14 @@ class Attempt:
     exit_code: int | None = None  # of the command that ended it; None: it was killed, or it has not ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Began:
     run: Run
     attempt: Attempt
     at: float | None = None  # of an attempt after the first; that one began with its run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tried:
     """A candidate was asked for and could not be had; its lease is proven gone."""
 
@@ -73,7 +73,7 @@ class Tried:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Leased:
     """The attempt uses this lease from now on (a stockout may have cost it an earlier one)."""
 
@@ -82,14 +82,14 @@ class Leased:
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Moved:
     attempt_id: str
     at: float
     state: AttemptState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ended:
     attempt_id: str
     at: float

@@ -3,6 +3,8 @@
 The table below is the whole life. The ledger stores a lease and appends the event that changed it in one transaction;
 nothing else changes a lease. The attempt that uses a lease has a life of its own (`core.attempt`): it may fail, succeed
 or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.absence` produces it.
+
+(No `slots`, here and in `slices` and `attempt`: they double the time of making a class, and every command waits for that.)
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Purpose(StrEnum):
     HOLD = "hold"  # brought by `tpujob up` (or kept after a run): ends by `down`, or at `hold_until`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lease:
     """One row of the ledger. Times are unix seconds; `deadline` is final: past it any tpujob command deletes the slice."""
 
@@ -87,12 +89,12 @@ class Lease:
         return self.deadline if self.hold_until is None else min(self.hold_until, self.deadline)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Intent:
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sent:
     """Written before every create call, retries included: from here on something may exist."""
 
@@ -100,7 +102,7 @@ class Sent:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Refused:
     """The API answered a create with a definite no: that call has no effect, now or later."""
 
@@ -109,14 +111,14 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Created:
     lease_id: str
     at: float
     operation: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settled:
     """The operation of every create that left is terminal."""
 
@@ -124,13 +126,13 @@ class Settled:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ready:
     lease_id: str
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Held:
     """The slice is to outlive the process that made it, until `until` (at most the deadline)."""
 
@@ -139,7 +141,7 @@ class Held:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Detached:
     """The claim passed from this process to the job on the VM, and the switch there said that it knows."""
 
@@ -147,7 +149,7 @@ class Detached:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Extended:
     """A person moved the end: of what is held, the end of the hold; else the deadline itself."""
 
@@ -156,21 +158,21 @@ class Extended:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Down:
     lease_id: str
     at: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gone:
     lease_id: str
     at: float
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Forgotten:
     """A person says: I looked, it is not there (or not ours to care for). Nothing is proven."""
 

@@ -8,7 +8,6 @@ shell line and as an argument.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -41,6 +40,8 @@ def new_run_id(random_bits: int) -> str:
 
 def owner_id(user: str, machine: str) -> str:
     """Six letters that stay the same for one user on one machine, and tell nobody who that is."""
+    import hashlib  # 3 ms that only who creates something should wait for
+
     digest = hashlib.sha256(f"{user}\0{machine}".encode("utf-8", "surrogateescape")).digest()
     return _base32(int.from_bytes(digest[:4], "big") >> 2, 30)
 

@@ -30,7 +30,7 @@ class SliceState(StrEnum):
     UNKNOWN = "unknown"  # repairing, hidden, or a state newer than this program
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SliceName:
     """Where a slice lives. `node` is chosen by us, written down before the create call, and never used twice.
 
@@ -43,7 +43,7 @@ class SliceName:
     queued: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Queue:
     """How a slice is asked for through a queued resource."""
 
@@ -52,7 +52,7 @@ class Queue:
     flex_start_s: float | None = None  # the cloud itself ends the VMs after so long
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SliceRequest:
     """Everything a create call says. `metadata` holds ssh-keys and startup-script; never a secret."""
 
@@ -68,7 +68,7 @@ class SliceRequest:
     queue: Queue | None = None  # exactly where `name.queued`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerAddress:
     """One host of a slice. `index` is the worker id; `host_key` is an OpenSSH public key line, None if not published."""
 
@@ -78,7 +78,7 @@ class WorkerAddress:
     host_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SliceView:
     """What the API said about an existing slice. `native_state` is the API's own word, for people."""
 
@@ -96,7 +96,7 @@ class SliceView:
     error: CloudError | None = None  # why its queued request failed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operation:
     """A long-running change. A hint only: what exists is what `get` says. `error` is already translated."""
 
@@ -107,7 +107,7 @@ class Operation:
     error: CloudError | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing(Generic[T]):
     """All pages of a list. With `unreachable` not empty it proves nothing about absence."""
 
@@ -120,7 +120,7 @@ class Listing(Generic[T]):
         return not self.unreachable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Capabilities:
     """What a provisioning API can promise by itself; the plan shows it and the proof of absence uses it."""
 
