@@ -6,7 +6,6 @@ preemption without notice are counted by a real training.
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -176,7 +175,8 @@ def take(here: Sandbox, name: str) -> None:
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    wait_for("the node is PREEMPTED", lambda: "PREEMPTED" in json.dumps(here.nodes()))
+    # It may be deleted already by the time that somebody looks.
+    wait_for("the node is taken", lambda: (name, "READY") not in [(node["name"], node["state"]) for node in here.nodes()])
 
 
 if __name__ == "__main__":
