@@ -77,6 +77,11 @@ def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
         return _collector(world, thing, begin, awake_since, until)
     if owner is not None and owner.alive:
         start = max(awake_since, world.thawed_at)
+        if (
+            mode == "hold" and downer is None
+        ):  # it answers for others of its race; what it kept is its guardian's afterwards
+            need = RELEASE_S + GUARDIAN_POLL_S + NOTICE_S
+            return _finish(world, "local", thing, begin, start, need, until)
         return _finish(world, "local", thing, begin, start, _own_s(world, case, thing, begin), until)
     ended_at = begin if owner is None else owner.ended_at
     if owner is not None and not owner.killed and owner.signals_received < 3 and 0.0 <= ended_at - begin < RELEASE_S:
@@ -236,10 +241,18 @@ def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
     if mode == "detached":
         return detached
     if mode == "hold" or case.for_hold:
-        return _label_s(world, case, thing, begin) + 2 * pace.grace_s + 3 * pace.poll_s
+        # One that was cut off when the run became a hold hears of it late, and of a run it would see signs of life.
+        late_s = pace.ttl_s if not case.for_hold and _was_cut_off(world, begin - pace.ttl_s - pace.grace_s) else 0.0
+        return _label_s(world, case, thing, begin) + 2 * pace.grace_s + 3 * pace.poll_s + late_s
     if case.detach:
         return max(run, detached)  # the job may have the claim already, and its command not know it
     return max(run, case.keep_s + 2 * pace.grace_s + 3 * pace.poll_s) if case.keep_s is not None else run
+
+
+def _was_cut_off(world: World, since: float) -> bool:
+    """From the API, the VMs."""
+    windows = [w for kind in (world.plan.cut, world.plan.forbidden) for edge in EDGES["vm"] for w in kind.get(edge, ())]
+    return bool(_overlap(windows, since - world.faults.begun_at, world.faults.since()))
 
 
 def _job_s(case: Case, thing: Thing, begin: float) -> float:

@@ -209,7 +209,9 @@ class Truth:
     def surely_claimed(self, case: Case, thing: Thing, caller: str) -> bool:
         """Is a deletion by this caller, now, friendly fire whatever the circumstances?"""
         now, mode = self.timeline.now, case.mode_of(thing.lease_id)
-        if thing.lost_at is not None or now >= promise.sure_until(case, thing, self.used_s(case)):
+        if any(other.lost_at is not None for other in self.things.values() if other.lease_id == thing.lease_id):
+            return False  # also of another one of its name, which a lost create made since
+        if now >= promise.sure_until(case, thing, self.used_s(case)):
             return False
         if mode != "run":
             ended_at, _ = self.claim_end(case, thing)
