@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from orchestrator.core import refusal
-from orchestrator.core.durations import format_duration
+from orchestrator.core.durations import format_duration, format_usd_per_hour
 from orchestrator.core.lease import Lease, NotAllowed
 from orchestrator.core.refusal import Step
 from orchestrator.core.slices import Capabilities, SliceRequest
@@ -49,7 +49,8 @@ async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, refere
             return None
         await racing.see_off(0.0)
         waited = format_duration(await Now() - began)
-        await Tell("race", f"{len(racing.runners)} wait, {waited}; nothing is billed until one is there", passing=True)
+        waiting = f"{len(racing.runners)} wait, {waited}; nothing is billed until one is there, then {racing.price}"
+        await Tell("race", waiting, passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
@@ -59,6 +60,15 @@ class _Race:
         self.can, self.tenure, self.referee = can, tenure, referee
         self.runners: dict[str, tuple[Lease, SliceRequest]] = {}
         self.out: dict[str, tuple[Lease, SliceRequest, str]] = {}  # and why; not yet proven gone
+
+    @property
+    def price(self) -> str:
+        """Of whichever wins."""
+        prices = [lease.usd_per_hour for lease, _ in self.runners.values()]
+        known = [price for price in prices if price is not None]
+        if len(known) < len(prices) or len(set(known)) == 1:
+            return format_usd_per_hour(known[0] if len(known) == len(prices) else None)
+        return f"{format_usd_per_hour(max(known))} at most"
 
     async def enter(self, draft: Lease, request: SliceRequest) -> None:
         await Tell("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)

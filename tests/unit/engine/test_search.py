@@ -214,6 +214,7 @@ def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_onc
     tenure = Tenure()
     lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), tenure)
     assert lease.name.zone == B and len(tenure.losers) == 2
+    assert any("3 wait" in line and "then about $9.60/h" in line for line in world.told)
     assert all(node.deleted_at is not None for node in world.cloud.nodes.values() if node.request.name.zone != B)
     losers = Losers(tenure, CAN)
     for _ in range(5):
