@@ -112,6 +112,7 @@ def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     gone_before = thing.node is not None and thing.node.died_at is not None
     if gone_before or plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
+        need += PULL_S if gone_before and case.carries else 0.0
     if thing.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
         tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.felt_calls)
         need += RACE_PAUSE_S * (1 + tries)
