@@ -41,6 +41,7 @@ LOOK_S = 15.0  # how often the API is asked whether the slice is still there, wh
 SILENT_S = 600.0  # a worker that cannot be reached for so long is lost
 ILL_S = 60.0  # a worker is silent and the API says that the slice is not well: it may come back
 NOTICE = "tpujob/notice"  # published by the switch when its VM is about to be taken away
+SUSPENDING = "SUSPENDING"  # a queued request whose node the cloud has taken: on its way to SUSPENDED
 TOLD_BEFORE_S = (7200.0, 1800.0)  # the end is announced
 LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and save what it made
 
@@ -170,7 +171,7 @@ async def still_ours(lease: Lease) -> tuple[Lease, Ailment | None]:
         return current, None
     if view is None:
         raise Vanished(f"{lease.name.node} was deleted by somebody else while the job was running")
-    if view.state is SliceState.TOMBSTONE:
+    if view.state is SliceState.TOMBSTONE or view.native_state == SUSPENDING:
         raise Preempted(f"{lease.name.node} was taken away while the job was running ({view.native_state})")
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")

@@ -11,8 +11,11 @@ import pytest
 
 from orchestrator.core.attempt import AttemptState
 from orchestrator.core.lease import Extended, Lease, LeaseState
+from orchestrator.core.slices import SliceName, SliceState, SliceView
+from orchestrator.engine.acquire import acquire
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.run import run_job
+from orchestrator.engine.work import still_ours
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
 from orchestrator.report import story
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
@@ -26,6 +29,21 @@ def world(tmp_path: Path) -> VirtualWorld:
 @dataclass(frozen=True)
 class Saved:
     sha256: str
+
+
+def test_a_queued_slice_whose_request_is_suspending_was_taken_away(world: VirtualWorld) -> None:
+    """Its node is gone first; for a moment it looks as if somebody had deleted it."""
+    lease, request = lease_and_request(now=world.time)
+    ready = world.drive(acquire(lease, request, CAN))
+    get = world.cloud.get
+
+    def suspending(name: SliceName) -> SliceView | None:
+        view = get(name)
+        return None if view is None else replace(view, state=SliceState.DELETING, native_state="SUSPENDING")
+
+    world.cloud.get = suspending  # type: ignore[method-assign]
+    with pytest.raises(Preempted, match="SUSPENDING"):
+        world.drive(still_ours(ready))
 
 
 @dataclass
