@@ -23,6 +23,7 @@ command: |
   cp child.pid "$TPUJOB_ARTIFACTS/"
   echo started
   wait
+  sleep 1  # the child may hear of it first; without this the shell would be at its end before its trap
 """
 
 
