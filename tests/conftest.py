@@ -10,6 +10,9 @@ from tests.emulator_fixture import emulator, shared_emulator
 __all__ = ["cli", "emulator", "shared_emulator"]
 
 
+AT_ONCE = ("faults/test_matrix.py", "e2e/test_kill.py", "payload/test_run.py")  # their rows, kills and trainings
+
+
 class _Teller:
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
@@ -22,13 +25,13 @@ class _Teller:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """The fault matrix in one process, and first: its rows play side by side there. Whatever else wherever there is room."""
+    """Files that do much for all of their tests at once, in one process each, and first; the rest wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file.endswith("faults/test_matrix.py") else nodeid
+            return file if file.endswith(AT_ONCE) else nodeid
 
     return Together(config, log)
 

@@ -58,7 +58,7 @@ def test_a_name_is_never_used_twice(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
     ledger.record(Intent(lease), Down(lease.id, 2.0, "test"), Gone(lease.id, 3.0, "proof"))
     other, _ = lease_and_request(1)
-    twin = type(other)(**{**{f: getattr(other, f) for f in other.__slots__}, "name": lease.name})
+    twin = replace(other, name=lease.name)
     with pytest.raises(LedgerUnavailable, match="UNIQUE"):
         ledger.record(Intent(twin))
 
