@@ -176,7 +176,9 @@ def take(here: Sandbox, name: str) -> None:
     )
     assert said.returncode == 0, said.stderr
     # It may be deleted already by the time that somebody looks.
-    wait_for("the node is taken", lambda: (name, "READY") not in [(node["name"], node["state"]) for node in here.nodes()])
+    wait_for(
+        "the node is taken", lambda: (name, "READY") not in [(node["name"], node["state"]) for node in here.nodes()]
+    )
 
 
 if __name__ == "__main__":
