@@ -22,7 +22,7 @@ WORLDS ?= 10000
 sim:  ## the guarantee in 10,000 simulated worlds, a death at every step, and every bug of the past put back in
 	$(PYTHON) -m tests.simulation --worlds $(WORLDS) --processes 2
 	$(PYTHON) -m tests.simulation --deaths --processes 2
-	$(PYTHON) -m pytest tests/simulation
+	$(PYTHON) -m pytest -n auto tests/simulation
 
 sim-long:  ## the same in a million worlds: about an hour on two cores; goes on where it was stopped
 	@mkdir -p build
