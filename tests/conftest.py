@@ -10,7 +10,7 @@ from tests.emulator_fixture import emulator, shared_emulator
 __all__ = ["cli", "emulator", "shared_emulator"]
 
 
-AT_ONCE = ("faults/test_matrix.py", "e2e/test_kill.py", "payload/test_run.py")  # their rows, kills and trainings
+IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "payload/test_run.py")  # their rows, kills and trainings
 
 
 class _Teller:
@@ -31,7 +31,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Together(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file.endswith(AT_ONCE) else nodeid
+            return file if file.endswith(IN_ONE_PIECE) else nodeid
 
     return Together(config, log)
 

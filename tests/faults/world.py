@@ -205,9 +205,9 @@ class World(Cli):
     def until_queued(self, state: str) -> None:
         wait_until(lambda: state in [one["state"] for one in self.queue()], what=f"a queued resource in {state}")
 
-    def full(self, *, for_s: float | None = None) -> None:
-        """No zone has capacity, for so many seconds from now on, or until somebody says otherwise."""
-        self.admin("POST", "capacity", {"zone": "*"} | ({} if for_s is None else {"until_s": for_s}))
+    def full(self) -> None:
+        """No zone has capacity until it `has_room`."""
+        self.admin("POST", "capacity", {"zone": "*"})
 
     def has_room(self) -> None:
         """There is capacity again."""
