@@ -120,6 +120,7 @@ def collector(cli: Cli) -> psutil.Process:
 def test_who_reads_along_takes_the_place_of_a_collector_that_died(detached: Cli) -> None:
     run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
     first = collector(detached)
+    wait_for(lambda: list(detached.directory.glob("runs/*/logs/worker0.log")))  # the run is the collector's, not ours
     process = detached.start("attach", run)
     detached.until("begun", process)
     first.kill()

@@ -6,11 +6,11 @@ import contextlib
 import json
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.emulator import control
 from tests.cli_fixture import Cli
+from tests.disk import holding
 
 TOKEN = "s3cr3t-t0ken-that-nobody-may-see"
 PASSWORD = "hunter2-hunter2"
@@ -49,13 +49,6 @@ class Watcher:
                     self.seen.add((process / "cmdline").read_bytes())
 
 
-def holding(directory: Path, secret: bytes) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink() and secret in path.read_bytes():
-                yield path
-
-
 def test_no_secret_in_arguments_metadata_or_files(cli: Cli) -> None:
     (cli.directory / "code").mkdir()
     (cli.directory / "code" / "expected").write_text(TOKEN)
@@ -73,10 +66,10 @@ def test_no_secret_in_arguments_metadata_or_files(cli: Cli) -> None:
         requests = json.dumps(control.request(endpoint, "GET", "/_emulator/requests"))
         assert TOKEN not in requests and PASSWORD not in requests
 
-        on_disk = list(holding(cli.directory, TOKEN.encode()))
-        assert [path.name for path in on_disk] == ["expected"] * len(on_disk) != [], "what the person shipped, no more"
-        assert list(holding(cli.directory, PASSWORD.encode())) == []
-        (artifacts,) = (cli.emulator_directory / "vms").rglob("artifacts")
+        shipped = holding(cli.directory, TOKEN.encode())
+        assert [path.name for path in shipped] == ["expected"] * len(shipped) != [], "what the person shipped, no more"
+        assert holding(cli.directory, PASSWORD.encode()) == []
+        (artifacts,) = (cli.emulator_directory / "vms").glob("*/worker0/home/tpujob/runs/*/artifacts")
         (artifacts / "go").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -85,7 +78,7 @@ def test_no_secret_in_arguments_metadata_or_files(cli: Cli) -> None:
     for secret in (TOKEN.encode(), PASSWORD.encode()):
         assert not [line for line in watcher.seen if secret in line]
         assert secret not in (out + err).encode()
-    assert list(holding(cli.directory, PASSWORD.encode())) == []
+    assert holding(cli.directory, PASSWORD.encode()) == []
 
 
 def test_a_secret_is_in_no_arguments_of_ssh_either(cli: Cli) -> None:

@@ -7,9 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -20,6 +18,7 @@ from orchestrator.cli import talk
 from orchestrator.core import redact
 from orchestrator.core.job_rules import secret_sources, secret_values
 from orchestrator.core.redact import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
+from tests.disk import on_disk
 from tests.security.conftest import Tpujob
 
 SECRET = 'p@ss/wörd+"x\\y 1'
@@ -176,13 +175,6 @@ command: |
   printf %s "$TOKEN" | cut -c 1-7 | tr -d '\\n'; sleep 0.2; printf %s "$TOKEN" | cut -c 8-
   printf %s "$TOKEN without a line end"
 """
-
-
-def on_disk(directory: Path) -> Iterator[tuple[Path, bytes]]:
-    for place, _, names in os.walk(directory):  # unlike rglob it bears that files of the deleted VM go meanwhile
-        for name in names:
-            with suppress(FileNotFoundError):
-                yield Path(place, name), Path(place, name).read_bytes()
 
 
 def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run_directory(
