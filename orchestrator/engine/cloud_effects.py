@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.slices import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.engine.effects import Effect, World
+from orchestrator.errors import CloudError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,34 @@ class Delete(Effect["Operation | None"]):
 
     def perform(self, world: World) -> Operation | None:
         return world.cloud.delete(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAll(Effect[tuple["Operation | CloudError | None", ...]]):
+    """Several at once: while one is not answered the others leave all the same. An error stands in its answer's place."""
+
+    names: tuple[SliceName, ...]
+
+    def perform(self, world: World) -> tuple[Operation | CloudError | None, ...]:
+        answers: list[Operation | CloudError | None] = [None] * len(self.names)
+        bugs: list[Exception] = []
+
+        def delete(index: int) -> None:
+            try:
+                answers[index] = world.cloud.delete(self.names[index])
+            except CloudError as error:
+                answers[index] = error
+            except Exception as error:
+                bugs.append(error)
+
+        threads = [threading.Thread(target=delete, args=(index,), daemon=True) for index in range(len(self.names))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if bugs:
+            raise bugs[0]
+        return tuple(answers)
 
 
 @dataclass(frozen=True, slots=True)

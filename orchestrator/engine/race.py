@@ -17,7 +17,7 @@ from orchestrator.core.slices import Capabilities, SliceRequest
 from orchestrator.engine import retry
 from orchestrator.engine.acquire import Seen, begin, look_in, shorten_labels
 from orchestrator.engine.effects import Disclaim, Now, Shield, Sleep, Tell
-from orchestrator.engine.release import release_all, send_delete
+from orchestrator.engine.release import release_all, send_deletes
 from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, is_written, tell_out
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 
@@ -101,7 +101,7 @@ class _Race:
             raise error
         self.out[lease.id] = lease, request, refusal.words(error)
         if await is_written(lease):
-            await send_delete(lease, reason=refusal.words(error))
+            await send_deletes([lease], reason=refusal.words(error))
             await Shield(raised=False)
 
     async def see_off(self, budget_s: float) -> None:
@@ -129,8 +129,7 @@ class _Race:
         del self.runners[winner.id]
         self.tenure.lease = winner
         self.tenure.losers = [lease for lease in self.tenure.losers if lease.id != winner.id]
-        for lease, _ in self.runners.values():
-            await send_delete(lease, reason=f"{winner.name.zone} was first")
+        await send_deletes([lease for lease, _ in self.runners.values()], reason=f"{winner.name.zone} was first")
         await Shield(raised=False)
         await Tell("ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}")
         await shorten_labels(seen, self.can)

@@ -15,7 +15,7 @@ from orchestrator.core.absence import Evidence, Verdict
 from orchestrator.core.attempt import AttemptEvent
 from orchestrator.core.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.slices import Capabilities, Listing, Operation, SliceState, SliceView
-from orchestrator.engine.cloud_effects import Delete, Get, GetOperation, ListOperations, ListSlices
+from orchestrator.engine.cloud_effects import Delete, DeleteAll, Get, GetOperation, ListOperations, ListSlices
 from orchestrator.engine.effects import Effect, Now, ReadLease, Record, Shield, Sleep, Tell
 from orchestrator.engine.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
@@ -27,12 +27,14 @@ LONGEST_WAIT_S = 60.0  # however long a 429 asks for
 CREATE_VERBS = ("create", "createnode", "createqueuedresource")
 
 
-async def send_delete(lease: Lease, *, reason: str) -> None:
-    """Only the first step of a release, for many leases at once: no proof of one keeps the delete of the next waiting."""
+async def send_deletes(leases: Sequence[Lease], *, reason: str) -> None:
+    """Only the first step of a release: no answer or proof of one lease keeps the delete of another waiting."""
     await Shield()
-    await note(Down(lease.id, await Now(), reason))
-    if lease.operation is not None:
-        await _ask(Delete(lease.name))
+    now = await Now()
+    for lease in leases:
+        await note(Down(lease.id, now, reason))
+    if known := tuple(lease.name for lease in leases if lease.operation is not None):
+        await DeleteAll(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,7 @@ async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, b
         await note(Down(lease.id, started, reason))
     teardowns = [_Teardown(await as_written(lease)) for lease, _ in owed]
     if len(teardowns) > 1:
-        for teardown in teardowns:
-            await teardown.delete_first()
+        await _delete_first(teardowns)
     for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
         for teardown in teardowns:
             await teardown.turn(can)
@@ -75,6 +76,15 @@ async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, b
             await Tell("release", text, passing=True)
         await Sleep(min(max(pause_s, *(teardown.wait_s for teardown in waiting)), max(left_s, 0.05)))
     return [teardown.released for teardown in teardowns]
+
+
+async def _delete_first(teardowns: Sequence[_Teardown]) -> None:
+    """The deletes of all that need no question first, at once."""
+    now, ripe = await Now(), [teardown for teardown in teardowns if teardown.may_delete_first]
+    if ripe:
+        answers = await DeleteAll(tuple(teardown.lease.name for teardown in ripe))
+        for teardown, answer in zip(ripe, answers, strict=True):
+            await teardown.deleted(now, answer)
 
 
 class _Teardown:
@@ -102,14 +112,15 @@ class _Teardown:
             verdict = Verdict(gone=True)
         self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
 
-    async def delete_first(self) -> None:
-        """The API confirmed that this name is ours: no question first."""
-        if self._deleted_at is None and self.lease.operation is not None:
-            await self._delete(await Now())
+    @property
+    def may_delete_first(self) -> bool:
+        """The API confirmed that this name is ours: no question before the delete."""
+        return self._deleted_at is None and self.lease.operation is not None
 
     async def one_pass(self, can: Capabilities) -> Verdict:
         self.wait_s = 0.0
-        await self.delete_first()
+        if self.may_delete_first:
+            await self._delete(await Now())
         now = await Now()
         view = await self._ask(Get(self.lease.name))
         if isinstance(view, SliceView):
@@ -145,9 +156,13 @@ class _Teardown:
         return view.state is not SliceState.DELETING or now - self._deleted_at >= DELETE_AGAIN_S
 
     async def _delete(self, now: float) -> None:
+        answer = await self._ask(Delete(self.lease.name))
+        await self.deleted(now, answer)
+
+    async def deleted(self, now: float, operation: Operation | CloudError | None) -> None:
+        """The answer to the delete that left at `now`."""
         self._deleted_at, self._delete_operation = now, None
         self.deletes_sent += 1
-        operation = await self._ask(Delete(self.lease.name))
         if isinstance(operation, CloudError):
             self.answer = f"refused: {operation.message}"
             if not isinstance(operation, CloudUnavailable):
@@ -182,10 +197,15 @@ class _Teardown:
         return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
 
     async def _ask(self, question: Effect[T]) -> T | CloudError:
-        answer = await _ask(question)
-        if isinstance(answer, CloudUnavailable) and answer.retry_after_s is not None:
-            self.wait_s = max(self.wait_s, min(answer.retry_after_s, LONGEST_WAIT_S))
-        return answer
+        """The answer, or the error in its place: within a teardown no failed question ends the loop."""
+        try:
+            return await question
+        except CloudUnavailable as error:
+            if error.retry_after_s is not None:
+                self.wait_s = max(self.wait_s, min(error.retry_after_s, LONGEST_WAIT_S))
+            return error
+        except CloudError as error:
+            return error
 
 
 def _place(lease: Lease) -> tuple[str, str]:
@@ -198,14 +218,6 @@ def _foreign(lease: Lease) -> Verdict:
         return Verdict(gone=True, last_seen="not ours", evidence=why)
     why = f"a slice named {lease.name.node} exists that does not carry our run label: neither adopted nor deleted"
     return Verdict(gone=False, missing=(why,), last_seen="not ours")
-
-
-async def _ask(question: Effect[T]) -> T | CloudError:
-    """The answer, or the error in its place: within a teardown no failed question ends the loop."""
-    try:
-        return await question
-    except CloudError as error:
-        return error
 
 
 async def as_written(lease: Lease) -> Lease:

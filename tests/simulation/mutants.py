@@ -628,10 +628,10 @@ def losers_forgotten() -> Iterator[None]:
 
 @mutant("nobody says to the losers of a race that it is over", "loser_whose_delete_fails")
 def losers_wait_on() -> Iterator[None]:
-    async def unsent(lease: Any, *, reason: str) -> None:
+    async def unsent(leases: Any, *, reason: str) -> None:
         return None
 
-    with patch.object(race, "send_delete", unsent), patch.object(race.Losers, "turn", _no_op):
+    with patch.object(race, "send_deletes", unsent), patch.object(race.Losers, "turn", _no_op):
         yield
 
 
@@ -641,7 +641,7 @@ def hasty_restart() -> Iterator[None]:
 
     async def let_go(held: Any, can: Any, reason: str) -> None:
         if held.lease is not None and ("taken away" in reason or "is being taken" in reason):
-            await release.send_delete(held.lease, reason=reason)
+            await release.send_deletes([held.lease], reason=reason)
             held.lease = None
         await real(held, can, reason)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease import Lease
 from orchestrator.core.slices import WorkerAddress
 from orchestrator.engine import cloud_effects, effects, watch, worker_effects
+from orchestrator.engine.cloud_effects import Delete, DeleteAll
 from orchestrator.engine.effects import Now, Program, Shield, Sleep, Tell
 from orchestrator.engine.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted, TpujobError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MICRO_S = 1e-4
 ARM_S = 0.05
+Token = int | tuple["Together", int]
 CLOUD = {name: verb for name, verb in CALLS.items() if hasattr(cloud_effects, name)}
 
 
@@ -218,6 +220,11 @@ class Process:
         elif kind.__name__ in CLOUD:
             self.calls += 1
             self.cloud.send(CLOUD[kind.__name__], effect, token)
+        elif kind is DeleteAll:
+            self.calls += len(effect.names)
+            together = Together(self, token, len(effect.names))
+            for index, name in enumerate(effect.names):
+                self.cloud.send(CLOUD["Delete"], Delete(name), (together, index))
         elif kind.__module__ == worker_effects.__name__:
             SimFleet.begin(self, effect, token)
         elif kind is watch.Recover:
@@ -239,10 +246,14 @@ class Process:
         except TpujobError as failure:
             self.answered(token, None, failure)
 
-    def answer_later(self, delay_s: float, token: int, answer: Any, error: BaseException | None) -> None:
+    def answer_later(self, delay_s: float, token: Token, answer: Any, error: BaseException | None) -> None:
         self.timeline.after(delay_s, self.answered, token, answer, error)
 
-    def answered(self, token: int, answer: Any, error: BaseException | None) -> None:
+    def answered(self, token: Token, answer: Any, error: BaseException | None) -> None:
+        if isinstance(token, tuple):
+            together, index = token
+            together.answered(index, answer, error)
+            return
         if token != self._token or not self.alive:
             return  # dead, or a signal unwound it meanwhile
         self._token += 1
@@ -252,6 +263,20 @@ class Process:
         if crash_at is not None and self.world.tick(self, crash_at):
             return
         self._go_on(answer, error)
+
+
+class Together:
+    """Calls that left side by side, until the last of them is answered."""
+
+    def __init__(self, process: Process, token: int, count: int) -> None:
+        self._process, self._token, self._missing = process, token, count
+        self._answers: list[Any] = [None] * count
+
+    def answered(self, index: int, answer: Any, error: BaseException | None) -> None:
+        self._answers[index] = answer if error is None else error
+        self._missing -= 1
+        if not self._missing:
+            self._process.answered(self._token, tuple(self._answers), None)
 
 
 class Locks:

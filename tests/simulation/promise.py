@@ -84,7 +84,9 @@ def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
             return _finish(world, "local", thing, begin, start, need, until)
         return _finish(world, "local", thing, begin, start, _own_s(world, case, thing, begin), until)
     ended_at = begin if owner is None else owner.ended_at
-    if owner is not None and not owner.killed and owner.signals_received < 3 and 0.0 <= ended_at - begin < RELEASE_S:
+    stays = mode != "hold" or downer is not None  # what was kept is its guardian's, however long the command was busy
+    left = owner is not None and stays and not owner.killed and owner.signals_received < 3
+    if left and 0.0 <= ended_at - begin < RELEASE_S:
         return _finish(world, "local", thing, begin, awake_since, OWN_S, until)  # it had no business to leave earlier
     killed_at = world.guardians_killed_at(owner, anybody=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
@@ -108,11 +110,12 @@ def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     if thing.lost_at is not None:
         busy = case.detach or case.keep_s is not None or thing.on.connected_at is None
         need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0) + (PULL_S if case.carries else 0.0)
-        need += COLLECT_S if _lost_while_collected(thing) else 0.0
-    gone_before = thing.node is not None and thing.node.died_at is not None
+    gone_before = _node_died_at(thing) is not None
     if gone_before or plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
+        need += LOOK_S if gone_before else 0.0  # it is seen at the next look
         need += PULL_S if gone_before and case.carries else 0.0
+    need += COLLECT_S if _lost_while_collected(thing) else 0.0
     if thing.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
         tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.felt_calls)
         need += RACE_PAUSE_S * (1 + tries)
@@ -122,8 +125,14 @@ def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
 
 def _lost_while_collected(thing: Thing) -> bool:
     """Its artifacts are being brought home, and nobody answers for them any more."""
-    ended_at = thing.on.job_ends_at
-    return thing.lost_at is not None and ended_at is not None and ended_at < thing.lost_at + LOOK_S
+    ended_at, lost_at = thing.on.job_ends_at, _node_died_at(thing) if thing.lost_at is None else thing.lost_at
+    return lost_at is not None and ended_at is not None and ended_at < lost_at + LOOK_S
+
+
+def _node_died_at(thing: Thing) -> float | None:
+    """Of a request that outlived its node, as when the switch deleted that while the command stood still."""
+    node = thing.node
+    return None if node is None or node.died_at == thing.died_at else node.died_at
 
 
 def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:

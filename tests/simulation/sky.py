@@ -36,7 +36,7 @@ from tests.simulation.talk import Talk
 from tests.simulation.vm import Vm
 
 if TYPE_CHECKING:
-    from tests.simulation.process import Process
+    from tests.simulation.process import Process, Token
     from tests.simulation.world import World
 
 # Effect → what the faults call it.
@@ -268,7 +268,7 @@ class Port:
 
     # -- a call travels ----------------------------------------------------------------------------------------------
 
-    def send(self, verb: str, effect: Any, token: int) -> None:
+    def send(self, verb: str, effect: Any, token: Token) -> None:
         world, process = self.sky.world, self.process
         kind = type(effect)
         if ((kind is Get or kind is Delete) and effect.name.queued) or (
@@ -285,7 +285,7 @@ class Port:
             world.faults.felt(process, fate)
             process.answer_later(fate.there_s + fate.back_s, token, None, fate.error)
 
-    def _arrive(self, effect: Any, token: int, fate: Fate) -> None:
+    def _arrive(self, effect: Any, token: Token, fate: Fate) -> None:
         """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
         self._fate = fate
         process, world = self.process, self.sky.world

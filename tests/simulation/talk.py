@@ -21,7 +21,7 @@ from orchestrator.errors import CloudError, CloudUnavailable
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Fate
-    from tests.simulation.process import Process
+    from tests.simulation.process import Process, Token
     from tests.simulation.sky import Sky
 
 VERBS = {
@@ -57,7 +57,7 @@ class Told(Answer):
 class Talk(Questions):
     emulated = True
 
-    def __init__(self, sky: Sky, process: Process, effect: Get | Delete | ListSlices, token: int) -> None:
+    def __init__(self, sky: Sky, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:
         self.sky, self.process, self.effect, self.token = sky, process, effect, token
         self._method: Callable[..., Any] = getattr(self, METHODS[type(effect)])
         self._arguments = tuple(getattr(effect, field) for field in type(effect).__dataclass_fields__)

@@ -23,6 +23,7 @@ from orchestrator.core.slices import (
     SliceView,
     WorkerAddress,
 )
+from orchestrator.engine.cloud_effects import Delete, DeleteAll
 from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
 from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
@@ -415,6 +416,9 @@ class VirtualWorld:
             if isinstance(effect, Sleep):
                 self.time += effect.seconds
                 return None, None
+            if isinstance(effect, DeleteAll):  # in their order: what happens here happens the same way again
+                answers = [self._answer(Delete(name)) for name in effect.names]
+                return tuple(answer if error is None else error for answer, error in answers), None
             return effect.perform(self), None  # type: ignore[arg-type]
         except Exception as error:
             return None, error
