@@ -112,6 +112,15 @@ def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is
         assert re.search(rf"race .* absent: out of the race, in {zone}", done.stderr)
 
 
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_kill_as_the_losers_are_told_leaves_neither_them_nor_the_winner(cli: Cli, side: str) -> None:
+    rehearse(cli, capacity=[{"zone": "us-central1-a"}])
+    killed = cli("run", cli.job(RACE), env={"TPUJOB_CRASH_AT": f"DeleteAll:1:{side}", "TPUJOB_GUARDIAN": "on"})
+    assert killed.returncode == -signal.SIGKILL
+    wait_for(lambda: cli.alive() == [] and queue_of(cli) == [], 60)
+    assert cli.lived() >= 1
+
+
 def test_ctrl_c_while_everybody_waits_leaves_no_request_behind(cli: Cli) -> None:
     rehearse(cli, capacity=[{"zone": "*"}])
     process = cli.start("run", cli.job(RACE))

@@ -213,6 +213,16 @@ def test_force_deletes_its_nodes_and_then_itself(active: QueueCloud) -> None:
     assert active.state.meter.read(active.now)["totals"]["running"] == 0
 
 
+def test_a_delete_of_a_node_that_goes_with_its_request_does_not_begin_anew(active: QueueCloud) -> None:
+    """A switch that deletes its own node while the request's forced delete is under way."""
+    active.unqueue(force=True)
+    active.wait(1.5)
+    operation = active.delete("q-node")
+    assert active.delete("q-node") is operation and not operation.done
+    active.wait(0.5)
+    assert (active.shown(), active.nodes, operation.done, operation.error) == (None, {}, True, None)
+
+
 @pytest.mark.parametrize("seconds", [0.5, 3])
 def test_one_that_has_no_nodes_yet_goes_without_force(cloud: QueueCloud, seconds: float) -> None:
     created = cloud.queue()
