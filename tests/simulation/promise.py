@@ -280,7 +280,7 @@ def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     # A request has the labels of its create call for ever: those of its node, once that is gone, are nobody's any more.
     left_s = 0.0 if thing.request is None or thing.node is None else min(first, final_at) - begin
     if mode == "hold":
-        return max((case.hold_until or begin) - begin, 0.0, left_s) + final_at - end_of(case, thing)
+        return max((case.hold_until or begin) - begin, 0.0, left_s) + final_at - end_of(world, case, thing)
     if mode == "detached" or case.detach:
         return max(final_at - begin, 0.0)
     if _was_seen_ready_in_peace(world, case, thing):  # and with that its labels claim no more for a waiting
@@ -311,12 +311,16 @@ def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:
 # -- ends that are agreed upon -----------------------------------------------------------------------------------------
 
 
-def end_of(case: Case, thing: Thing) -> float:
+def end_of(world: World, case: Case, thing: Thing) -> float:
     """Its deadline. The life of what is queued begins when it is READY, and when that was seen."""
-    final_at = case.final_at(thing.lease_id)
+    final_at, origin = case.final_at(thing.lease_id), world.faults.begun_at
     if thing.lease_id not in case.requested_at or thing.ready_at is None:
         return final_at
-    return min(final_at, thing.ready_at + SEEN_S + case.life_s * 1.01)
+    seen_by = thing.ready_at + SEEN_S
+    for begin, end in sorted(world.plan.stopped + world.plan.asleep):
+        if origin + begin < seen_by and thing.ready_at < origin + end:  # nobody looked
+            seen_by = origin + end + SEEN_S
+    return min(final_at, seen_by + case.life_s * 1.01)
 
 
 def sure_until(case: Case, thing: Thing, used_s: float) -> float:

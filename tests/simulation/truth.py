@@ -159,7 +159,7 @@ class Truth:
     def claim_end(self, case: Case, thing: Thing) -> tuple[float, str]:
         """When the last possible claim ended, and why; FOREVER while there is one."""
         lease_id, mode = thing.lease_id, case.mode_of(thing.lease_id)
-        ends = [(promise.end_of(case, thing), "its deadline")]
+        ends = [(promise.end_of(self.world, case, thing), "its deadline")]
         downer = case.downers.get(lease_id)
         if downer is not None and (downer.alive or lease_id in self.down_at or not downer.killed):
             ends.append((downer.started_at, "somebody said down"))
