@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 CRASH_AT = "TPUJOB_CRASH_AT"
+# Python runs a signal's handler in the main thread, once that does anything at all. One that arrived just before it began to
+# wait, or that the system gave to another thread, wakes nobody.
+HEARD_WITHIN_S = 0.5
 
 
 class Abandoned(BaseException):
@@ -108,13 +111,13 @@ class Interpreter:
         """Until the effect with this ticket is done, or the time is over; signals in between unwind or are counted."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            left_s = HEARD_WITHIN_S if deadline is None else min(deadline - time.monotonic(), HEARD_WITHIN_S)
+            if left_s <= 0:
                 return None
             try:
                 item = self._inbox.get(timeout=left_s)
             except queue.Empty:
-                return None
+                continue
             if isinstance(item, _Signal):
                 self._interrupt(item.number)
             elif item.ticket == ticket:

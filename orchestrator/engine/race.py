@@ -21,6 +21,7 @@ from orchestrator.engine.release import release_all, send_deletes
 from orchestrator.engine.tenure import RELEASE_S, Draft, Tenure, is_written, tell_out
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 
+AGAIN_S = (1.0, 2.0, 4.0)  # the winner waits for so long while deletes of the others are not answered
 LOOK_S = 15.0  # between two looks at those that lost
 
 
@@ -129,7 +130,8 @@ class _Race:
         del self.runners[winner.id]
         self.tenure.lease = winner
         self.tenure.losers = [lease for lease in self.tenure.losers if lease.id != winner.id]
-        await send_deletes([lease for lease, _ in self.runners.values()], reason=f"{winner.name.zone} was first")
+        others = [lease for lease, _ in self.runners.values()]
+        await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
         await Shield(raised=False)
         await Tell("ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}")
         await shorten_labels(seen, self.can)

@@ -27,14 +27,23 @@ LONGEST_WAIT_S = 60.0  # however long a 429 asks for
 CREATE_VERBS = ("create", "createnode", "createqueuedresource")
 
 
-async def send_deletes(leases: Sequence[Lease], *, reason: str) -> None:
-    """Only the first step of a release: no answer or proof of one lease keeps the delete of another waiting."""
+async def send_deletes(leases: Sequence[Lease], *, reason: str, again_s: Sequence[float] = ()) -> None:
+    """Only the first step of a release: no answer or proof of one lease keeps the delete of another waiting.
+
+    `again_s`: the pauses before each further try of those that were not answered.
+    """
     await Shield()
     now = await Now()
     for lease in leases:
         await note(Down(lease.id, now, reason))
-    if known := tuple(lease.name for lease in leases if lease.operation is not None):
-        await DeleteAll(known)
+    names = tuple(lease.name for lease in leases if lease.operation is not None)
+    for pause_s in (0.0, *again_s):
+        if not names:
+            return
+        if pause_s:
+            await Sleep(pause_s)
+        answers = await DeleteAll(names)
+        names = tuple(n for n, answer in zip(names, answers, strict=True) if isinstance(answer, CloudUnavailable))
 
 
 @dataclass(frozen=True, slots=True)

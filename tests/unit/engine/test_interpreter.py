@@ -107,6 +107,27 @@ def test_a_signal_ends_a_call_that_hangs_within_a_blink(interpreter: Interpreter
     assert ended_at - began_at < 2
 
 
+def test_a_signal_that_another_thread_received_is_heard_all_the_same(interpreter: Interpreter) -> None:
+    """No system call of the main thread is interrupted then; the same happens when it comes just before that waits."""
+    let_go, began = threading.Event(), threading.Event()
+
+    def press() -> None:
+        began.wait(5)
+        time.sleep(0.05)  # the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        let_go.wait(5)
+
+    async def program() -> str:
+        try:
+            return await Hang(let_go, began)
+        except Interrupted:
+            let_go.set()
+            return "interrupted"
+
+    threading.Thread(target=press).start()
+    assert interpreter.run(program()) == "interrupted"
+
+
 def test_the_late_answer_of_an_abandoned_call_is_not_taken_for_the_next_one(interpreter: Interpreter) -> None:
     let_go, began = threading.Event(), threading.Event()
 

@@ -231,6 +231,19 @@ def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorl
     assert calls.index("delete") < calls.index("relabel"), "that the winner ends sooner can be said later"
 
 
+@pytest.mark.parametrize(("unanswered", "sent"), [(1, 3), (3, 5), (1000, 8)])
+def test_deletes_that_are_not_answered_are_sent_again_before_the_winner_is_told(
+    world: VirtualWorld, unanswered: int, sent: int
+) -> None:
+    world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
+    world.cloud.unanswered_deletes = unanswered
+    tenure = Tenure()
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), tenure)
+    calls = [call for call, _ in world.cloud.calls]
+    assert calls[: calls.index("relabel")].count("delete") == sent
+    assert lease.name.zone == B and len(tenure.losers) == 2, "of which the proof is owed, whatever was answered"
+
+
 def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 600.0, B: 590.0}
     world.cloud.drop_delete_while_creating = True

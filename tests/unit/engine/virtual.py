@@ -81,6 +81,7 @@ class VirtualCloud:
         self.land_create_late_s = 0.0  # a create with a lost reply appears only after this time
         self.drop_delete_while_creating = False
         self.fail_delete_operations = 0
+        self.unanswered_deletes = 0
         self.stuck: set[str] = set()  # nodes of which every delete is accepted and comes to nothing
         self.get_error: CloudError | None = None
         self.unreachable: tuple[str, ...] = ()
@@ -117,6 +118,9 @@ class VirtualCloud:
 
     def delete(self, name: SliceName) -> Operation | None:
         self._call("delete", name)
+        if self.unanswered_deletes:
+            self.unanswered_deletes -= 1
+            raise CloudUnavailable("503")
         node = self.nodes.get(name.node)
         if node is None:
             return None
