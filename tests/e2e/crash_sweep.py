@@ -29,7 +29,7 @@ from orchestrator.engine.guardian import CRASH_POINTS
 from tests.cli_fixture import kill_all
 from tests.faults.world import World, is_stopped, wait_until
 
-SPEED = 300.0  # ttl 3 s
+SPEED = 120.0  # ttl 7.5 s: on a busy machine it takes seconds from READY to the first sign of life
 SIDES = ("before", "after")
 RECORDINGS, TRIES = 3, 5  # how often a run looks again depends a little on the moment
 CLI, BOTH, LOCAL, GUARDIAN, RECOVERY = "CLI", "CLI and guardian", "everything local", "guardian", "recovery"
