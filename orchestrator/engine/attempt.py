@@ -23,9 +23,8 @@ from orchestrator.engine.worker_effects import Beat, Connect, Meet, Push, StartP
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
-PULLS_A_RENEWAL = (
-    6  # what the job has made is brought home so many times as often as labels are renewed: each 5 minutes
-)
+# What the job has made is brought home so many times as often as labels are renewed: each 5 minutes.
+PULLS_A_RENEWAL = 6
 
 
 async def attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
