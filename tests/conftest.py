@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli_fixture import cli
-from tests.emulator_fixture import emulator, shared_emulator
+# Assertions in the fault matrix explain themselves as those of tests do; said before anybody has imported it.
+ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person")
+pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows_{topic}" for topic in ROWS))
+
+from tests.cli_fixture import cli  # noqa: E402
+from tests.emulator_fixture import emulator, shared_emulator  # noqa: E402
 
 __all__ = ["cli", "emulator", "shared_emulator"]
 
