@@ -7,7 +7,7 @@ by anybody at any time, twice at once or again after a crash: deleting is idempo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from orchestrator.core import absence
@@ -84,6 +84,8 @@ async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, b
             text = f"{teardown.lease.name.node}: {'; '.join(teardown.released.verdict.missing)}"
             await Tell("release", text, passing=True)
         await Sleep(min(max(pause_s, *(teardown.wait_s for teardown in waiting)), max(left_s, 0.05)))
+    for teardown in teardowns:
+        await teardown.heed_others()
     return [teardown.released for teardown in teardowns]
 
 
@@ -117,9 +119,13 @@ class _Teardown:
         now = await Now()
         if verdict.gone:
             await note(Gone(self.lease.id, now, evidence=verdict.evidence))
-        elif (await as_written(self.lease)).state is LeaseState.GONE:  # somebody else was quicker, and has the proof
-            verdict = Verdict(gone=True)
         self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
+        await self.heed_others()
+
+    async def heed_others(self) -> None:
+        """Somebody else may have been quicker, and have the proof."""
+        if not self.released.gone and (await as_written(self.lease)).state is LeaseState.GONE:
+            self.released = replace(self.released, gone=True, verdict=Verdict(gone=True))
 
     @property
     def may_delete_first(self) -> bool:

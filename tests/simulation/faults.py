@@ -180,6 +180,7 @@ class Faults:
                         fate.there_s, fate.back_s = min(fate.there_s, VM_TIMEOUT_S), min(fate.back_s, VM_TIMEOUT_S)
                     if fate.reaches:
                         fate.effect = self._effect(verb)
+                        self._keep_a1(fate)
                     if fate.error is None:
                         role = "vm" if process is None else process.role
                         self.slow_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
@@ -193,6 +194,12 @@ class Faults:
         if lost:
             fate.error = _unavailable("connection reset")
         return fate
+
+    def _keep_a1(self, fate: Fate) -> None:
+        """A create is visible so long after it left: one that is seen late was not under way for long."""
+        if fate.effect is not None and fate.effect.kind in ("late", "hidden"):
+            longest_s = 0.95 * self.world.can.visible_within_s - fate.effect.seconds
+            fate.there_s = min(fate.there_s, longest_s)
 
     def _effect(self, verb: str) -> Fault | None:
         plan = self.plan

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Ready, Refused, Sent
+from orchestrator.core.lease import Created, Gone, Intent, Lease, LeaseState, Ready, Refused, Sent
 from orchestrator.core.slices import Listing, Operation, Queue, SliceName, SliceView
 from orchestrator.engine.release import Released, release, release_all
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
@@ -268,6 +268,19 @@ def test_of_several_the_delete_of_none_waits_for_the_proof_of_another(world: Vir
     assert [released.gone for released in results] == [False, True]
     assert [call for call, _ in world.cloud.calls[:2]] == ["delete", "delete"]
     assert (world.ledger.lease(other.id).gone_at or 0.0) - began < 60
+
+
+def test_what_another_process_proved_while_we_asked_about_the_next_one_is_gone(world: VirtualWorld) -> None:
+    """A lid that opens when the time is over: there is one pass, and `down` in another terminal finishes in its midst."""
+    first, second = created(world), created(world, n=1)
+    world.cloud.stuck = {first.name.node, second.name.node}
+
+    def prove_elsewhere(world: VirtualWorld) -> None:
+        if world.cloud.calls[-1] == ("get", second.name.node) and world.ledger.lease(first.id).gone_at is None:
+            world.ledger.record(Gone(first.id, world.time, evidence="get 404 elsewhere"))
+
+    released = world.drive(release_all([(first, ""), (second, "")], CAN, budget_s=0), between=prove_elsewhere)
+    assert [each.gone for each in released] == [True, False]
 
 
 def test_nothing_owed_is_nothing_to_do(world: VirtualWorld) -> None:
