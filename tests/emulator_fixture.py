@@ -6,7 +6,8 @@ Both provision and delete without delay. When they end, no process of theirs may
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,14 @@ class Emulator:
     def restarted(self) -> Emulator:
         """The daemon that runs now in the same directory, started if need be."""
         return Emulator(control.ensure_running(self.state_dir), self.state_dir)
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 30) -> bool:
+    """Does it come true? (A daemon and its VMs take a second to start, and ten on a machine that has much to do.)"""
+    deadline = time.monotonic() + timeout_s
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return holds()
 
 
 @contextmanager

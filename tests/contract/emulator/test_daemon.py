@@ -10,8 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,7 @@ from google.cloud import tpu_v2
 
 from orchestrator.emulator import control
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
-from tests.emulator_fixture import Emulator
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
+from tests.emulator_fixture import Emulator, eventually
 
 
 def lives(pid: int) -> bool:

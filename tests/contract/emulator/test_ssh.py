@@ -18,15 +18,9 @@ import pytest
 from google.cloud import tpu_v2
 
 from tests.contract.emulator.conftest import Machine, finish, machines
+from tests.emulator_fixture import eventually
 
 MEGABYTES = os.urandom(3 << 20)
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
 
 
 def test_a_command_has_its_own_output_error_and_exit_code(machine: Machine) -> None:
