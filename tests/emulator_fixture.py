@@ -58,7 +58,7 @@ class Emulator:
 
 
 def eventually(holds: Callable[[], bool], timeout_s: float = 30) -> bool:
-    """Does it come true? (A daemon and its VMs take a second to start, and ten on a machine that has much to do.)"""
+    """Does it come true? Patient, so that only what never comes true fails on a busy machine."""
     deadline = time.monotonic() + timeout_s
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -193,7 +193,8 @@ def capabilities(
         idempotent_create="name",
         owner_filter="client",
         preempt_action="tombstone",
-        visible_within_s=_either(visible_within_s, 2.0 if emulated else 300.0),
+        # Counted from when a create left: 5 minutes from its arrival (A1), and the 30 s after which the call is given up.
+        visible_within_s=_either(visible_within_s, 2.0 if emulated else 330.0),
         settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
         pace=pace or (paces.emulated() if emulated else paces.GOOGLE),
     )

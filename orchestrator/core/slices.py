@@ -130,7 +130,7 @@ class Capabilities:
     idempotent_create: str  # "name" or "request-id"
     owner_filter: str  # "server" or "client"
     preempt_action: str  # "tombstone" or "delete"
-    visible_within_s: float  # a create the API received is visible to get and list within this time
+    visible_within_s: float  # a create is visible to get and list so long after it left, the way to the API included
     settles_within_s: float  # a create whose operation is unknown cannot bring anything to life later than this
     pace: Pace = GOOGLE
 

@@ -84,7 +84,7 @@ async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, b
             text = f"{teardown.lease.name.node}: {'; '.join(teardown.released.verdict.missing)}"
             await Tell("release", text, passing=True)
         await Sleep(min(max(pause_s, *(teardown.wait_s for teardown in waiting)), max(left_s, 0.05)))
-    for teardown in teardowns:
+    for teardown in teardowns:  # the passes over the others took their time
         await teardown.heed_others()
     return [teardown.released for teardown in teardowns]
 

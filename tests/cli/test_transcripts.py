@@ -22,9 +22,8 @@ EMULATED = "EMULATED Cloud TPU on this machine: no Google Cloud project is confi
 def plain(text: str) -> str:
     """The text without what differs each time. (A quick job may end before the switch had time to say that it is armed.)"""
     text = re.sub(r"^switch .*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(
-        r"\(\$0\.0\d so far", "(less than $0.01 so far", text
-    )  # on a slow machine it has lived a little longer
+    # On a slow machine it has lived a little longer.
+    text = re.sub(r"\(\$0\.0\d so far", "(less than $0.01 so far", text)
     text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
     text = re.sub(r"\d\d:\d\d:\d\dZ", "TIME", text)

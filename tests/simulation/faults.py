@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FOREVER = 1e12
 TIMEOUT_S = 15.0  # after which a call gives up, as in cloud/tpu_api.py
+TRAVEL_S = 5.0  # no call that has its effect takes longer on its way
 VM_TIMEOUT_S = 2.0  # and one of the switch at the emulated cloud's pace
 LISTS = ("nodes.list", "queuedResources.list", "operations.list")
 Window = tuple[float, float]  # seconds after the beginning of the world
@@ -129,7 +130,7 @@ _FATES: dict[str, Callable[[Random], Fate]] = {
     "e503_effect": lambda rng: Fate(0.05, 0.1, _unavailable("503")),
     "e429": lambda rng: Fate(0.05, 0.1, _unavailable("429", rng.uniform(1.0, 10.0)), reaches=False),
     "hang": lambda rng: Fate(0.05, TIMEOUT_S, _unavailable("timed out"), reaches=False),
-    "hang_effect": lambda rng: Fate(rng.uniform(0.05, 5.0), TIMEOUT_S, _unavailable("timed out")),
+    "hang_effect": lambda rng: Fate(rng.uniform(0.05, TRAVEL_S), TIMEOUT_S, _unavailable("timed out")),
     "slow": lambda rng: Fate(rng.uniform(0.5, 4.0), rng.uniform(0.1, 1.0)),
 }
 
@@ -180,7 +181,6 @@ class Faults:
                         fate.there_s, fate.back_s = min(fate.there_s, VM_TIMEOUT_S), min(fate.back_s, VM_TIMEOUT_S)
                     if fate.reaches:
                         fate.effect = self._effect(verb)
-                        self._keep_a1(fate)
                     if fate.error is None:
                         role = "vm" if process is None else process.role
                         self.slow_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
@@ -194,12 +194,6 @@ class Faults:
         if lost:
             fate.error = _unavailable("connection reset")
         return fate
-
-    def _keep_a1(self, fate: Fate) -> None:
-        """A create is visible so long after it left: one that is seen late was not under way for long."""
-        if fate.effect is not None and fate.effect.kind in ("late", "hidden"):
-            longest_s = 0.95 * self.world.can.visible_within_s - fate.effect.seconds
-            fate.there_s = min(fate.there_s, longest_s)
 
     def _effect(self, verb: str) -> Fault | None:
         plan = self.plan

@@ -20,7 +20,7 @@ from orchestrator.engine.interpreter import Abandoned
 from orchestrator.engine.job_run import Outcome
 from orchestrator.errors import TpujobError
 from tests.simulation.cases import Thing
-from tests.simulation.faults import Faults, Plan
+from tests.simulation.faults import TRAVEL_S, Faults, Plan
 from tests.simulation.machine import Machine
 from tests.simulation.process import Process
 from tests.simulation.promise import Bound
@@ -86,7 +86,7 @@ class World:
         self.pace: Pace = emulated(speed)
         self.can = Capabilities(
             cloud_deadline=False, multi_host=True, queue=True, idempotent_create="name", owner_filter="client",
-            preempt_action="tombstone", visible_within_s=10.0, settles_within_s=60.0, pace=self.pace,
+            preempt_action="tombstone", visible_within_s=10.0 + TRAVEL_S, settles_within_s=60.0, pace=self.pace,
         )  # fmt: skip
         self.workers, self.zones = 1, ZONES
         self.slices = 1  # that one command asks for at once

@@ -153,7 +153,8 @@ def test_a_daemon_killed_while_creating_or_deleting_goes_on_with_it(emulator: Em
     deleting = api.delete_node(name=node.name)
     kill(emulator)
     api = client_for(emulator.restarted())
-    assert eventually(lambda: api.get_operation({"name": creating.operation.name}).done)
+    gone_on = eventually(lambda: api.get_operation({"name": creating.operation.name}).done)
+    assert gone_on, (emulator.state_dir / "daemon.log").read_text()[-4000:]
     assert eventually(lambda: api.get_operation({"name": deleting.operation.name}).done)
     assert [row.name for row in api.list_nodes(parent=ZONE)] == [f"{ZONE}/nodes/coming"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def test_each_target_is_connected_to_its_own_cloud() -> None:
     google = credentials.connect(GOOGLE)
     assert (google.endpoint, google.emulated) == ("https://tpu.googleapis.com", False)
     assert google.capabilities.settles_within_s == 2700
+    under_way_s = inspect.signature(type(google)).parameters["create_timeout_s"].default
+    assert google.capabilities.visible_within_s >= 300 + under_way_s, (
+        "A1 counts from its arrival, the proof from its leaving"
+    )
     regional = credentials.connect(GOOGLE, "https://us-central1-tpu.googleapis.com")
     assert regional.endpoint == "https://us-central1-tpu.googleapis.com"
     emulated = credentials.connect(EMULATED, LOOPBACK, "emulator-token")
