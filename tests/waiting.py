@@ -1,0 +1,25 @@
+"""Wait for an event that the product publishes: a request in the log, a row in the ledger, a line on a pipe.
+
+No wait has a time of its own. `HANG_S` only ends what would never end, with words that say what did not come: a test that
+needs it to be longer, or that passes because of it, is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+HANG_S = 180.0
+LOOK_S = 0.02
+
+
+def until(question: Callable[[], T], what: str = "it") -> T:
+    """Ask until the answer is true, and return that answer. AssertionError after HANG_S, with `what` and the last answer."""
+    deadline = time.monotonic() + HANG_S
+    while not (answer := question()):
+        assert time.monotonic() < deadline, f"{what} did not come about in {HANG_S:.0f} s: {answer!r}"
+        time.sleep(LOOK_S)
+    return answer
