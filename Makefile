@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tests docs bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-fast sim sim-long lint format check docs bench clean
+.PHONY: help install test test-all test-fast sim sim-long kill-sweep stress lint format check docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +12,13 @@ help:  ## this list
 install:  ## everything for working on tpujob, into the current environment (with torch: about 7.5 GB)
 	$(PYTHON) -m pip install -e '.[local,dev]'
 
-test:  ## the whole suite, one test after the other; side by side with `make test JOBS=2`
-	$(PYTHON) -m pytest $(if $(JOBS),-n $(JOBS))
+JOBS ?= auto
+test:  ## every promise once: what README tells a stranger to run. One test after the other: `make test JOBS=0`
+	$(PYTHON) -m pytest -n $(JOBS)
+
+test-all:  ## the same, then every variant: what a change has to pass
+	$(PYTHON) -m pytest -n $(JOBS)
+	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
 
 test-fast:  ## the unit tests alone
 	$(PYTHON) -m pytest -n auto tests/unit
@@ -27,6 +32,12 @@ sim:  ## the guarantee in 10,000 simulated worlds, a death at every step, and ev
 sim-long:  ## the same in a million worlds: about an hour on two cores; goes on where it was stopped
 	@mkdir -p build
 	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
+
+kill-sweep:  ## SIGKILL before and after every effect of a run, with real processes: about 40 minutes on two cores
+	$(PYTHON) -m tests.e2e.crash_sweep
+
+stress:  ## both tiers again and again, beside hogs and quiet: hours; goes on where it was stopped, at the same code
+	$(PYTHON) bench/stress.py
 
 lint:  ## ruff, its formatter and mypy; changes nothing
 	$(PYTHON) -m ruff check $(SOURCES)
@@ -45,7 +56,7 @@ docs:  ## write again what is generated: docs/cli.md, the job file's tables and 
 	$(PYTHON) docs/gcloud_table.py
 
 bench:  ## measure again what bench/RESULTS.md says: some minutes, on a quiet machine
-	@set -e; for script in $(sort $(wildcard bench/*.py)); do echo "== $$script"; $(PYTHON) $$script; done
+	@set -e; for script in $(filter-out bench/stress.py,$(sort $(wildcard bench/*.py))); do echo "== $$script"; $(PYTHON) $$script; done
 
 clean:  ## caches and build leftovers; neither runs/ nor any state of tpujob
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,10 @@
-"""Fixtures for all tests, and a failure told the moment it happens: a run that is cut short has still said what broke."""
+"""Fixtures for all tests, the order they are played in, and what a failure shows."""
 
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,23 +13,43 @@ import pytest
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person")
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows_{topic}" for topic in ROWS))
 
+from tests import evidence  # noqa: E402
 from tests.cli_fixture import cli  # noqa: E402
 from tests.emulator_fixture import emulator, shared_emulator  # noqa: E402
 
 __all__ = ["cli", "emulator", "shared_emulator"]
 
-
 IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "payload/test_run.py")  # their rows, kills and trainings
+LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
+PROCESSES_PER_CORE = 3  # most of what these tests do is wait
 
 
-class _Teller:
-    def __init__(self, terminal: pytest.TerminalReporter) -> None:
-        self.terminal = terminal
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="play the tests in an order of their own")
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
-            self.terminal.write_line(report.longreprtext)
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = config.getoption("--shuffle")
+    return None if seed is None else f"shuffled: --shuffle={seed}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return PROCESSES_PER_CORE * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long ones first, so that none of them is left alone at the end; every process of xdist gets the same order."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(config.rootpath / "tests").parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else 0
+
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
+    else:
+        items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,6 +63,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return file if file.endswith(IN_ONE_PIECE) else nodeid
 
     return Together(config, log)
+
+
+# -- a failure explains itself -----------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: pytest.TestReport = yield
+    if report.failed:
+        report.sections.append(("what is left of its world", evidence.of_test(getattr(item, "funcargs", {}))))
+    return report
+
+
+class _Teller:
+    """Tells a failure the moment it happens: a run that is cut short has still said what broke."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            self.terminal.write_line(report.longreprtext)
 
 
 @pytest.hookimpl(trylast=True)

@@ -164,7 +164,7 @@ def test_the_clean_machine_check_does_what_the_readme_tells_a_stranger() -> None
     what, test = told.groups()
     script = page(".ci/run").replace("\\\n", "")
     assert re.search(rf"install .*{re.escape(what)}$", script, re.MULTILINE)
-    assert re.search(rf"^timeout .* \"\$work/venv/bin/python\" {re.escape(test)}$", script, re.MULTILINE)
+    assert re.search(rf"^play \d+ \"\$work/venv/bin/python\" {re.escape(test)}$", script, re.MULTILINE)
 
 
 # -- the project ---------------------------------------------------------------------------------------------------
