@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT_S = 10.0
-STOP_TIMEOUT_S = 20.0
+START_TIMEOUT_S = STOP_TIMEOUT_S = 60.0  # for one that hangs: one that dies is noticed at once
 POLL_S = 0.01
 LOG_LIMIT_BYTES = 4 << 20
 

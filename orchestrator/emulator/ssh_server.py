@@ -84,9 +84,12 @@ class SshServer:
         )
 
     def _host_key(self) -> asyncssh.SSHKey:
+        """Whole or not there: with half a key, left by a daemon that was killed, the worker would never come up again."""
         if not self.key_path.exists():
-            with os.fdopen(os.open(self.key_path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            draft = self.key_path.with_suffix(".new")
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(asyncssh.generate_private_key("ssh-ed25519").export_private_key())
+            draft.replace(self.key_path)
         return asyncssh.read_private_key(self.key_path)
 
     def _start(self, session: command.Session) -> None:

@@ -19,7 +19,7 @@ from orchestrator.emulator.records import Settings
 
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
-LOCK_TRIES, LOCK_PAUSE_S = 20, 0.01
+LOCK_PAUSE_S = 0.01
 SPEED = "TPUJOB_EMULATED_SPEED"
 DELAYS = (
     "provision_s",
@@ -59,13 +59,19 @@ class Store:
         self._finished = Finished(self.directory)
 
     def _take_lock(self) -> None:
-        """Several tries, because a client that asks "is it running?" holds the lock for an instant."""
-        for _ in range(LOCK_TRIES):
-            try:
-                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(LOCK_PAUSE_S)
-        raise AlreadyRunning(f"An emulator is already running in {self.directory}.")
+        """From clients that ask "is it running?" it waits for it: they share the lock, which another daemon never does."""
+        while not self._locked(fcntl.LOCK_EX):
+            if not self._locked(fcntl.LOCK_SH):
+                raise AlreadyRunning(f"An emulator is already running in {self.directory}.")
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            time.sleep(LOCK_PAUSE_S)
+
+    def _locked(self, how: int) -> bool:
+        try:
+            fcntl.flock(self._lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _token(self) -> str:
         path = self.directory / TOKEN

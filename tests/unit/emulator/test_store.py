@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
 import pytest
 
 from orchestrator.emulator import finished
-from orchestrator.emulator.store import DamagedState, Store
+from orchestrator.emulator.store import AlreadyRunning, DamagedState, Store
 from tests.unit.emulator.queue_fixture import PLACE, QueueCloud
 
 SPOT = {"schedulingConfig": {"spot": True}}
@@ -101,3 +102,26 @@ def test_a_state_file_of_before_is_read_too(tmp_path: Path) -> None:
     live(cloud, store, 1)
     (tmp_path / "state.json").write_text(json.dumps(cloud.state.dump()))
     assert reopened(store).load().dump() == cloud.state.dump()
+
+
+def test_a_daemon_waits_for_a_client_that_looks_whether_it_runs_however_slow_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+
+    def asked(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 100:
+            looking.close()
+
+    monkeypatch.setattr("orchestrator.emulator.store.time.sleep", asked)
+    looking = (tmp_path / "daemon.lock").open("w")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    Store(tmp_path)
+    assert len(pauses) == 100
+
+
+def test_a_second_daemon_is_refused_at_once(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    with pytest.raises(AlreadyRunning):
+        Store(first.directory)
