@@ -1,4 +1,8 @@
-"""The real CLI as a process, on an emulator of its own without delays; the billing meter is the oracle."""
+"""The real CLI on an emulator without delays, whose billing meter is the oracle.
+
+`cli` is a process for every command, and has an emulator of its own. `tpujob` is for what needs neither: its commands run in
+the test's process, beside an emulator that many tests share; that costs a quarter.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,13 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.cli import app, talk
 from orchestrator.emulator import control
+from orchestrator.engine.owners import FileOwners
+from orchestrator.ledger.ledger import Ledger
+from tests.emulator_fixture import Emulator, running_emulator
+from tests.waiting import HANG_S, until
 
-TIMEOUT_S = 60
 NO_DELAYS = {f"TPUJOB_EMULATOR_{what}_S": "0" for what in ("PROVISION", "STOP", "START", "DELETE")}
 
 
@@ -29,9 +37,10 @@ class Cli:
 
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
+    _bills_before, _requests_before = 0, 0
 
     def __call__(
-        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = TIMEOUT_S
+        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S
     ) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, env=env)
         try:
@@ -41,20 +50,20 @@ class Cli:
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, env: dict[str, str] | None = None, before: tuple[str, ...] = (), **options: Any
+    ) -> subprocess.Popen[Any]:
+        pipe = subprocess.PIPE
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli", *words],
+            [*before, sys.executable, "-m", "orchestrator.cli", *words],
             cwd=self.directory,
             env={**os.environ, **self.env, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
             preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals
+            **{"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, **options},
         )
 
-    def job(self, text: str, name: str = "job.yaml") -> str:
-        (self.directory / name).write_text(text)
+    def job(self, text: str | bytes, name: str = "job.yaml") -> str:
+        (self.directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
         return name
 
     @property
@@ -69,18 +78,18 @@ class Cli:
 
     def alive(self) -> list[str]:
         """The nodes that the emulator bills right now."""
-        return [row["name"] for row in self.admin("GET", "billing")["nodes"] if row["until"] is None]
+        return [row["name"] for row in self.bills() if row["until"] is None]
 
     def lived(self) -> int:
         """How many nodes there ever were."""
-        return len(self.admin("GET", "billing")["nodes"])
+        return len(self.bills())
 
     def bills(self) -> list[dict[str, Any]]:
-        return list(self.admin("GET", "billing")["nodes"])
+        return list(self.admin("GET", "billing")["nodes"])[self._bills_before :]
 
     def requests(self, operation: str | None = None, caller: str | None = None) -> list[dict[str, Any]]:
         """The calls to the API so far, as the emulator logged them."""
-        rows = self.admin("GET", "requests")["requests"]
+        rows = self.admin("GET", f"requests?after={self._requests_before}")["requests"]
         return [row for row in rows if operation in (None, row["operation"]) and caller in (None, row["caller"])]
 
     def fault(self, kind: str, operation: str | None = None, **said: Any) -> str:
@@ -167,12 +176,157 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
             del os.environ[name]
 
 
+@dataclass
+class Tpujob(Cli):
+    """`tpujob(...)` is one command, in this process, which has imported everything already; `start` still makes one.
+
+    The emulator is shared: what it billed and was asked before this test does not count.
+    """
+
+    emulator: Emulator = field(kw_only=True)
+    monkeypatch: pytest.MonkeyPatch = field(kw_only=True)
+    capfd: pytest.CaptureFixture[str] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._bills_before = len(self.bills())
+        self._requests_before = max((row["number"] for row in self.requests()), default=0)
+        self.state_dir.mkdir(mode=0o700)
+        self.emulator_directory.symlink_to(self.emulator.state_dir)
+
+    def __call__(
+        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S
+    ) -> subprocess.CompletedProcess[str]:
+        if words[0] == "ssh":  # it becomes another program
+            return self.as_process(*words, env=env)
+
+        def end(code: int) -> None:
+            raise _Ended(code)
+
+        self.capfd.readouterr()
+        talk.talk.cache_clear()
+        self.monkeypatch.setattr(sys, "argv", ["tpujob", *words])
+        with self.monkeypatch.context() as patch:
+            patch.setattr(os, "_exit", end)
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            made = _collect_locks(patch)
+            try:
+                app.main()
+            except _Ended as ended:
+                (code,) = ended.args
+            for owners in made:  # as the end of a process does
+                for lock in list(owners._held):
+                    owners.release(lock)
+        return subprocess.CompletedProcess(words, code, *self.capfd.readouterr())
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        return self.emulator.request(method, f"/_emulator/{path}", body)
+
+    @property
+    def state_dir(self) -> Path:
+        return self.directory / "state"
+
+    def as_process(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """For what one process cannot be asked: to die, or to have other streams."""
+        return super().__call__(*words, env=env)
+
+    @contextmanager
+    def starting_no_emulator(self) -> Iterator[None]:
+        """It runs somewhere else, so a command that wants one would start it here."""
+        self.emulator_directory.unlink()
+        yield
+        assert not self.emulator_directory.exists(), "a cloud was asked"
+        self.emulator_directory.symlink_to(self.emulator.state_dir)
+
+    @contextmanager
+    def creating_nothing(self) -> Iterator[None]:
+        before = self.lived()
+        yield
+        assert self.lived() == before, "something was created"
+
+    @contextmanager
+    def promising_nothing(self) -> Iterator[None]:
+        """Not even an intent, in whichever cloud."""
+        ledger = Ledger(self.state_dir / "ledger.sqlite3")
+        before = ledger.leases()
+        with self.creating_nothing():
+            yield
+        assert ledger.leases() == before
+        ledger.close()
+
+
+class _Ended(BaseException):
+    """In place of the end of this process."""
+
+
+def _collect_locks(patch: pytest.MonkeyPatch) -> list[FileOwners]:
+    made: list[FileOwners] = []
+
+    def init(owners: FileOwners, directory: Path) -> None:
+        original(owners, directory)
+        made.append(owners)
+
+    original = FileOwners.__init__
+    patch.setattr(FileOwners, "__init__", init)
+    return made
+
+
+class Clouds:
+    """The emulator that tests share. One that was left with anything in it is ended, and the next test gets a fresh one."""
+
+    def __init__(self, places: pytest.TempPathFactory) -> None:
+        self._places, self._stack = places, ExitStack()
+        self._now: tuple[Emulator, dict[str, Any]] | None = None
+
+    def one(self) -> Emulator:
+        if self._now is None:
+            emulator = self._stack.enter_context(running_emulator(self._places.mktemp("cloud")))
+            self._now = emulator, emulator.status()
+        return self._now[0]
+
+    def tidy(self) -> None:
+        if self._now is not None and not self._is_as_new(*self._now):
+            self.close()
+
+    @staticmethod
+    def _is_as_new(emulator: Emulator, new: dict[str, Any]) -> bool:
+        if control.running(emulator.state_dir) != emulator.endpoint:
+            return False
+        emulator.request("DELETE", "/_emulator/faults")
+        emulator.patch_settings(**new["settings"])
+        return emulator.status() == new
+
+    def close(self) -> None:
+        self._now = None
+        self._stack.close()
+
+
+@pytest.fixture(scope="session")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+    shared = Clouds(tmp_path_factory)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def tpujob(
+    clouds: Clouds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Tpujob]:
+    env = sandbox(tmp_path)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    started = Tpujob(tmp_path, env, emulator=clouds.one(), monkeypatch=monkeypatch, capfd=capfd)
+    yield started
+    kill_all(started.local())
+    if not started.emulator_directory.is_symlink():
+        control.stop(started.emulator_directory)
+    clouds.tidy()
+
+
 def press(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
     process.send_signal(number)
 
 
-def wait_for(condition: Any, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
+def wait_for(condition: Any, _timeout_s: float = HANG_S) -> None:
+    until(condition)

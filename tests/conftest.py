@@ -14,10 +14,10 @@ ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person")
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows_{topic}" for topic in ROWS))
 
 from tests import evidence  # noqa: E402
-from tests.cli_fixture import cli  # noqa: E402
+from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
 from tests.emulator_fixture import emulator, shared_emulator  # noqa: E402
 
-__all__ = ["cli", "emulator", "shared_emulator"]
+__all__ = ["cli", "clouds", "emulator", "shared_emulator", "tpujob"]
 
 IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "payload/test_run.py")  # their rows, kills and trainings
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")

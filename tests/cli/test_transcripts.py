@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Tpujob
 from tests.unit.cloud.stub_api import Reply, stub_api
 
 JOB = """
@@ -35,8 +35,8 @@ def plain(text: str) -> str:
     return re.sub(r"\b(?=[0-9a-z]*\d)[0-9a-z]{10}\b", "RUN", text)
 
 
-def test_a_run(cli: Cli) -> None:
-    done = cli("run", cli.job(JOB))
+def test_a_run(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(JOB))
     assert plain(done.stderr) == (
         f"cloud    {EMULATED}\n"
         "plan     v5litepod-8 · us-central1-a · v2-alpha-tpuv5-lite · on-demand · 1 worker · 8 cores emulated as 2"
@@ -52,21 +52,21 @@ def test_a_run(cli: Cli) -> None:
     assert cost == "cost     $0.00 (emulated; on Google Cloud less than $0.01, price table 2026-11)"
 
 
-def test_a_plan(cli: Cli) -> None:
-    done = cli("plan", cli.job(JOB))
+def test_a_plan(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("plan", tpujob.job(JOB))
     assert done.stdout == (
         "   type         zone           how        runtime               $/h  at most $  why\n"
         "1  v5litepod-8  us-central1-a  on-demand  v2-alpha-tpuv5-lite  9.60       4.80  asked for\n"
     )
     assert "request  POST https://tpu.googleapis.com/v2/projects/emulated/locations/us-central1-a/nodes?" in done.stderr
-    assert not (cli.directory / "state" / "emulator").exists(), "a plan starts nothing"
 
 
-def test_a_plan_as_json_has_the_exact_request_of_every_candidate(cli: Cli) -> None:
+def test_a_plan_as_json_has_the_exact_request_of_every_candidate(tpujob: Tpujob) -> None:
     job = JOB.replace(
         "tpu: {zone: us-central1-a}", "tpu: [{zone: us-central1-a}, {zone: us-east1-b, provisioning: queued}]"
     )
-    shape = json.loads(cli("plan", cli.job(job), "--json").stdout)
+    shape = json.loads(tpujob("plan", tpujob.job(job), "--json").stdout)
     assert sorted(shape) == [
         "asked", "candidates", "cloud", "cores", "dropped", "job", "max_duration_s", "order", "overlap_usd", "project",
         "race", "request", "wait_s", "workers", "worst_case_usd",
@@ -91,13 +91,13 @@ tpu:
 
 
 def test_a_plan_of_alternatives_knows_what_was_granted_and_what_the_project_has_and_says_what_it_dropped(
-    cli: Cli,
+    tpujob: Tpujob,
 ) -> None:
-    (cli.directory / "home" / ".config" / "tpujob").mkdir(parents=True)
-    settings = cli.directory / "home" / ".config" / "tpujob" / "settings.yaml"
+    (tpujob.directory / "home" / ".config" / "tpujob").mkdir(parents=True)
+    settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
     settings.write_text("quota: [5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a]\n")
-    assert "project  what emulated has, asked on " in cli("offers", "--refresh", "--type", "v3-8").stderr
-    done = cli("plan", cli.job(ALTERNATIVES))
+    assert "project  what emulated has, asked on " in tpujob("offers", "--refresh", "--type", "v3-8").stderr
+    done = tpujob("plan", tpujob.job(ALTERNATIVES))
     first, *others = done.stdout.splitlines()[1:]
     assert first.split()[1:7] == ["v3-8", "europe-west4-a", "on-demand", "tpu-ubuntu2204-base", "granted", "granted"]
     assert first.endswith("your settings say that it is granted (5 on-demand v3-8)")
@@ -108,8 +108,10 @@ def test_a_plan_of_alternatives_knows_what_was_granted_and_what_the_project_has_
     assert "plan     what your project has is as it was asked on " in done.stderr
 
 
-def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(cli: Cli) -> None:
-    done = cli("offers", "--type", "v3-8", "--zone", "europe-west4")
+def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("offers", "--type", "v3-8", "--zone", "europe-west4")
+        data = tpujob("offers", "--zone", "us-east1-d", "--type", "v3-8", "--json")
     assert done.stdout == (
         "type  topology  chips  hosts  HBM GiB  zone             $/h  spot $/h\n"
         "v3-8  2x2           4      1      128  europe-west4-a  8.80      2.24\n"
@@ -118,7 +120,7 @@ def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(cli: Cli) -> None:
         "prices   price table 2026-11, for an hour of the whole slice; empty is unknown\n"
         "project  what yours really has: `tpujob offers --refresh`\n"
     )
-    shape = json.loads(cli("offers", "--zone", "us-east1-d", "--type", "v3-8", "--json").stdout)
+    shape = json.loads(data.stdout)
     assert (shape["prices_as_of"], shape["project"]) == ("price table 2026-11", None)
     (row,) = shape["offers"]
     assert " ".join(row) == (
@@ -126,74 +128,72 @@ def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(cli: Cli) -> None:
         "spot_usd_per_hour granted granted_spot project_has_it"
     )
     assert (row["usd_per_hour"], row["spot_usd_per_hour"]) == (8.0, None)
-    assert not (cli.directory / "state" / "emulator").exists(), "nobody was asked"
 
 
-def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(cli: Cli) -> None:
-    with stub_api() as storage:
+def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujob: Tpujob) -> None:
+    with stub_api() as storage, tpujob.starting_no_emulator():
         storage.answers(Reply(200, {"location": "EUROPE-WEST4"}))
         there = {"STORAGE_EMULATOR_HOST": storage.url}
-        job = cli.job(JOB + "bucket: gs://my-bucket/runs\n")
+        job = tpujob.job(JOB + "bucket: gs://my-bucket/runs\n")
         for command in ("plan", "run"):
-            done = cli(command, job, env=there)
+            done = tpujob(command, job, env=there)
             assert done.returncode == 64
             assert (
                 "gs://my-bucket is in europe-west4, not in us-central1: copying between them costs about $"
                 in done.stderr
             )
             assert done.stderr.endswith("hint: `allow_egress: true` in the job accepts that\n")
-        assert not (cli.directory / "state" / "emulator").exists(), "nothing was created"
-        allowed = cli(
-            "plan", cli.job(JOB + "bucket: gs://my-bucket/runs\nallow_egress: true\n", "allowed.yaml"), env=there
+        allowed = tpujob(
+            "plan", tpujob.job(JOB + "bucket: gs://my-bucket/runs\nallow_egress: true\n", "allowed.yaml"), env=there
         )
         assert allowed.returncode == 0
         storage.answers(Reply(501, "objects only"))
-        unknown = cli("plan", job, env=there)
+        unknown = tpujob("plan", job, env=there)
         assert unknown.returncode == 0 and "bucket   where gs://my-bucket lies is not known" in unknown.stderr
 
 
-def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(cli: Cli) -> None:
-    done = cli("up", "--zone", "us-central1", "--dry-run")
+def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("up", "--zone", "us-central1", "--dry-run")
     assert done.returncode == 0 and json.loads(done.stdout)["body"]["runtimeVersion"] == "v2-alpha-tpuv5-lite"
-    assert not (cli.directory / "state" / "emulator").exists()
 
 
-def test_status_of_nothing(cli: Cli) -> None:
-    done = cli("status")
+def test_status_of_nothing(tpujob: Tpujob) -> None:
+    done = tpujob("status")
     assert done.stdout == "nothing is alive and nothing is owed that this machine knows of\n"
     assert done.stderr == f"cloud    {EMULATED}\n"
 
 
-def test_status_of_a_held_slice(cli: Cli) -> None:
-    cli("up", "alice", "--zone", "us-central1-a")
-    assert plain(cli("status").stdout) == (
+def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
+    tpujob("up", "alice", "--zone", "us-central1-a")
+    assert plain(tpujob("status").stdout) == (
         "alice\tNODE\tv5litepod-8\tus-central1-a\tREADY\tidle\tSECONDS\tuntil DAY (1 d left)\t"
         "emulated, free (less than $0.01 so far on Google Cloud)\n"
     )
-    (row,) = json.loads(cli("status", "--json").stdout)["slices"]
+    (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert " ".join(row) == (
         "name node project zone accelerator_type spot purpose lease state created_at deadline ends_at hold_until "
         "down_at in_use usd_per_hour usd_so_far budget_usd mode emulated"
     )
 
 
-def test_list_and_show_of_a_run(cli: Cli) -> None:
-    cli("run", cli.job(JOB))
-    assert plain(cli("list").stdout) == "RUN\tdemo\tsucceeded\tDAY\tSECONDS\temulated\n"
-    shown = plain(cli("show", "demo").stdout)
+def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
+    tpujob("run", tpujob.job(JOB))
+    assert plain(tpujob("list").stdout) == "RUN\tdemo\tsucceeded\tDAY\tSECONDS\temulated\n"
+    shown = plain(tpujob("show", "demo").stdout)
     assert "run      RUN · demo · succeeded · SECONDS · emulated\n" in shown
     assert "story    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
-    assert " ".join(cli.only_run()) == (
+    assert " ".join(tpujob.only_run()) == (
         "run name state rc detail cloud job spec created_at ended_at directory lease attempts story figures metrics files"
     )
 
 
-def test_logs_of_a_run(cli: Cli) -> None:
-    cli("run", cli.job(JOB))
-    assert cli("logs", "demo").stdout == "worker0 | hi\n"
-    assert cli("logs", "demo", "-f", "--worker", "0").stdout == "hi\n"
-    assert cli("logs", "demo", "--json").stdout == '{"worker": 0, "line": "hi"}\n'
-    missing = cli("logs", "demo", "--worker", "5")
+def test_logs_of_a_run(tpujob: Tpujob) -> None:
+    tpujob("run", tpujob.job(JOB))
+    assert tpujob("logs", "demo").stdout == "worker0 | hi\n"
+    assert tpujob("logs", "demo", "-f", "--worker", "0").stdout == "hi\n"
+    assert tpujob("logs", "demo", "--json").stdout == '{"worker": 0, "line": "hi"}\n'
+    missing = tpujob("logs", "demo", "--worker", "5")
     assert missing.returncode == 64 and "has no log of worker 5" in missing.stderr
 
 
@@ -215,8 +215,8 @@ def test_logs_of_a_run(cli: Cli) -> None:
         (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
     ],
 )
-def test_a_mistake_gets_a_line_a_code_and_no_traceback(cli: Cli, words: list[str], code: int, said: str) -> None:
-    done = cli(*words)
+def test_a_mistake_gets_a_line_a_code_and_no_traceback(tpujob: Tpujob, words: list[str], code: int, said: str) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob(*words)
     assert done.returncode == code, done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
-    assert not (cli.directory / "state" / "emulator").exists(), "nothing was created"
