@@ -28,6 +28,8 @@ def attach(
     found, attempt = session.ledger.find_run(run)
     while attempt.state.ended or not session.owners.claim(attempt.id):
         # Over, or somebody is attached already: the collector, or another terminal. Its place is ours if it dies.
+        if not attempt.state.ended:
+            session.talk.say("attach", "another process follows it already: reading along, and ready to take its place")
         attempt = _read_along(session, found, attempt)
         if attempt.state.ended:
             _say_ended(session, found, attempt)
@@ -80,8 +82,9 @@ def _read_along(session: Session, found: Run, attempt: Attempt) -> Attempt:
     from orchestrator.cli.logs import stream
 
     stream(session, found, attempt, follow=True)
-    session.recover(look=True)  # whoever was attached may have died, or have left without the proof
-    _, attempt = session.ledger.find_run(found.id)
+    if not attempt.state.ended:  # whoever was attached may have died, or have left without the proof
+        session.recover(look=True)
+        _, attempt = session.ledger.find_run(found.id)
     return attempt
 
 

@@ -332,6 +332,10 @@ class Session:
             return None
         return next((lease for lease in self.ledger.open_leases() if lease.id == attempt.lease_id), None)
 
+    def is_followed(self, lease: Lease) -> bool:
+        """Does a process here follow the job on it to its end, to bring its artifacts home? (The collector, or an `attach`.)"""
+        return any(a.lease_id == lease.id and self.owners.alive(a.id) for a in self.ledger.attempts_open())
+
     @staticmethod
     def one_of(found: list[Lease]) -> Lease | None:
         if len(found) > 1:

@@ -63,6 +63,7 @@ def _row(session: Session, lease: Lease) -> dict[str, Any]:
         "hold_until": lease.hold_until,
         "down_at": lease.down_at,
         "in_use": session.owners.alive(lease.id),
+        "followed": session.is_followed(lease),
         "usd_per_hour": lease.usd_per_hour,
         "usd_so_far": usd_so_far(lease, now),
         "budget_usd": lease.budget_usd,
@@ -76,7 +77,9 @@ def _line(row: dict[str, Any]) -> str:
     from orchestrator.report.times import day_clock
 
     left = format_duration(max(row["ends_at"] - time.time(), 0.0))
-    use = "detached" if row["mode"] == "detached" else "in use" if row["in_use"] else "idle"
+    use = "in use" if row["in_use"] else "idle"
+    if row["mode"] == "detached":
+        use = "detached, followed" if row["followed"] else "detached"
     if row["down_at"] is not None:
         use = f"being deleted for {format_duration(time.time() - row['down_at'])}"
     spent = f"{format_usd(row['usd_so_far'])} so far"

@@ -173,7 +173,7 @@ def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert " ".join(row) == (
         "name node project zone accelerator_type spot purpose lease state created_at deadline ends_at hold_until "
-        "down_at in_use usd_per_hour usd_so_far budget_usd mode emulated"
+        "down_at in_use followed usd_per_hour usd_so_far budget_usd mode emulated"
     )
 
 
