@@ -26,6 +26,10 @@ class Row:
     def id(self) -> str:
         return f"{self.number} {self.words}"
 
+    @property
+    def family(self) -> str:
+        return self.play.__module__.rpartition("rows_")[2]
+
 
 ROWS: list[Row] = []
 

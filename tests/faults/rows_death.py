@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from tests.faults.row import row
-from tests.faults.world import World, wait_until
+from tests.faults.world import World
+from tests.waiting import until
 
 
 @row("1", "kill -9 of the CLI before the intent is written")
@@ -24,7 +25,7 @@ def before_create(w: World) -> None:
 
 @row("3", "kill -9 after the create call was sent and before its reply")
 def during_create(w: World) -> None:
-    w.fault("hang", "nodes.create", seconds=30, effect=True)
+    w.fault("hang", "nodes.create", seconds=600, effect=True)
     command = w.begin("run", w.hello)
     w.until_alive()
     command.process.kill()
@@ -34,11 +35,11 @@ def during_create(w: World) -> None:
     assert w.states() == {"gone"}
 
 
-@row("4a", "kill -9 while the slice is CREATING", provision_s=3)
+@row("4a", "kill -9 while the slice is CREATING", provision_s=600)
 def while_creating(w: World) -> None:
     command = w.begin("run", w.hello)
     w.until_alive("CREATING")
-    wait_until(lambda: w.states() == {"creating"})
+    until(lambda: w.states() == {"creating"}, "its create call was answered")
     _killed(w, command.press(9))
 
 
@@ -53,7 +54,7 @@ def during_setup(w: World) -> None:
 
 @row("4c", "kill -9 while the job runs")
 def during_job(w: World) -> None:
-    command = w.begin("run", w.lasting(300))
+    command = w.begin("run", w.lasting())
     command.until("started")
     _killed(w, command.press(9))
 
@@ -93,7 +94,7 @@ for point in ("Workers:1:before", "StartPhase:1:after", "Watch:1:after", "Collec
 
 @row("6b", "kill -9 of CLI and guardian, and the OS timer acts before the switch would", speed=10)
 def timer(w: World) -> None:
-    command = w.begin("run", w.lasting(300))
+    command = w.begin("run", w.lasting())
     command.until("started")
     died_at = w.power_cut()
     assert w.do("sweep", "--local").code() == 0
@@ -101,13 +102,14 @@ def timer(w: World) -> None:
     assert w.states() == {"gone"}
 
 
-@row("7a", "the machine dies while the slice is CREATING", provision_s=2)
+@row("7a", "the machine dies while the slice is CREATING", speed=100, provision_s=10)
 def dies_creating(w: World) -> None:
+    """At a speed that leaves no command the time to show a sign of life; here none does."""
     w.begin("run", w.hello)
     w.until_alive("CREATING")
     died_at = w.power_cut()
     w.until_absent()
-    w.keeps("C3'", died_at, w.promise.creating(2))
+    w.keeps("C3'", died_at, w.promise.creating(10))
     _next_command(w)
 
 
@@ -122,7 +124,7 @@ def dies_setup(w: World) -> None:
 
 @row("7c", "the machine dies while the job runs")
 def dies_running(w: World) -> None:
-    command = w.begin("run", w.lasting(300))
+    command = w.begin("run", w.lasting())
     command.until("started")
     w.until_armed()
     _switch_acts(w, w.power_cut(), boot=False)
@@ -135,8 +137,9 @@ def dies_collecting(w: World) -> None:
 
 @row("7e", "the machine dies with a detached job on the VM")
 def dies_detached(w: World) -> None:
-    assert w.do("submit", w.lasting(6)).code() == 0
+    assert w.do("submit", w.lasting()).code() == 0
     w.power_cut()
+    w.finish()
     w.until_absent()
     w.keeps("C3 detached, from the end of the job", w.job_ended_at, w.promise.detached())
     _next_command(w)
@@ -144,7 +147,7 @@ def dies_detached(w: World) -> None:
 
 @row("8a", "the machine returns before the switch acts", speed=10)
 def returns_early(w: World) -> None:
-    command = w.begin("run", w.lasting(300))
+    command = w.begin("run", w.lasting())
     command.until("started")
     w.power_cut()
     back_at = time.time()
@@ -155,7 +158,7 @@ def returns_early(w: World) -> None:
 
 @row("8b", "the machine returns long after the switch acted")
 def returns_late(w: World) -> None:
-    command = w.begin("run", w.lasting(300))
+    command = w.begin("run", w.lasting())
     command.until("started")
     w.until_armed()
     died_at = w.power_cut()

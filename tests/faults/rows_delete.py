@@ -51,14 +51,14 @@ def stuck(w: World) -> None:
     assert "DELETING" in run.err and w.alive()
 
 
-@row("22", "the delete is refused while the slice is CREATING", provision_s=3)
+@row("22", "the delete is refused while the slice is CREATING", provision_s=10)
 def refused(w: World) -> None:
     w.fault("refuse_delete")
     command = w.begin("run", w.hello)
     w.until_alive("CREATING")
     pressed_at = command.press()
     assert command.code() == 130, command.err
-    w.keeps("C0, ready in 3 s", pressed_at, w.promise.own(ready_in_s=3))
+    w.keeps("C0, ready in 10 s", pressed_at, w.promise.own(ready_in_s=10))
     assert w.states() == {"gone"}
 
 
@@ -100,9 +100,10 @@ def forbidden(w: World) -> None:
 
 def _unproven(w: World, kind: str, operation: str, **parameters: Any) -> Command:
     """A run whose slice cannot be proven gone, whatever is true: said loudly, exit 75, and never GONE."""
-    run = w.begin("run", w.lasting(1), bend=IMPATIENT)
+    run = w.begin("run", w.lasting(), bend=IMPATIENT)
     run.until("started")
     w.fault(kind, operation, **parameters)
+    w.finish()
     assert run.code() == 75, run.err
     (lease,) = w.leases()
     assert "NOT VERIFIED GONE" in run.err and lease["node"] in run.err
@@ -171,7 +172,7 @@ def too_many_requests(w: World) -> None:
 
 
 def _out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
-    command = w.begin("run", w.lasting(300))
+    command = w.begin("run", w.lasting())
     command.until("started")
     w.fault(kind, "*", caller="client", when={"until_s": seconds}, **parameters)
     pressed_at = time.time()

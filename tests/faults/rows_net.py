@@ -5,11 +5,16 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.cli_fixture import signal_all
-from tests.faults.row import row
-from tests.faults.world import World, wait_until
+import psutil
 
-OUT_S = 12.0  # at a hundredfold speed: twenty minutes
+from tests.cli_fixture import signal_all
+from tests.faults.bounds import GRACE, TTL
+from tests.faults.row import row
+from tests.faults.world import World
+from tests.waiting import until
+
+OUT_S = 1.3 * TTL
+LOOKS = int((TTL + GRACE) / 60) + 5  # of a switch, so many in a time to live and the grace after it
 
 
 @row("35", "the API is out for everybody while the job runs")
@@ -24,10 +29,14 @@ def partition(w: World) -> None:
 
 def _survives(w: World, caller: str) -> None:
     """Longer than the TTL, and nobody deletes on the return of the API what is alive."""
-    run = w.begin("run", w.lasting(OUT_S + 4))
+    run = w.begin("run", w.lasting())
     run.until("started")
     w.until_armed()
-    w.fault("drop", "*", caller=caller, when={"until_s": OUT_S})
+    w.fault("drop", "*", caller=caller, when={"until_s": OUT_S / w.speed})
+    with w.aside():
+        w.until_answered("client")
+        w.until_answered("vm", 5)
+    w.finish()
     assert run.code() == 0, run.err
     assert w.first_delete() >= w.job_ended_at and w.lived() == 1
     w.keeps("C0", w.job_ended_at, w.promise.own())
@@ -36,25 +45,29 @@ def _survives(w: World, caller: str) -> None:
 
 @row("39a", "SSH is dead for longer than the TTL, the API lives")
 def ssh_dead(w: World) -> None:
-    run = w.begin("run", w.lasting(300))
+    run = w.begin("run", w.lasting())
     run.until("started")
     w.until_armed()
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "refusing"})
     cut_at = time.time()
-    assert run.code() == 71, run.err
+    with w.aside():
+        assert run.code() == 71, run.err
     w.keeps("C4", cut_at, w.promise.switch())
     assert w.states() == {"gone"}
 
 
 @row("39b", "SSH is dead for less than the TTL, and comes back")
 def ssh_back(w: World) -> None:
-    run = w.begin("run", w.lasting(10))
+    run = w.begin("run", w.lasting())
     run.until("started")
     w.until_armed()
     node = w.until_alive()
     w.admin("POST", f"nodes/{node}:worker", {"worker": 0, "condition": "silent"})
-    time.sleep(w.promise.scaled_ttl_s / 3)
+    w.until_answered("vm", LOOKS // 4)
     w.admin("POST", f"nodes/{node}:worker", {"worker": 0, "condition": "well"})
+    with w.aside():
+        w.until_answered("vm", LOOKS)  # without a sign of life since then, it would be over
+    w.finish()
     assert run.code() == 0, run.err
     w.keeps("C0", w.job_ended_at, w.promise.own())
     assert w.states() == {"gone"}
@@ -68,9 +81,11 @@ def sleeps_attached(w: World) -> None:
 @row("40b", "the laptop sleeps after a submit")
 def sleeps_detached(w: World) -> None:
     """Nobody dies of it: not before its job ended, long after the TTL of an attached one."""
-    assert w.do("submit", w.lasting(2 * w.promise.scaled_ttl_s)).code() == 0
-    asleep = w.local()
-    signal_all(asleep, signal.SIGSTOP)
+    assert w.do("submit", w.lasting()).code() == 0
+    asleep = w.freeze()
+    with w.aside():
+        w.until_answered("vm", LOOKS)
+    w.finish()
     w.until_absent()
     w.keeps("C3 detached, from the end of the job", w.job_ended_at, w.promise.detached())
     signal_all(asleep, signal.SIGCONT)
@@ -80,7 +95,7 @@ def sleeps_detached(w: World) -> None:
 
 @row("43", "the slice is deleted by somebody else in the middle of the job")
 def vanishes(w: World) -> None:
-    run = w.begin("run", w.lasting(300))
+    run = w.begin("run", w.lasting())
     run.until("started")
     w.admin("POST", f"nodes/{w.until_alive()}:vanish", {})
     at = time.time()
@@ -95,10 +110,10 @@ def stands_still(w: World) -> None:
 
 
 def _stands_still(w: World, *, whole_machine: bool) -> None:
-    run = w.begin("run", w.lasting(300))
+    run = w.begin("run", w.lasting())
     run.until("started")
     w.until_armed()
-    asleep = w.local() if whole_machine else [process for process in w.local() if process.pid == run.process.pid]
+    asleep = w.freeze() if whole_machine else [psutil.Process(run.process.pid)]
     signal_all(asleep, signal.SIGSTOP)
     stopped_at = time.time()
     w.until_absent()
@@ -132,12 +147,13 @@ for form in ("truncated", "html", "types", "large", "empty"):
         w.until_alone()
         assert w.states() <= {"gone"} and not w.alive()
         w.admin("DELETE", "faults")
-        run = w.begin("run", w.lasting(1), bend={"orchestrator.engine.tenure:RELEASE_S": 3.0})
+        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.tenure:RELEASE_S": 3.0})
         run.until("started")
         w.fault("garbage", caller="client", form=form)
+        w.finish()
         assert run.code() == 75, run.err
         assert "Traceback" not in run.err and "a bug in tpujob" not in run.err
         w.keeps("C0", w.job_ended_at, w.promise.own())  # the deletes had their effect
         assert "gone" not in {row["state"] for row in w.leases()[-1:]}
         w.admin("DELETE", "faults")
-        wait_until(lambda: w.states() == {"gone"}, what="the guardian believes the API again")
+        until(lambda: w.states() == {"gone"}, "the guardian believes the API again")

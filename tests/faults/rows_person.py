@@ -10,13 +10,15 @@ import time
 from typing import Any
 
 from orchestrator.emulator import control
+from tests.faults.bounds import RETRY
 from tests.faults.row import row
-from tests.faults.world import World, wait_until
+from tests.faults.world import World
+from tests.waiting import until
 
 ZONE = "us-central1-a"
 
 
-@row("50", "somebody sweeps from another machine while the slice is made, used and extended", provision_s=2)
+@row("50", "somebody sweeps from another machine while the slice is made, used and extended", provision_s=10)
 def swept_in_use(w: World) -> None:
     elsewhere = w.elsewhere()
 
@@ -25,7 +27,7 @@ def swept_in_use(w: World) -> None:
         assert done.code() == 0, done.err
         assert len(w.alive()) == 1
 
-    run = w.begin("run", w.lasting(300))
+    run = w.begin("run", w.lasting())
     w.until_alive("CREATING")
     sweeps()
     run.until("started")
@@ -84,7 +86,7 @@ def no_guardian(w: World) -> None:
 @row("54a", "nobody reads stdout any more")
 def stdout_closed(w: World) -> None:
     reader, writer = os.pipe()
-    run = w.begin("run", w.lasting(1), stdout=writer)
+    run = w.begin("run", w.hello, stdout=writer)
     os.close(writer)
     assert os.read(reader, 1)
     os.close(reader)
@@ -99,7 +101,7 @@ def hangup(w: World) -> None:
     ours, terminal = pty.openpty()
     run = w.begin(
         "run",
-        w.lasting(300),
+        w.lasting(),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -127,7 +129,7 @@ def _take_terminal() -> None:
 
 @row("54c", "SIGHUP")
 def sighup(w: World) -> None:
-    run = w.begin("run", w.lasting(300))
+    run = w.begin("run", w.lasting())
     run.until("started")
     sent_at = run.press(signal.SIGHUP)
     assert run.code() == 129, run.err
@@ -135,16 +137,19 @@ def sighup(w: World) -> None:
     assert w.states() == {"gone"}
 
 
-@row("55", "Ctrl-C three times during the teardown", delete_s=3)
+@row("55", "Ctrl-C three times during the teardown")
 def three_times(w: World) -> None:
     """The third one leaves, and nothing is lost: the guardian finishes."""
+    w.fault("status", "nodes.delete", caller="client", status=503)  # there is time for three
     run = w.begin("run", w.hello)
-    wait_until(lambda: bool(w.requests("nodes.delete", "client")), what="the delete is on the wire")
-    first_at = run.leave()
+    until(lambda: w.requests("nodes.delete", "client"), "the delete is on the wire")
+    run.leave()
     assert run.code() == 75, run.err
     (lease,) = w.leases()
     assert lease["state"] == "down" and "NOT VERIFIED GONE" in run.err
+    back_at = time.time()
+    w.admin("DELETE", "faults")
     w.until_alone()
-    w.keeps("C1", first_at, w.promise.guardian())
+    w.keeps("C1, from the end of the outage on", back_at, w.promise.guardian() + RETRY)
     assert w.states() == {"gone"}
     assert json.loads(w.do("status", "--json").out)["slices"] == []

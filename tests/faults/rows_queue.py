@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 from tests.faults.row import row
-from tests.faults.world import World, is_stopped, wait_until
+from tests.faults.world import World, is_stopped
+from tests.waiting import until
 
 
 def queued(w: World, *, wait: str = "10m", seconds: float = 0) -> str:
@@ -38,9 +39,7 @@ def waits_for_ever(w: World) -> None:
 def waits_without_anybody(w: World) -> None:
     """The request carries its own end: what has capacity later than that gets none."""
     w.full()
-    w.begin("run", queued(w, wait="4s"))
-    w.until_queued("WAITING_FOR_RESOURCES")
-    w.power_cut()
+    w.machine_dies_at("Create:1:after", "run", queued(w, wait="4s"))
     w.until_queued("FAILED")
     w.has_room()
     swept = w.do("sweep")
@@ -54,7 +53,7 @@ def active_meanwhile(w: World) -> None:
     command = w.begin("run", queued(w), env={"TPUJOB_CRASH_AT": "Delete:1:before:STOP"})
     w.until_queued("WAITING_FOR_RESOURCES")
     pressed_at = command.press()
-    wait_until(lambda: is_stopped(command.process.pid), what="the delete is about to leave")
+    until(lambda: is_stopped(command.process.pid), "the delete is about to leave")
     w.has_room()
     w.until_alive("READY")
     command.press(signal.SIGCONT)
@@ -65,7 +64,7 @@ def active_meanwhile(w: World) -> None:
 
 @row("18", "a node is deleted and its queued resource stays SUSPENDED")
 def node_without_request(w: World) -> None:
-    command = w.begin("run", queued(w, seconds=60))
+    command = w.begin("run", queued(w, seconds=600))
     command.until("started")
     lost_at = w.take_away(w.until_alive())
     assert command.code() == 71, command.err

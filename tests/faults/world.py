@@ -13,8 +13,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from typing import Any
 import psutil
 
 from orchestrator.emulator import control
-from tests.cli_fixture import Cli, hear_signals, is_deaf, kill_all, sandbox
+from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
+from tests.faults import bounds, machine
 from tests.faults.bounds import Promise
+from tests.waiting import HANG_S, until
 
-SPEED = 100.0  # ttl 9 s
-PATIENCE_S = 60.0
-LOOK_S = 0.05
-OWN_DELETE_S = 2.0  # D is the emulator's `delete_s` and this: ending the processes of the VMs, on a busy machine
+SPEED = 30.0  # ttl 30 s: what a command needs to show its first sign of life, however slow the machine
+LATELY_S = 120.0
+# The first label reaches over 70 s instead of 320: rows that wait for its end; and longer than to the first renewal.
+SHORT_LABEL = {"orchestrator.core.pace:PROVISION_S": 1500.0}
 BENT = Path(__file__).parent / "bent"
 
 
@@ -51,22 +54,27 @@ class Command:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
-    def code(self, timeout_s: float = PATIENCE_S) -> int:
+    def code(self) -> int:
         try:
-            return self.process.wait(timeout_s)
+            return self.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end within {timeout_s:.0f} s: {self.out}\n{self.err}") from None
+            raise AssertionError(f"it does not end: {self.out}\n{self.err}") from None
 
-    def until(self, text: str, timeout_s: float = PATIENCE_S) -> None:
+    def until(self, text: str) -> None:
         """It has printed this."""
-        wait_until(lambda: text in self.out or self.ended, timeout_s, text)
+        until(lambda: text in self.out or self.ended, text)
         assert text in self.out, f"{text!r} never came: {self.out}\n{self.err}"
+
+    def until_warned(self, text: str) -> None:
+        """It has said this on stderr."""
+        until(lambda: text in self.err or self.ended, text)
+        assert text in self.err, f"{text!r} never came: {self.err}"
 
     def leave(self) -> float:
         """Ctrl-C three times, each once the one before was heard; when the first one was."""
         at = self.press()
         for heard in ("2 more to leave", "1 more to leave"):
-            wait_until(lambda heard=heard: heard in self.err or self.ended, what=heard)  # type: ignore[misc]
+            until(lambda heard=heard: heard in self.err or self.ended, heard)  # type: ignore[misc]
             self.press()
         return at
 
@@ -83,9 +91,14 @@ class World(Cli):
     delete_s: float = 0.0
     measured: list[tuple[str, float, float]] = field(default_factory=list)  # what, seconds, bound
     commands: list[Command] = field(default_factory=list)
+    told: Path = Path()  # a file: the newest job has worked long enough
+    turn: threading.Semaphore = field(
+        default_factory=lambda: threading.Semaphore(0)
+    )  # ours, of the few that act at once
 
     @classmethod
     def make(cls, directory: Path, *, speed: float = SPEED, delete_s: float = 0.0, **settings: Any) -> World:
+        machine.begin()
         directory.mkdir(parents=True)
         env = sandbox(directory) | {"TPUJOB_EMULATED_SPEED": f"{speed:g}", "TPUJOB_GUARDIAN": "on"}
         world = cls(directory, env, speed, delete_s)
@@ -94,7 +107,17 @@ class World(Cli):
 
     @property
     def promise(self) -> Promise:
-        return Promise(self.speed, self.delete_s + OWN_DELETE_S)
+        """As it is on this machine, after what was to keep it: how slow the machine was meanwhile is known only then."""
+        return Promise(self.speed, self.delete_s, machine.slowness(time.time() - LATELY_S))
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """While this world only waits for the cloud's clock, others may act."""
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
 
     # -- commands --
 
@@ -132,14 +155,22 @@ class World(Cli):
     def pause(self, point: str, *words: str, **options: Any) -> Command:
         """Run a command up to a crash point, where it stands still, so that more than it can be killed there."""
         command = self.begin(*words, env={"TPUJOB_CRASH_AT": f"{point}:STOP"}, **options)
-        wait_until(lambda: is_stopped(command.process.pid) or command.ended, what=f"{point} of {words}")
+        until(lambda: is_stopped(command.process.pid) or command.ended, f"{point} of {words}")
         assert not command.ended, f"{point} was never reached ({command.process.returncode}): {command.err}"
         return command
+
+    def freeze(self) -> list[psutil.Process]:
+        """Stop everything of tpujob on this machine, also what was started meanwhile; all of it."""
+        stopped: list[psutil.Process] = []
+        while new := [process for process in self.local() if process not in stopped]:
+            signal_all(new, signal.SIGSTOP)
+            stopped += new
+        return stopped
 
     def power_cut(self) -> float:
         """SIGKILL for everything of tpujob on this machine; when that was."""
         at = time.time()
-        kill_all(self.local())
+        signal_all(self.freeze(), signal.SIGKILL)
         return at
 
     def machine_dies_at(self, point: str, *words: str) -> float:
@@ -163,15 +194,27 @@ class World(Cli):
 
     @property
     def hello(self) -> str:
-        return self.lasting(0)
+        return self.brief()
 
-    def lasting(self, seconds: float, *, accelerator: str = "v5litepod-8", zone: str = "us-central1-a") -> str:
-        """A job file: says `started`, works for so long, leaves one artifact, and notes when it ended."""
+    def lasting(self, accelerator: str = "v5litepod-8") -> str:
+        """A job file: says `started`, works until it is told to finish, leaves one artifact, and notes when it ended."""
+        self.told = self.directory / f"told{len(self.commands)}"
+        return self._work(f"  until [ -e {self.told} ]; do sleep 0.1; done\n", accelerator)
+
+    def brief(self, zone: str = "us-central1-a") -> str:
+        """The same without any work."""
+        return self._work("", zone=zone)
+
+    def _work(self, until_told: str, accelerator: str = "v5litepod-8", zone: str = "us-central1-a") -> str:
         return self.job(
             f"name: work\ntpu: {{accelerator: {accelerator}, zone: {zone}}}\ncommand: |\n"
-            f'  echo started\n  sleep {seconds}\n  echo result > "$TPUJOB_ARTIFACTS/result.txt"\n'
+            f'  echo started\n{until_told}  echo result > "$TPUJOB_ARTIFACTS/result.txt"\n'
             f"  date +%s.%N > {self.directory}/ended.$TPUJOB_WORKER\n"
         )
+
+    def finish(self) -> None:
+        """Tell the newest job."""
+        self.told.touch()
 
     @property
     def job_ended_at(self) -> float:
@@ -195,15 +238,46 @@ class World(Cli):
         """Of the leases that anything was sent for. (Candidates that were never asked for are not in the ledger.)"""
         return {str(row["state"]) for row in self.leases()}
 
-    def until_absent(self, timeout_s: float = PATIENCE_S) -> None:
-        wait_until(lambda: self.lived() > 0 and not self.alive(), timeout_s, "the slice is gone")
+    def until_absent(self) -> None:
+        with self.aside():
+            self._until_cloud(lambda: self.lived() > 0 and not self.alive(), "the slice is gone")
+
+    def _until_cloud(self, question: Callable[[], bool], what: str) -> None:
+        """The emulator says so. It is asked only when the file of its state is a new one: many worlds wait at once."""
+        last: tuple[int, int] | None = None
+
+        def changed() -> bool:
+            nonlocal last
+            now = (self.emulator_directory / "state.json").stat()
+            before, last = last, (now.st_ino, now.st_mtime_ns)
+            return before != last and question()
+
+        until(changed, what)
+
+    def until_answered(self, caller: str, times: int = 1) -> None:
+        """The API has answered so many calls of theirs from now on."""
+        last = self.requests()[-1]["number"]
+
+        def answered() -> bool:
+            time.sleep(0.2)  # it is asked for a whole log
+            calls = self.admin("GET", f"requests?after={last}")["requests"]
+            return len([call for call in calls if call["caller"] == caller and call["status"] == 200]) >= times
+
+        until(answered, f"{times} answers for {caller}")
+
+    def claimed_until(self) -> float:
+        """What the label of the slice says, which is no longer than labels may be."""
+        (node,) = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
+        until_s = float(node["spec"]["labels"]["tpujob-lease"])
+        assert until_s <= time.time() + bounds.LABEL / self.speed
+        return until_s
 
     def queue(self) -> list[dict[str, Any]]:
         """The queued resources that are listed right now, each with its `name` and `state`."""
         return list(self.admin("GET", "status").get("queued_resources", []))
 
     def until_queued(self, state: str) -> None:
-        wait_until(lambda: state in [one["state"] for one in self.queue()], what=f"a queued resource in {state}")
+        self._until_cloud(lambda: state in [one["state"] for one in self.queue()], f"a queued resource in {state}")
 
     def full(self) -> None:
         """No zone has capacity until it `has_room`."""
@@ -225,12 +299,17 @@ class World(Cli):
         def there() -> bool:
             return any(state in (None, node["state"]) for node in self.admin("GET", "status")["nodes"])
 
-        wait_until(there, what=f"a slice in {state}")
+        self._until_cloud(there, f"a slice in {state}")
         return str(self.admin("GET", "status")["nodes"][0]["name"]).rpartition("/")[2]
 
-    def until_alone(self, timeout_s: float = PATIENCE_S) -> None:
+    def until_alone(self) -> None:
         """No process of tpujob is left on this machine: whatever had something to finish has finished it."""
-        wait_until(lambda: not self.local(), timeout_s, "no local process is left")
+        while left := self.local():
+            for command in self.commands:  # our own children: nobody else may reap them
+                if command.process.pid in [process.pid for process in left]:
+                    command.code()
+            _, alive = psutil.wait_procs(left, HANG_S)
+            assert not alive, f"still there: {alive}"
 
     def until_armed(self) -> None:
         """Every worker's switch says that it could delete the slice."""
@@ -240,7 +319,16 @@ class World(Cli):
             said = [host["attributes"].get("tpujob/switch", "{}") for node in nodes for host in node["hosts"]]
             return bool(said) and all(json.loads(text).get("armed") for text in said)
 
-        wait_until(armed, what="the switches are armed")
+        until(armed, "the switches are armed")
+
+    def swept(self) -> float:
+        """Somebody sweeps, from a machine that knows nothing, as soon as the slice's label lets them; when that ended."""
+        claimed_until = self.claimed_until()
+        with self.aside():
+            until(lambda: time.time() > claimed_until + bounds.MARGIN / self.speed + 1, "the end of the label")
+        done = self.do("sweep", "--zone", "us-central1-a", env=self.elsewhere())
+        assert done.code() == 0, done.err
+        return claimed_until
 
     # -- the oracle --
 
@@ -272,7 +360,7 @@ class World(Cli):
             assert len(beside) <= at_most, f"{len(beside)} slices billed at once: {beside}"
 
     def close(self) -> None:
-        kill_all(self.local())
+        self.power_cut()
         for command in self.commands:
             command.process.wait()
         control.stop(self.emulator_directory)
@@ -284,8 +372,5 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S, what: str = "it") -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(LOOK_S)
+def wait_until(condition: Callable[[], bool], _timeout_s: float = HANG_S, what: str = "it") -> None:
+    until(condition, what)
