@@ -6,14 +6,16 @@ import importlib.util
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli_fixture import Cli, press, wait_for
+from tests.cli_fixture import Cli, Tpujob, press
+from tests.waiting import until
 
-TRAIN = """
+ANYWHERE = """
 name: anywhere
 tpu:
   provisioning: spot
@@ -24,27 +26,57 @@ tpu:
       zone: [us-east4-a, us-east5-b]
     - accelerator: v5litepod-4
       zone: us-west4-a
-  wait: 10m
+  wait: 1h
+max_restarts: 5
+"""
+ONE_ZONE = """
+name: spot
+tpu: {accelerator: v5litepod-4, zone: us-west4-a, provisioning: spot}
+"""
+TRAIN = """
+code: code
 train:
-  backend: cpu
+  entry: waiting:main
+  options: {waits_at: WAITS_AT}
+  backend: BACKEND
   model: mlp
   dataset: synthetic
-  epochs: 12
+  epochs: EPOCHS
   batch_size: 8
-  checkpoint_every: 30 steps
-  emulated: {cores: 1, examples: 800, test_examples: 200, epochs: 12}
+  checkpoint_every: 3 steps
+  emulated: {cores: 1, examples: 80, test_examples: 40, epochs: EPOCHS}
 env: {OMP_NUM_THREADS: "1"}
 on_preemption: restart
-max_restarts: 5
-limits: {max_duration: 30m}
 """
+WAITING = '''
+"""The built-in training. At the end of some epochs it waits until it is asked to stop, however fast the machine is."""
+
+import re
+import time
+from dataclasses import replace
+
+from payload import sources, train
+
+
+def main(backend, run):
+    def say(line):
+        run.say(line)
+        epoch = re.match(r"epoch (\\d+)/\\d+  loss", line)
+        if epoch and int(epoch[1]) in run.options["waits_at"]:
+            run.say(f"waits at epoch {epoch[1]}")
+            while not run.stopping():
+                time.sleep(0.02)
+
+    job = replace(run.job, source=sources.resolve(run.config, run.say_here))
+    return train.train(backend, replace(run, job=job, say=say))
+'''
 RACE = """
 name: race
 tpu:
   accelerator: v5litepod-8
   zone: [us-central1-a, us-east1-c, us-west4-a]
   provisioning: queued
-  wait: 10m
+  wait: 1h
   race: true
 command: echo here
 """
@@ -54,6 +86,11 @@ HERE = "us-west4-a"
 
 def losses(cli: Cli, run: dict[str, Any]) -> str:
     return (Path(cli.directory) / run["directory"] / "worker0/artifacts/losses.jsonl").read_text()
+
+
+def newest_run(cli: Cli) -> dict[str, Any]:
+    newest = json.loads(cli("list", "--json").stdout)[0]
+    return json.loads(cli("show", newest["run"], "--json").stdout)
 
 
 def rehearse(cli: Cli, **data: Any) -> None:
@@ -66,32 +103,64 @@ def queue_of(cli: Cli) -> list[Any]:
     return list(cli.admin("GET", "status").get("queued_resources", []))
 
 
+def training(cli: Cli, where: str, backend: str, epochs: int, waits_at: list[int]) -> str:
+    code = cli.directory / "code"
+    code.mkdir(exist_ok=True)
+    (code / "waiting.py").write_text(WAITING)
+    text = where + TRAIN.replace("BACKEND", backend).replace("EPOCHS", str(epochs))
+    return cli.job(text.replace("WAITS_AT", str(waits_at)))
+
+
+def preempted(cli: Cli, job: str, at: list[int]) -> tuple[list[str], str]:
+    """Run the job, and take its node from it as it waits at each of these epochs. The nodes, and what was said on stderr.
+
+    The notice is long enough on any machine: what saves the work ends the slice, too.
+    """
+    process = cli.start("run", job)
+    taken = []
+    try:
+        for epoch in at:
+            cli.until(f"waits at epoch {epoch}", process)
+            taken.append(cli.alive()[0].rpartition("/")[2])
+            assert cli("emulator", "preempt", taken[-1], "--notice", "1h").returncode == 0
+        _, said = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert said.count("lost     preempted") == said.count("what was saved goes on to 1 worker") == len(at), said
+    return taken, said
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
+def test_a_training_that_is_preempted_goes_on_elsewhere_with_the_same_losses(cli: Cli) -> None:
+    undisturbed = cli("run", training(cli, ONE_ZONE, "xla", 3, []))
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    expected = losses(cli, cli.only_run())
+
+    taken, _ = preempted(cli, training(cli, ONE_ZONE, "xla", 3, [2]), [2])
+    shown = newest_run(cli)
+    assert losses(cli, shown) == expected
+    (first, second) = shown["attempts"]
+    assert (first["cause"], [first["node"]], second["cause"]) == ("preempted", taken, None)
+    assert cli.alive() == []
+
+
+@pytest.mark.exhaustive
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
 def test_a_training_survives_stockouts_a_lost_reply_and_three_preemptions_with_the_same_losses(cli: Cli) -> None:
-    undisturbed = cli("run", cli.job(TRAIN), timeout_s=500)
+    undisturbed = cli("run", training(cli, ANYWHERE, "cpu", 12, []))
     assert undisturbed.returncode == 0, undisturbed.stderr
     expected = losses(cli, cli.only_run())
 
     fault = {"operation": "nodes.create", "kind": "lost_reply", "match": {"zone": HERE}, "when": {"calls": [1]}}
     rehearse(cli, capacity=[{"zone": zone} for zone in FULL], faults=[fault])
-    process = cli.start("run", "job.yaml")
-    taken: list[str] = []
-    try:
-        for epoch in (2, 5, 8):
-            cli.until(f"epoch {epoch}/12", process)
-            taken.append(cli.alive()[0].rpartition("/")[2])
-            assert cli("emulator", "preempt", taken[-1], "--notice", "30s").returncode == 0
-        _, said = process.communicate(timeout=500)
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
+    taken, said = preempted(cli, training(cli, ANYWHERE, "cpu", 12, [2, 5, 8]), [2, 5, 8])
     assert len(set(taken)) == 3, "a name is never used twice"
     for zone in FULL:
         assert re.search(rf"create +v\S+ {zone} spot +no capacity \(released: absent\) → next", said)
-    assert said.count("lost     preempted") == said.count("what was saved goes on to 1 worker") == 3
-    newest = json.loads(cli("list", "--json").stdout)[0]
-    shown = json.loads(cli("show", newest["run"], "--json").stdout)
+    shown = newest_run(cli)
     assert losses(cli, shown) == expected
     assert [row["cause"] for row in shown["attempts"]] == ["preempted"] * 3 + [None]
     assert all({no["where"].split()[1] for no in row["tried"]} == set(FULL) for row in shown["attempts"])
@@ -102,70 +171,80 @@ def test_a_training_survives_stockouts_a_lost_reply_and_three_preemptions_with_t
         assert hours * 3600 == pytest.approx(billed[row["node"]], abs=30), "the bill is the meter's"
 
 
-def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is_left(cli: Cli) -> None:
-    rehearse(cli, capacity=[{"zone": "us-central1-a"}, {"zone": "us-east1-c"}])
-    done = cli("run", cli.job(RACE), timeout_s=240)
+def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is_left(tpujob: Tpujob) -> None:
+    rehearse(tpujob, capacity=[{"zone": "us-central1-a"}, {"zone": "us-east1-c"}])
+    done = tpujob("run", tpujob.job(RACE))
     assert done.returncode == 0, done.stderr
     assert "us-west4-a won in" in done.stderr
-    assert cli.alive() == [] and queue_of(cli) == [] and cli.lived() == 1
+    assert tpujob.alive() == [] and queue_of(tpujob) == [] and tpujob.lived() == 1
     for zone in ("us-central1-a", "us-east1-c"):
         assert re.search(rf"race .* absent: out of the race, in {zone}", done.stderr)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_a_kill_as_the_losers_are_told_leaves_neither_them_nor_the_winner(cli: Cli, side: str) -> None:
     rehearse(cli, capacity=[{"zone": "us-central1-a"}])
     killed = cli("run", cli.job(RACE), env={"TPUJOB_CRASH_AT": f"DeleteAll:1:{side}", "TPUJOB_GUARDIAN": "on"})
     assert killed.returncode == -signal.SIGKILL
-    wait_for(lambda: cli.alive() == [] and queue_of(cli) == [], 60)
+    until(lambda: cli.alive() == [] and queue_of(cli) == [], "the guardian's work")
     assert cli.lived() >= 1
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_everybody_waits_leaves_no_request_behind(cli: Cli) -> None:
     rehearse(cli, capacity=[{"zone": "*"}])
     process = cli.start("run", cli.job(RACE))
-    wait_for(lambda: len(queue_of(cli)) == 3, 90)
+    until(lambda: len(queue_of(cli)) == 3, "three requests in the queue")
     press(process)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate()
     assert process.returncode == 128 + signal.SIGINT, said
     assert queue_of(cli) == [] and cli.lived() == 0
 
 
-def test_up_stands_in_the_queue_and_holds_what_it_got(cli: Cli) -> None:
-    rehearse(cli, capacity=[{"zone": "*", "until_s": 4}])
-    done = cli("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "5m")
-    assert done.returncode == 0 and "queued in" in done.stderr, done.stderr
-    assert [one["state"] for one in queue_of(cli)] == ["ACTIVE"]
-    other = cli("up", "mine", "--spot")
+def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
+    rehearse(tpujob, capacity=[{"zone": "*"}])
+    process = tpujob.start("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "1h")
+    until(lambda: queue_of(tpujob), "a request in the queue")
+    tpujob.admin("DELETE", "capacity")
+    _, said = process.communicate()
+    assert process.returncode == 0 and "queued in" in said, said
+    assert [one["state"] for one in queue_of(tpujob)] == ["ACTIVE"]
+    other = tpujob("up", "mine", "--spot")
     assert other.returncode == 64 and "exists with provisioning queued, not spot" in other.stderr
-    assert cli("down", "mine").returncode == 0
-    assert queue_of(cli) == [] and cli.alive() == [] and cli.lived() == 1
+    assert tpujob("down", "mine").returncode == 0
+    assert queue_of(tpujob) == [] and tpujob.alive() == [] and tpujob.lived() == 1
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_up_waits_leaves_no_request_behind(cli: Cli) -> None:
     rehearse(cli, capacity=[{"zone": "*"}])
     process = cli.start("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "5m")
-    wait_for(lambda: len(queue_of(cli)) == 1, 60)
+    until(lambda: queue_of(cli), "a request in the queue")
     press(process)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate()
     assert process.returncode == 128 + signal.SIGINT, said
     assert queue_of(cli) == [] and cli.lived() == 0
 
 
+@pytest.mark.exhaustive
 def test_who_waits_in_the_queue_when_its_command_is_killed_is_taken_out_of_it(cli: Cli) -> None:
     """L15: capacity comes hours later, and nobody is there."""
     rehearse(cli, capacity=[{"zone": "*"}])
     process = cli.start("run", cli.job(RACE), env={"TPUJOB_GUARDIAN": "on"})
-    wait_for(lambda: len(queue_of(cli)) == 3, 90)
+    until(lambda: len(queue_of(cli)) == 3, "three requests in the queue")
     process.kill()
     process.communicate()
-    wait_for(lambda: queue_of(cli) == [], 90)
+    until(lambda: queue_of(cli) == [], "the guardian's work")
     assert cli.lived() == 0
 
 
-def test_who_may_wait_gets_the_capacity_when_the_stockout_ends(cli: Cli) -> None:
-    rehearse(cli, capacity=[{"zone": "us-central1-a", "until_s": 8}])
-    done = cli("run", cli.job("tpu: {zone: us-central1-a, wait: 5m}\ncommand: echo hello\n"), timeout_s=240)
-    assert done.returncode == 0 and "worker0 | hello" in done.stdout
-    assert "no capacity (released: absent) → next" in done.stderr
-    assert cli.alive() == []
+def test_who_may_wait_gets_the_capacity_when_the_stockout_ends(tpujob: Tpujob) -> None:
+    rehearse(tpujob, capacity=[{"zone": "us-central1-a"}])
+    job = tpujob.job("tpu: {zone: us-central1-a, wait: 1h}\ncommand: echo hello\n")
+    process = tpujob.start("run", job, stderr=subprocess.STDOUT)
+    tpujob.until("no capacity (released: absent) → next", process)
+    tpujob.admin("DELETE", "capacity")
+    out, _ = process.communicate()
+    assert process.returncode == 0 and "worker0 | hello" in out, out
+    assert tpujob.alive() == []
