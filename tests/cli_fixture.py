@@ -7,6 +7,7 @@ the test's process, beside an emulator that many tests share; that costs a quart
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+import typer
 
 from orchestrator.cli import app, talk
 from orchestrator.emulator import control
@@ -31,6 +33,12 @@ from tests.waiting import HANG_S, until
 NO_DELAYS = {f"TPUJOB_EMULATOR_{what}_S": "0" for what in ("PROVISION", "STOP", "START", "DELETE")}
 
 
+class Said(subprocess.CompletedProcess[str]):
+    @property
+    def text(self) -> str:
+        return self.stdout + self.stderr
+
+
 @dataclass
 class Cli:
     """`tpujob` in a directory of its own, with a state directory of its own."""
@@ -39,16 +47,14 @@ class Cli:
     env: dict[str, str] = field(default_factory=dict)
     _bills_before, _requests_before = 0, 0
 
-    def __call__(
-        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S) -> Said:
         process = self.start(*words, env=env)
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return Said(process.args, process.returncode, out, err)
 
     def start(
         self, *words: str, env: dict[str, str] | None = None, before: tuple[str, ...] = (), **options: Any
@@ -67,8 +73,12 @@ class Cli:
         return name
 
     @property
+    def own_state(self) -> Path:
+        return self.directory / "state"
+
+    @property
     def emulator_directory(self) -> Path:
-        return self.directory / "state" / "emulator"
+        return self.own_state / "emulator"
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         return control.request(control.ensure_running(self.emulator_directory), method, f"/_emulator/{path}", body)
@@ -99,7 +109,7 @@ class Cli:
 
     def local(self) -> list[psutil.Process]:
         """Every process of tpujob on "this machine": commands, guardians, recoveries, but nothing of the cloud."""
-        return [process for process in psutil.process_iter() if _is_local(process, self.env["TPUJOB_STATE_DIR"])]
+        return [process for process in psutil.process_iter() if _is_local(process, str(self.own_state))]
 
     def only_run(self) -> dict[str, Any]:
         (run,) = json.loads(self("list", "--json").stdout)
@@ -190,12 +200,10 @@ class Tpujob(Cli):
     def __post_init__(self) -> None:
         self._bills_before = len(self.bills())
         self._requests_before = max((row["number"] for row in self.requests()), default=0)
-        self.state_dir.mkdir(mode=0o700)
-        self.emulator_directory.symlink_to(self.emulator.state_dir)
+        self.own_state.mkdir(mode=0o700)
+        self.emulator_directory.symlink_to(self.state_dir)
 
-    def __call__(
-        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S) -> Said:
         if words[0] == "ssh":  # it becomes another program
             return self.as_process(*words, env=env)
 
@@ -207,6 +215,7 @@ class Tpujob(Cli):
         self.monkeypatch.setattr(sys, "argv", ["tpujob", *words])
         with self.monkeypatch.context() as patch:
             patch.setattr(os, "_exit", end)
+            patch.setattr(app, "app", _commands())
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             made = _collect_locks(patch)
@@ -217,16 +226,17 @@ class Tpujob(Cli):
             for owners in made:  # as the end of a process does
                 for lock in list(owners._held):
                     owners.release(lock)
-        return subprocess.CompletedProcess(words, code, *self.capfd.readouterr())
+        return Said(words, code, *self.capfd.readouterr())
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         return self.emulator.request(method, f"/_emulator/{path}", body)
 
     @property
     def state_dir(self) -> Path:
-        return self.directory / "state"
+        """The emulator's, where no other directory of the test leads."""
+        return self.emulator.state_dir
 
-    def as_process(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def as_process(self, *words: str, env: dict[str, str] | None = None) -> Said:
         """For what one process cannot be asked: to die, or to have other streams."""
         return super().__call__(*words, env=env)
 
@@ -236,7 +246,7 @@ class Tpujob(Cli):
         self.emulator_directory.unlink()
         yield
         assert not self.emulator_directory.exists(), "a cloud was asked"
-        self.emulator_directory.symlink_to(self.emulator.state_dir)
+        self.emulator_directory.symlink_to(self.state_dir)
 
     @contextmanager
     def creating_nothing(self) -> Iterator[None]:
@@ -247,7 +257,7 @@ class Tpujob(Cli):
     @contextmanager
     def promising_nothing(self) -> Iterator[None]:
         """Not even an intent, in whichever cloud."""
-        ledger = Ledger(self.state_dir / "ledger.sqlite3")
+        ledger = Ledger(self.own_state / "ledger.sqlite3")
         before = ledger.leases()
         with self.creating_nothing():
             yield
@@ -257,6 +267,12 @@ class Tpujob(Cli):
 
 class _Ended(BaseException):
     """In place of the end of this process."""
+
+
+@functools.cache
+def _commands() -> Any:
+    """The tree of all commands, which takes longer to build than many of them run."""
+    return typer.main.get_command(app.app)
 
 
 def _collect_locks(patch: pytest.MonkeyPatch) -> list[FileOwners]:
@@ -294,6 +310,9 @@ class Clouds:
             return False
         emulator.request("DELETE", "/_emulator/faults")
         emulator.patch_settings(**new["settings"])
+        for node in emulator.status()["nodes"]:
+            emulator.request("POST", f"/_emulator/nodes/{node['name'].rpartition('/')[2]}:vanish", {})
+        until(lambda: not emulator.status()["nodes"], "an empty cloud")
         return emulator.status() == new
 
     def close(self) -> None:
@@ -312,11 +331,10 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
 def tpujob(
     clouds: Clouds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Tpujob]:
-    env = sandbox(tmp_path)
-    for name, value in env.items():
+    for name, value in sandbox(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    started = Tpujob(tmp_path, env, emulator=clouds.one(), monkeypatch=monkeypatch, capfd=capfd)
+    started = Tpujob(tmp_path, emulator=clouds.one(), monkeypatch=monkeypatch, capfd=capfd)
     yield started
     kill_all(started.local())
     if not started.emulator_directory.is_symlink():

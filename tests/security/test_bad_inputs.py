@@ -18,7 +18,7 @@ import pytest
 from orchestrator.cloud import translate
 from orchestrator.core import names
 from orchestrator.errors import CloudError
-from tests.security.conftest import Tpujob
+from tests.cli_fixture import Tpujob
 
 COMMAND = "command: ls\n"
 HERE = {"tpu": "tpu: {zone: us-central1-a}\n"}
@@ -133,9 +133,9 @@ FILES: list[tuple[str, str | bytes, str]] = [
 def test_a_wrong_job_file_is_one_line_and_creates_nothing(tpujob: Tpujob, text: str | bytes, words: str) -> None:
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(text))
-    assert said.code == 64
-    assert said.out == ""
-    line, *rest = said.err.splitlines()
+    assert said.returncode == 64
+    assert said.stdout == ""
+    line, *rest = said.stderr.splitlines()
     assert line.startswith("job.yaml:") and words in line
     assert [word for word in rest if not word.startswith(("hint: ", "job.yaml:"))] == []
     assert not (tpujob.directory / "pwned").exists()
@@ -145,7 +145,8 @@ def test_a_wrong_job_file_is_one_line_and_creates_nothing(tpujob: Tpujob, text: 
 def test_every_command_that_reads_a_job_file_refuses_the_same(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     job = tpujob.job(COMMAND + "tpu: {zone: ../..}\n")
     with tpujob.promising_nothing():
-        assert tpujob(*words, job) == tpujob("run", job)
+        said, as_run = tpujob(*words, job), tpujob("run", job)
+    assert (said.returncode, said.stdout, said.stderr) == (as_run.returncode, as_run.stdout, as_run.stderr)
 
 
 @pytest.mark.parametrize("text", [text for name, text, _ in FILES if name.startswith("18")])
@@ -188,8 +189,8 @@ def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tup
     tpujob.job(COMMAND, "good.yaml")
     with tpujob.creating_nothing():
         said = tpujob(*words)
-    assert said.code == 64
-    assert message in said.err and "Traceback" not in said.err and "\x1b" not in said.text
+    assert said.returncode == 64
+    assert message in said.stderr and "Traceback" not in said.stderr and "\x1b" not in said.text
 
 
 # Labels are only ever set by tpujob; the rule is there for whoever lets people choose some.
@@ -210,8 +211,8 @@ def test_15_labels_that_the_cloud_or_tpujob_would_not_take(labels: dict[str, str
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV"])
 def test_16_a_variable_that_changes_how_programs_start_is_warned_about(tpujob: Tpujob, variable: str) -> None:
     said = tpujob("plan", tpujob.job(f"{COMMAND}env: {{{variable}: x}}\n"))
-    assert said.code == 0
-    assert f"job.yaml:2: env.{variable}: changes how programs on the worker start" in said.err
+    assert said.returncode == 0
+    assert f"job.yaml:2: env.{variable}: changes how programs on the worker start" in said.stderr
 
 
 # -- what is shipped -------------------------------------------------------------------------------------------------
@@ -251,15 +252,15 @@ def test_20_a_code_directory_that_cannot_travel_is_refused_before_anything_is_cr
     make(code)
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(COMMAND + "code: code\n"))
-    assert (said.code, said.out) == (64, "")
-    assert words in said.err
+    assert (said.returncode, said.stdout) == (64, "")
+    assert words in said.stderr
 
 
 def test_20_the_home_directory_is_not_shipped(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tpujob.directory))
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(COMMAND + "code: .\n"))
-    assert said.code == 64 and "is the home directory; it is not shipped" in said.err
+    assert said.returncode == 64 and "is the home directory; it is not shipped" in said.stderr
 
 
 def test_20_credentials_in_dot_git_stay_here(tpujob: Tpujob) -> None:
@@ -269,8 +270,8 @@ def test_20_credentials_in_dot_git_stay_here(tpujob: Tpujob) -> None:
     (git.parent / "main.sh").write_text("find . -name config | wc -l\n")
     job = HERE["tpu"] + "code: code\ncommand: bash main.sh\n"
     said = tpujob("run", tpujob.job(job))
-    assert said.code == 0, said.err
-    assert "worker0 | 0\n" in said.out
+    assert said.returncode == 0, said.stderr
+    assert "worker0 | 0\n" in said.stdout
 
 
 # -- who we are ------------------------------------------------------------------------------------------------------
@@ -322,7 +323,7 @@ def test_25_without_a_login_the_way_to_log_in_is_said(tpujob: Tpujob, monkeypatc
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     with tpujob.promising_nothing():
         said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google", "--project", "acme-project")
-    assert said.code == 77 and "gcloud auth application-default login" in said.err
+    assert said.returncode == 77 and "gcloud auth application-default login" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -347,8 +348,8 @@ def test_25_credentials_that_are_none_end_before_anything_is_promised(
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     with tpujob.promising_nothing():
         said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google", "--project", "acme-project")
-    assert said.code == 77, said.err
-    assert "hint: " in said.err and "Traceback" not in said.err
+    assert said.returncode == 77, said.stderr
+    assert "hint: " in said.stderr and "Traceback" not in said.stderr
 
 
 def test_25_a_login_that_ended_is_noticed_before_anything_is_promised(
@@ -360,8 +361,8 @@ def test_25_a_login_that_ended_is_noticed_before_anything_is_promised(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
     with tpujob.promising_nothing():
         said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google")
-    assert said.code == 77, said.err
-    assert "sign in again" in said.err and "gcloud auth application-default login" in said.err
+    assert said.returncode == 77, said.stderr
+    assert "sign in again" in said.stderr and "gcloud auth application-default login" in said.stderr
     assert account["private_key"].splitlines()[1] not in said.text
 
 
@@ -417,7 +418,7 @@ def test_27_without_ssh_on_the_path_the_missing_program_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tpujob.directory))
     said = tpujob("ssh", "a")
-    assert said.code == 64 and "there is no `ssh` on this machine's PATH" in said.err
+    assert said.returncode == 64 and "there is no `ssh` on this machine's PATH" in said.stderr
 
 
 # -- endpoints -------------------------------------------------------------------------------------------------------
@@ -441,7 +442,7 @@ def test_29_an_endpoint_that_is_not_loopback_is_refused(
 ) -> None:
     monkeypatch.setenv("TPUJOB_ENDPOINT", endpoint)
     said = tpujob("run", tpujob.job(COMMAND))
-    assert said.code == 64 and "is not an address on this machine's loopback" in said.err
+    assert said.returncode == 64 and "is not an address on this machine's loopback" in said.stderr
 
 
 def test_29_a_wrong_token_is_said_and_not_shown(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,5 +451,5 @@ def test_29_a_wrong_token_is_said_and_not_shown(tpujob: Tpujob, monkeypatch: pyt
     monkeypatch.setenv("TPUJOB_TOKEN_FILE", str(tpujob.directory / "token"))
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(HERE["tpu"] + COMMAND))
-    assert said.code == 77, said.err
+    assert said.returncode == 77, said.stderr
     assert "a-token-that-opens-nothing" not in said.text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.conftest import Tpujob
+from tests.cli_fixture import Tpujob
 
 # In place of the agent's own packer. Its index promises everything, and its archive holds what it likes.
 PACKER = """
@@ -98,10 +98,17 @@ def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
     came = [path for worker in tpujob.directory.glob("runs/*/worker0") for path in worker.rglob("*")]
     assert all(not path.is_symlink() and path.stat().st_mode & 0o7022 == 0 for path in came)
     kept = {path.name: path.read_bytes() for path in came if path.is_file()}
-    assert "absent (checked" in said.out and "Traceback" not in said.err and "bug" not in said.err, said.text
+    assert "absent (checked" in said.stdout and "Traceback" not in said.stderr and "bug" not in said.stderr, said.text
     assert "\x1b" not in said.text
-    assert {path.name for path in tpujob.directory.iterdir()} == {"code", "home", "job.yaml", "precious", "runs"}
-    return said.code, said.err, kept
+    assert {path.name for path in tpujob.directory.iterdir()} == {
+        "code",
+        "home",
+        "job.yaml",
+        "precious",
+        "runs",
+        "state",
+    }
+    return said.returncode, said.stderr, kept
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,7 @@ def test_entries_that_attack_are_refused_by_name_and_the_others_kept(tpujob: Tpu
     assert (tpujob.directory / "precious").read_text() == "untouched"
     assert "artifacts were refused or damaged" in err
     (directory,) = tpujob.directory.glob("runs/*")
-    story = json.loads(tpujob("show", directory.name.rpartition("-")[2], "--json").out)
+    story = json.loads(tpujob("show", directory.name.rpartition("-")[2], "--json").stdout)
     assert story["state"] == "failed" and words in json.dumps(story) + err
     assert not Path("/tmp/escaped-absolute").exists()
 
@@ -136,13 +143,21 @@ def test_22_a_bomb_is_left_alone_and_what_came_before_is_kept(tpujob: Tpujob) ->
     "answer",
     [
         pytest.param('write(b"x" * (64 << 20))', id="noise-without-end"),
-        pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json"),
-        pytest.param('write(PREFIX + b"{\\"files\\": 7, \\"refused\\": {}}\\n")', id="wrong-shape"),
-        pytest.param('reply({"files": [], "refused": [{"path": "\\x1b]0;t\\x07", "why": "\\x1b[2J"}]})', id="escapes"),
-        pytest.param('reply({"error": "\\x1b]52;c;eA==\\x07" + "x" * 100000})', id="error-with-escapes"),
-        pytest.param("pass", id="silence"),
+        pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json", marks=pytest.mark.exhaustive),
         pytest.param(
-            'reply({"files": [{"path": "a", "size_bytes": 1e999, "sha256": ""}], "refused": []})', id="infinite"
+            'write(PREFIX + b"{\\"files\\": 7, \\"refused\\": {}}\\n")', id="wrong-shape", marks=pytest.mark.exhaustive
+        ),
+        pytest.param('reply({"files": [], "refused": [{"path": "\\x1b]0;t\\x07", "why": "\\x1b[2J"}]})', id="escapes"),
+        pytest.param(
+            'reply({"error": "\\x1b]52;c;eA==\\x07" + "x" * 100000})',
+            id="error-with-escapes",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param("pass", id="silence", marks=pytest.mark.exhaustive),
+        pytest.param(
+            'reply({"files": [{"path": "a", "size_bytes": 1e999, "sha256": ""}], "refused": []})',
+            id="infinite",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )

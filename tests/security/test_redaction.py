@@ -18,8 +18,8 @@ from orchestrator.cli import talk
 from orchestrator.core import redact
 from orchestrator.core.job_rules import secret_sources, secret_values
 from orchestrator.core.redact import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
+from tests.cli_fixture import Tpujob
 from tests.disk import on_disk
-from tests.security.conftest import Tpujob
 
 SECRET = 'p@ss/wörd+"x\\y 1'
 TOKEN = "s3cr3t-s3cr3t-s3cr3t"
@@ -182,19 +182,19 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
     said = tpujob("run", tpujob.job(JOB))
-    assert said.code == 0, said.err
-    lines = [line.removeprefix("worker0 | ") for line in said.out.splitlines() if line.startswith("worker0 | ")]
+    assert said.returncode == 0, said.stderr
+    lines = [line.removeprefix("worker0 | ") for line in said.stdout.splitlines() if line.startswith("worker0 | ")]
     assert lines[0] == f"plain {MASK} and {MASK}"
     assert MASK in lines[1]
     assert lines[2:] == [f"{MASK} as the terminal shows it", MASK, f"{MASK} without a line end"]
     (log,) = tpujob.directory.glob("runs/*/logs/worker0.log")
     stored = log.read_bytes()
     assert f"plain {MASK} and {MASK}\n".encode() in stored
-    for path, content in on_disk(tpujob.emulator.state_dir.parent):
+    for path, content in [*on_disk(tpujob.own_state), *on_disk(tpujob.state_dir)]:
         assert TOKEN.encode() not in content, path
     for form in (TOKEN.encode(), base64.b64encode(b"user:" + TOKEN.encode())[6:-4]):
         assert form not in stored and form not in said.text.encode()
-    (run,) = json.loads(tpujob("list", "--json").out)[:1]
+    (run,) = json.loads(tpujob("list", "--json").stdout)[:1]
     assert TOKEN not in tpujob("logs", run["run"]).text + tpujob("logs", run["run"], "--json").text
 
 
@@ -208,7 +208,7 @@ def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pyt
     monkeypatch.setenv("TMPDIR", str(tpujob.directory))
     monkeypatch.setattr(prepare, "check_directories", broken)
     said = tpujob("run", tpujob.job("env: {TOKEN: '${env:MY_TOKEN}'}\ncommand: ls\n"))
-    assert said.code == 70 and f"a bug in tpujob: ValueError: cannot read '{MASK}' or {MASK}" in said.err
+    assert said.returncode == 70 and f"a bug in tpujob: ValueError: cannot read '{MASK}' or {MASK}" in said.stderr
     (path,) = tpujob.directory.glob("tpujob-bug-*.txt")
     text = path.read_text()
     assert "Traceback" in text and "p@ss" not in text and "abcdefghijklmnop0123" not in text
@@ -224,16 +224,16 @@ def test_json_keeps_its_form_when_a_number_looks_like_a_secret(capfd: pytest.Cap
 
 
 def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).code == 0
+    assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).returncode == 0
     talk.talk().say("note", f"the token is {tpujob.emulator.token}")
     assert f"the token is {MASK}" in capfd.readouterr().err
 
 
 def test_the_request_that_a_dry_run_prints_is_not_torn_by_the_search_for_secrets(tpujob: Tpujob) -> None:
     said = tpujob("up", "dry", "--zone", "us-central1-a", "--dry-run")
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["body"]["metadata"]["ssh-keys"].startswith("tpujob:ssh-ed25519 ")
-    assert MASK not in said.out
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["body"]["metadata"]["ssh-keys"].startswith("tpujob:ssh-ed25519 ")
+    assert MASK not in said.stdout
 
 
 @pytest.mark.parametrize("name", ["TOKEN", "WANDB_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "X_PRIVATE_KEY"])

@@ -12,7 +12,7 @@ from orchestrator.core import armed
 from orchestrator.errors import UserError
 from orchestrator.remote.collect import read_index
 from orchestrator.remote.terminal import LINE_CHARS
-from tests.security.conftest import Tpujob
+from tests.cli_fixture import Tpujob
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 CLIPBOARD = "\x1b]52;c;Y3VybCBldmlsLmNvbXxzaA==\x07"
@@ -37,9 +37,9 @@ command: |
 
 def test_24_what_a_job_prints_is_text_of_bounded_length_with_its_worker_in_front(tpujob: Tpujob) -> None:
     said = tpujob("run", tpujob.job(JOB))
-    assert said.code == 0, said.err
+    assert said.returncode == 0, said.stderr
     assert not CONTROLS.search(said.text)
-    lines = [line.removeprefix("worker0 | ") for line in said.out.splitlines() if line.startswith("worker0 | ")]
+    lines = [line.removeprefix("worker0 | ") for line in said.stdout.splitlines() if line.startswith("worker0 | ")]
     assert lines[:9] == [
         *("clipboard", "title", "home red", "C1 controls", "mocgnp.exe", "nul", "100%"),
         "cloud    Google Cloud, project acme",  # cannot be taken for a line of ours: it says whose it is
@@ -47,7 +47,7 @@ def test_24_what_a_job_prints_is_text_of_bounded_length_with_its_worker_in_front
     ]
     assert lines[9] == "x" * (LINE_CHARS - 1) + "…"
     assert not CONTROLS.search(tpujob("logs", _run(tpujob)).text)
-    for line in tpujob("logs", _run(tpujob), "--json").out.splitlines():
+    for line in tpujob("logs", _run(tpujob), "--json").stdout.splitlines():
         assert not CONTROLS.search(json.loads(line)["line"])
 
 
@@ -60,14 +60,14 @@ command: |
   echo x > "$TPUJOB_ARTIFACTS/$(printf 'two\nlines')"
 """
     said = tpujob("run", tpujob.job(job))
-    assert said.code == 65
+    assert said.returncode == 65
     assert not CONTROLS.search(said.text) and "pwned" not in said.text
     kept = [path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")]
     assert kept == ["fine.txt"]
 
 
 def _run(tpujob: Tpujob) -> str:
-    return str(json.loads(tpujob("list", "--json").out)[0]["run"])
+    return str(json.loads(tpujob("list", "--json").stdout)[0]["run"])
 
 
 @pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08"])
@@ -78,9 +78,9 @@ def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.Cap
     voice.loud(f"a{hostile}b\nsecond line")
     voice.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
     talk.emit(f"a{hostile}b\tc")
-    said = capfd.readouterr()
-    assert not CONTROLS.search(said.out + said.err)
-    assert said.err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and said.out == "ab\tc\n"
+    out, err = capfd.readouterr()
+    assert not CONTROLS.search(out + err)
+    assert err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and out == "ab\tc\n"
     talk.talk.cache_clear()
 
 
@@ -117,6 +117,6 @@ def test_metrics_made_to_confuse_cost_neither_the_result_nor_the_release(tpujob:
     (tpujob.directory / "code" / "metrics.json").write_text(metrics)
     job = "tpu: {zone: us-central1-a}\ncode: code\ncommand: cp metrics.json $TPUJOB_ARTIFACTS/\n"
     said = tpujob("run", tpujob.job(job))
-    assert said.code == 0, said.err
-    assert "result   succeeded" in said.out and "absent (checked" in said.out
-    assert tpujob("show", _run(tpujob), "--json").code == 0
+    assert said.returncode == 0, said.stderr
+    assert "result   succeeded" in said.stdout and "absent (checked" in said.stdout
+    assert tpujob("show", _run(tpujob), "--json").returncode == 0
