@@ -6,8 +6,7 @@ Both provision and delete without delay. When they end, no process of theirs may
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,17 +51,19 @@ class Emulator:
     def patch_settings(self, **settings: Any) -> dict[str, Any]:
         return self.request("PATCH", "/_emulator/settings", settings)
 
+    @contextmanager
+    def settings(self, **settings: Any) -> Iterator[None]:
+        """For a while: others share this daemon."""
+        before = self.patch_settings()
+        self.patch_settings(**settings)
+        try:
+            yield
+        finally:
+            self.patch_settings(**{name: before[name] for name in settings})
+
     def restarted(self) -> Emulator:
         """The daemon that runs now in the same directory, started if need be."""
         return Emulator(control.ensure_running(self.state_dir), self.state_dir)
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float = 30) -> bool:
-    """Does it come true? Patient, so that only what never comes true fails on a busy machine."""
-    deadline = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
 
 
 @contextmanager

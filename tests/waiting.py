@@ -16,10 +16,10 @@ HANG_S = 180.0
 LOOK_S = 0.02
 
 
-def until(question: Callable[[], T], what: str = "it") -> T:
-    """Ask until the answer is true, and return that answer. AssertionError after HANG_S, with `what` and the last answer."""
+def until(question: Callable[[], T], what: str = "it", wanted: Callable[[T], object] = bool) -> T:
+    """Ask until the answer is true, or a wanted one, and return it. AssertionError after HANG_S, with `what` and the last."""
     deadline = time.monotonic() + HANG_S
-    while not (answer := question()):
+    while not wanted(answer := question()):
         assert time.monotonic() < deadline, f"{what} did not come about in {HANG_S:.0f} s: {answer!r}"
         time.sleep(LOOK_S)
     return answer

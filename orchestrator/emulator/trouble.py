@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.emulator.ssh_server import SshServer
 
 WELL, REFUSING, SILENT, FROZEN = "well", "refusing", "silent", "frozen"
+STOP_TIMEOUT_S = 60.0  # for what never stands still
 MARK = "frozen"  # a file in the directory of a frozen worker
 CONDITIONS = {
     WELL: "as it should be",
@@ -51,7 +53,7 @@ class Trouble:
             for connection in ssh.connections:
                 _transport_of(connection).pause_reading()
             (worker.directory / MARK).touch()
-            await asyncio.to_thread(_signal_all, worker, signal.SIGSTOP)
+            await asyncio.to_thread(_stop_all, worker)
 
     @staticmethod
     def thaw(uid: str, directory: Path) -> None:
@@ -72,7 +74,7 @@ class Trouble:
         if silence is not None:
             await silence.end()
         if (mark := worker.directory / MARK).exists():
-            await asyncio.to_thread(_signal_all, worker, signal.SIGCONT)
+            await asyncio.to_thread(_continue_all, worker)
             mark.unlink()
         for connection in ssh.connections:
             _transport_of(connection).resume_reading()
@@ -111,11 +113,37 @@ class _Silence:
         self._writers.discard(writer)
 
 
-def _signal_all(worker: Worker, number: signal.Signals) -> None:
+def _stop_all(worker: Worker) -> None:
+    """Until two looks in a row find nothing that moves: a signal takes its time, and one look can miss what is being born."""
+    still, deadline = 0, time.monotonic() + STOP_TIMEOUT_S
+    while still < 2:
+        moving = [process for process in _processes_of(worker) if _moves(process)]
+        for process in moving:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+        still = 0 if moving else still + 1
+        if moving and time.monotonic() > deadline:
+            raise TimeoutError(f"Processes do not stand still: {[process.pid for process in moving]}.")
+
+
+def _continue_all(worker: Worker) -> None:
+    for process in _processes_of(worker):
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+
+
+def _moves(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
+
+
+def _processes_of(worker: Worker) -> Iterator[psutil.Process]:
+    """Another worker's processes carry the same marker."""
     for process in processes.find(worker.node.uid, worker.directory):
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("HOME") == str(worker.home):  # another worker's processes carry the same marker
-                process.send_signal(number)
+            if process.environ().get("HOME") == str(worker.home):
+                yield process
 
 
 def _stop_listening(ssh: SshServer) -> None:

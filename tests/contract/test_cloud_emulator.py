@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
@@ -27,12 +26,12 @@ from orchestrator.errors import (
 )
 from orchestrator.settings import Target
 from tests.emulator_fixture import Emulator
+from tests.waiting import until
 
 T = TypeVar("T")
 
 EMULATED = Target("emulated", "emulated")
 ZONE = "us-central1-a"
-PATIENCE_S = 20.0
 numbers = count(1)
 
 
@@ -56,16 +55,8 @@ def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: st
     )
 
 
-def until(question: Callable[[], T], wanted: Callable[[T], bool]) -> T:
-    deadline = time.monotonic() + PATIENCE_S
-    while not wanted(answer := question()):
-        assert time.monotonic() < deadline, f"still {answer}"
-        time.sleep(0.005)
-    return answer
-
-
 def finish(api: Cloud | Questions, operation: Operation) -> Operation:
-    done = until(lambda: api.operation(operation.name), lambda now: now is not None and now.done)
+    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
     assert done is not None
     return done
 
@@ -157,7 +148,7 @@ def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(emulator: Em
     assert isinstance(done.error, CapacityError)
     assert done.error.message.startswith(f'There is no more capacity in the zone "{ZONE}"')
     assert "EID" in done.error.details["message"]
-    assert until(lambda: api.get(wanted.name), lambda view: view is None) is None
+    assert until(lambda: api.get(wanted.name), wanted=lambda view: view is None) is None
 
 
 def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(emulator: Emulator) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,7 @@ from orchestrator.remote.fleet import Fleet, StartRequest
 from orchestrator.remote.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target
 from tests.emulator_fixture import Emulator
+from tests.waiting import until
 
 T = TypeVar("T")
 EMULATED = Target("emulated", "emulated")
@@ -61,23 +62,15 @@ def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0)
     )
 
 
-def until(question: Callable[[], T], is_wanted: Callable[[T], bool]) -> T:
-    deadline = time.monotonic() + 20
-    while not is_wanted(answer := question()):
-        assert time.monotonic() < deadline, f"still {answer}"
-        time.sleep(0.01)
-    return answer
-
-
 def seen(api: Questions, name: SliceName, *states: SliceState) -> SliceView:
-    view = until(lambda: api.get(name), lambda view: view is not None and view.state in states)
+    view = until(lambda: api.get(name), wanted=lambda view: view is not None and view.state in states)
     assert view is not None
     return view
 
 
 def finished(api: Questions, operation: Operation | None) -> Operation:
     assert operation is not None
-    done = until(lambda: api.operation(operation.name), lambda now: now is not None and now.done)
+    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
     assert done is not None
     return done
 
@@ -208,7 +201,7 @@ def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions) -> None
     script = startup_script(switch_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
     seen(api, request.name, SliceState.READY)
-    until(lambda: light.get(request.name), lambda view: view is None)  # nobody shows a sign of life
+    until(lambda: light.get(request.name), wanted=lambda view: view is None)  # nobody shows a sign of life
     assert light.list("emulated", ZONE, queued=True).rows == ()
 
 
@@ -232,7 +225,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     ended = f"until test -e {files.split()[1]}; do sleep 0.05; done; cat {files}"
     said = fleet.run(0, ["bash", "-c", ended], check=True).stdout.decode()
     assert said.startswith("saved") and json.loads(said.partition("\n")[2])["stopped"] is True
-    notice = until(lambda: api.published(request.name)[0].get("tpujob/notice"), lambda text: text is not None)
+    notice = until(lambda: api.published(request.name)[0].get("tpujob/notice"), wanted=lambda text: text is not None)
     assert notice is not None and json.loads(notice)["preempted"] is True
     fleet.cancel()
     gone = seen(api, request.name, SliceState.TOMBSTONE)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import control
-from tests.cli_fixture import Cli, wait_for
+from tests.cli_fixture import Cli, Tpujob, wait_for
+from tests.waiting import HANG_S
 
 ZONE = "us-central1-a"
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
@@ -78,61 +79,61 @@ def elsewhere(cli: Cli, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_request_that_nobody_claims_goes_and_its_price_is_not_invented(cli: Cli, tmp_path: Path) -> None:
-    dead = queue(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    kept = queue(cli, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
-    done = cli("sweep", env=elsewhere(cli, tmp_path))
+def test_a_request_that_nobody_claims_goes_and_its_price_is_not_invented(tpujob: Tpujob, tmp_path: Path) -> None:
+    dead = queue(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    kept = queue(tpujob, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
+    done = tpujob("sweep", env=elsewhere(tpujob, tmp_path))
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if dead in line]
     assert line.startswith("deleted") and "not billed" in line
     assert any(line.startswith("claimed") and kept in line for line in done.stdout.splitlines())
-    again = cli("sweep", env=elsewhere(cli, tmp_path))
+    again = tpujob("sweep", env=elsewhere(tpujob, tmp_path))
     assert dead not in again.stdout and kept in again.stdout
 
 
-def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(cli: Cli, tmp_path: Path) -> None:
-    dead = make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    over = make(cli, "tpujob-k3f9ab-0ver000000", **ours("0ver000000", lease_in=600, deadline_in=-60))
-    alive = make(cli, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
-    foreign = make(cli, "training", team="x")
-    half = make(cli, "tpujob-by-hand", **(ours("x", lease_in=-3600) | {"tpujob": "0"}))
-    label_only = make(cli, "someones", **ours("y", lease_in=-3600))
-    done = cli("sweep", "--json", env=elsewhere(cli, tmp_path))
+def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(tpujob: Tpujob, tmp_path: Path) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    over = make(tpujob, "tpujob-k3f9ab-0ver000000", **ours("0ver000000", lease_in=600, deadline_in=-60))
+    alive = make(tpujob, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
+    foreign = make(tpujob, "training", team="x")
+    half = make(tpujob, "tpujob-by-hand", **(ours("x", lease_in=-3600) | {"tpujob": "0"}))
+    label_only = make(tpujob, "someones", **ours("y", lease_in=-3600))
+    done = tpujob("sweep", "--json", env=elsewhere(tpujob, tmp_path))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["done"] and len(said["zones"]) > 30 and said["incomplete"] == []
     assert {each["node"] for each in said["ended"] if each["gone"]} == {dead, over}
     assert [each["node"] for each in said["claimed"]] == [alive]
     assert {each["node"] for each in said["odd"]} == {half, label_only}
-    assert names(cli) == {alive, foreign, half, label_only}
+    assert names(tpujob) == {alive, foreign, half, label_only}
     assert "the sweep did without it" in done.stderr
-    quiet = cli("sweep", "--quiet", env=elsewhere(cli, tmp_path))
+    quiet = tpujob("sweep", "--quiet", env=elsewhere(tpujob, tmp_path))
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
-def test_a_dry_run_says_what_would_go_and_fails_as_an_alarm(cli: Cli) -> None:
-    dead = make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    done = cli("sweep", "--dry-run", "--zone", ZONE)
+def test_a_dry_run_says_what_would_go_and_fails_as_an_alarm(tpujob: Tpujob) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    done = tpujob("sweep", "--dry-run", "--zone", ZONE)
     assert done.returncode == 75
     assert f"would delete\t{dead}\t{ZONE}\tv5litepod-4\tabout $" in done.stdout
-    assert names(cli) == {dead}
+    assert names(tpujob) == {dead}
 
 
-def test_a_zone_that_is_not_whole_is_75_and_what_is_seen_there_goes_all_the_same(cli: Cli) -> None:
-    dead = make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    cli.settings(unreachable=["us-west4-a"])
-    process = cli.start("sweep", "--zone", ZONE, "--zone", "us-west4-a")
-    wait_for(lambda: dead not in names(cli))
-    cli.settings(unreachable=[])
-    out, _ = process.communicate(timeout=60)
+def test_a_zone_that_is_not_whole_is_75_and_what_is_seen_there_goes_all_the_same(tpujob: Tpujob) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    tpujob.settings(unreachable=["us-west4-a"])
+    process = tpujob.start("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+    wait_for(lambda: dead not in names(tpujob))
+    tpujob.settings(unreachable=[])
+    out, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, "an outage that ends within the sweep costs nothing"
     assert "2 of 2 zones seen whole" in out
 
 
-def test_what_no_person_mends_meanwhile_is_75(cli: Cli, tmp_path: Path) -> None:
-    env = elsewhere(cli, tmp_path)
+def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) -> None:
+    env = elsewhere(tpujob, tmp_path)
     Path(env["TPUJOB_TOKEN_FILE"]).write_text("another-emulators-token")
-    done = cli("sweep", "--all-zones", env=env)
+    done = tpujob("sweep", "--all-zones", env=env)
     assert done.returncode == 75
     assert "incomplete\t-\tthe project's zones cannot be listed" in done.stdout
 
@@ -147,16 +148,16 @@ def test_what_no_person_mends_meanwhile_is_75(cli: Cli, tmp_path: Path) -> None:
         [("nodes.list", {"kind": "page_loop"}), ("nodes.delete", {"kind": "operation_forgets"})],
     ],
 )
-def test_a_sweep_gets_through_an_api_that_fails(cli: Cli, faults: list[tuple[str, dict[str, Any]]]) -> None:
-    dead = make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+def test_a_sweep_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[str, dict[str, Any]]]) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     counts: dict[str, int] = {}
     for operation, kind in faults:
         counts[operation] = counts.get(operation, 0) + 1
-        cli.admin("POST", "faults", {"operation": operation, "when": {"calls": str(counts[operation])}, **kind})
-    done = cli("sweep", "--zone", ZONE)
+        tpujob.admin("POST", "faults", {"operation": operation, "when": {"calls": str(counts[operation])}, **kind})
+    done = tpujob("sweep", "--zone", ZONE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert dead not in names(cli)
-    assert [fault["hits"] for fault in cli.admin("GET", "faults")["faults"]] == [1] * len(faults)
+    assert dead not in names(tpujob)
+    assert [fault["hits"] for fault in tpujob.admin("GET", "faults")["faults"]] == [1] * len(faults)
 
 
 # -- with a ledger -----------------------------------------------------------------------------------------------------
@@ -174,64 +175,64 @@ def unclaim(cli: Cli, name: str) -> None:
     wait_for(lambda: request(cli, "GET", f"/v2/{operation['name']}").get("done"))
 
 
-def test_what_a_sweep_deletes_is_no_longer_owed_by_the_ledger_that_made_it(cli: Cli) -> None:
-    name = held(cli)
-    assert cli("sweep").returncode == 0
-    assert names(cli) == {name}, "it is held"
-    unclaim(cli, name)
-    done = cli("sweep", "--zone", ZONE)
+def test_what_a_sweep_deletes_is_no_longer_owed_by_the_ledger_that_made_it(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    assert tpujob("sweep").returncode == 0
+    assert names(tpujob) == {name}, "it is held"
+    unclaim(tpujob, name)
+    done = tpujob("sweep", "--zone", ZONE)
     assert done.returncode == 0 and f"deleted\t{name}" in done.stdout
-    assert cli("status").stdout == "nothing is alive and nothing is owed that this machine knows of\n"
+    assert tpujob("status").stdout == "nothing is alive and nothing is owed that this machine knows of\n"
 
 
-def test_with_a_damaged_ledger_the_sweep_works(cli: Cli) -> None:
-    name = held(cli)
-    unclaim(cli, name)
-    ledger = cli.directory / "state" / "ledger.sqlite3"
+def test_with_a_damaged_ledger_the_sweep_works(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    unclaim(tpujob, name)
+    ledger = tpujob.directory / "state" / "ledger.sqlite3"
     for path in ledger.parent.glob("ledger.sqlite3-*"):
         path.unlink()
     ledger.write_bytes(b"not a database" * 1000)
-    done = cli("sweep", "--zone", ZONE)
+    done = tpujob("sweep", "--zone", ZONE)
     assert done.returncode == 0, done.stderr
-    assert "the sweep did without it" in done.stderr and names(cli) == set()
+    assert "the sweep did without it" in done.stderr and names(tpujob) == set()
 
 
-def test_with_the_ledger_lost_a_sweep_finds_it_by_its_labels(cli: Cli) -> None:
-    name = held(cli)
-    unclaim(cli, name)
-    for path in (cli.directory / "state").glob("ledger.sqlite3*"):
+def test_with_the_ledger_lost_a_sweep_finds_it_by_its_labels(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    unclaim(tpujob, name)
+    for path in (tpujob.directory / "state").glob("ledger.sqlite3*"):
         path.unlink()
-    assert cli("sweep", "--zone", "us-central1").returncode == 0
-    assert names(cli) == set()
+    assert tpujob("sweep", "--zone", "us-central1").returncode == 0
+    assert names(tpujob) == set()
 
 
 # -- --local -----------------------------------------------------------------------------------------------------------
 
 
-def test_local_finishes_what_a_killed_command_left_and_is_silent_otherwise(cli: Cli) -> None:
-    killed = cli("up", "alice", "--zone", ZONE, env={"TPUJOB_CRASH_AT": "Create:1:after"})
+def test_local_finishes_what_a_killed_command_left_and_is_silent_otherwise(tpujob: Tpujob) -> None:
+    killed = tpujob.as_process("up", "alice", "--zone", ZONE, env={"TPUJOB_CRASH_AT": "Create:1:after"})
     assert killed.returncode == -signal.SIGKILL
-    assert len(names(cli)) == 1
-    done = cli("sweep", "--local", "--quiet")
+    assert len(names(tpujob)) == 1
+    done = tpujob("sweep", "--local", "--quiet")
     assert done.returncode == 0 and "the process that made it is gone" in done.stderr
-    assert names(cli) == set()
-    again = cli("sweep", "--local", "--quiet")
+    assert names(tpujob) == set()
+    again = tpujob("sweep", "--local", "--quiet")
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
-def test_local_leaves_alone_what_this_ledger_does_not_owe(cli: Cli) -> None:
-    dead = make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    name = held(cli)
-    done = cli("sweep", "--local")
+def test_local_leaves_alone_what_this_ledger_does_not_owe(tpujob: Tpujob) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    name = held(tpujob)
+    done = tpujob("sweep", "--local")
     assert (done.returncode, done.stdout) == (0, "0 released, 0 not proven, 1 claimed\n")
-    assert names(cli) == {dead, name}
+    assert names(tpujob) == {dead, name}
 
 
-def test_local_closes_the_lease_of_a_slice_that_deleted_itself(cli: Cli) -> None:
-    name = held(cli)
-    request(cli, "DELETE", f"{NODES}/{name}")
-    wait_for(lambda: names(cli) == set())
-    done = cli("sweep", "--local")
+def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    request(tpujob, "DELETE", f"{NODES}/{name}")
+    wait_for(lambda: names(tpujob) == set())
+    done = tpujob("sweep", "--local")
     assert (done.returncode, done.stdout) == (0, "1 released, 0 not proven, 0 claimed\n")
 
 
@@ -246,33 +247,36 @@ def test_local_closes_the_lease_of_a_slice_that_deleted_itself(cli: Cli) -> None
         ("--zone", "-oProxyCommand=x"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_asked(cli: Cli, words: tuple[str, ...]) -> None:
-    assert cli("sweep", *words).returncode == 64
-    assert not cli.emulator_directory.exists()
+def test_what_does_not_go_together_is_refused_before_anything_is_asked(tpujob: Tpujob, words: tuple[str, ...]) -> None:
+    with tpujob.starting_no_emulator():
+        assert tpujob("sweep", *words).returncode == 64
 
 
-def test_an_interrupted_sweep_says_so(cli: Cli) -> None:
-    cli.settings(unreachable=[ZONE])
-    process: subprocess.Popen[str] = cli.start("sweep", "--zone", ZONE)
-    wait_for(lambda: any("GET" in str(row) for row in cli.admin("GET", "requests")["requests"]))
+def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
+    tpujob.settings(unreachable=[ZONE])
+    process: subprocess.Popen[str] = tpujob.start("sweep", "--zone", ZONE)
+    wait_for(lambda: tpujob.requests("nodes.list"))
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(HANG_S) == 130
     process.communicate()
 
 
-def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(cli: Cli) -> None:
-    cli.settings(provision_s=1.5)
-    process = cli.start("up", "alice", "--zone", ZONE)
-    wait_for(lambda: names(cli))
+def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
+    tpujob.settings(provision_s=1.5)
+    process = tpujob.start("up", "alice", "--zone", ZONE)
+    wait_for(lambda: names(tpujob))
     while process.poll() is None:
-        assert cli("sweep", "--zone", ZONE).returncode == 0
+        assert tpujob("sweep", "--zone", ZONE).returncode == 0
     assert process.returncode == 0
     process.communicate()
-    job = cli.job("name: nap\ncommand: sleep 4\ntpu: {accelerator: v5litepod-4, zone: us-west4-a}\n")
-    process = cli.start("run", job)
-    while process.poll() is None:
-        done = cli("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+    began, go = tpujob.directory / "began", tpujob.directory / "go"
+    job = f"name: nap\ncommand: touch {began}; until test -e {go}; do sleep 0.05; done\n"
+    process = tpujob.start("run", tpujob.job(f"{job}tpu: {{accelerator: v5litepod-4, zone: us-west4-a}}\n"))
+    while not go.exists():
+        if began.exists():
+            go.touch()
+        done = tpujob("sweep", "--zone", ZONE, "--zone", "us-west4-a")
         assert done.returncode == 0 and "deleted" not in done.stdout
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, out + err
-    assert len(names(cli)) == 1
+    assert len(names(tpujob)) == 1

@@ -18,9 +18,10 @@ from google.cloud import tpu_v2
 from google.oauth2.credentials import Credentials
 
 from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S
 
 ZONE = "projects/emulated/locations/us-central1-a"
-UNTIL_DONE = DEFAULT_POLLING.with_delay(initial=0.005, maximum=0.05, multiplier=1.3).with_timeout(20)
+UNTIL_DONE = DEFAULT_POLLING.with_delay(initial=0.005, maximum=0.05, multiplier=1.3).with_timeout(HANG_S)
 numbers = count(1)
 
 
@@ -85,7 +86,7 @@ class Machine:
         return ["ssh", *self.options, "-p", str(self.port), *options, f"{self.user}@127.0.0.1", command]
 
     def run(self, command: str, *options: str, **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(self.argv(command, *options), capture_output=True, timeout=20, check=False, **kwargs)
+        return subprocess.run(self.argv(command, *options), capture_output=True, timeout=HANG_S, check=False, **kwargs)
 
     def says(self, command: str) -> str:
         done = self.run(command)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
@@ -28,21 +29,19 @@ from orchestrator.errors import (
     UnexpectedReply,
     WrongState,
 )
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import client_for, machines
 from tests.emulator_fixture import Emulator
-
-T = TypeVar("T")
+from tests.waiting import HANG_S, until
 
 ZONE = "us-central1-a"
-PATIENCE_S = 20.0
 numbers = count(1)
 
 
 @pytest.fixture
 def api(shared_emulator: Emulator) -> Iterator[TpuApi]:
     """The client; what the test broke is mended, and what it left is deleted."""
-    client = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=5)
+    client = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True)
     yield client
     shared_emulator.request("DELETE", "/_emulator/faults")
     for row in client.list("emulated", ZONE).rows:
@@ -66,16 +65,8 @@ def request() -> SliceRequest:
     return SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", labels={"tpujob": "1"})
 
 
-def until(question: Callable[[], T], wanted: Callable[[T], bool]) -> T:
-    deadline = time.monotonic() + PATIENCE_S
-    while not wanted(answer := question()):
-        assert time.monotonic() < deadline, f"still {answer}"
-        time.sleep(0.005)
-    return answer
-
-
 def finish(api: TpuApi, operation: Operation) -> Operation:
-    done = until(lambda: api.operation(operation.name), lambda now: now is not None and now.done)
+    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
     assert done is not None
     return done
 
@@ -90,7 +81,7 @@ def delete(api: TpuApi, name: SliceName) -> None:
     operation = api.delete(name)
     if operation is not None:
         finish(api, operation)
-    until(lambda: api.get(name), lambda view: view is None)
+    until(lambda: api.get(name), wanted=lambda view: view is None)
 
 
 def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, Any]]:
@@ -181,10 +172,11 @@ def test_a_reply_that_does_not_come_runs_into_the_timeout_of_the_client(
     shared_emulator: Emulator, broken: Callable[..., str]
 ) -> None:
     impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
-    broken("hang", "nodes.list", seconds=1)
+    before = log(shared_emulator)[-1:]
+    broken("hang", "nodes.list", seconds=3600)
     with pytest.raises(CloudUnavailable, match="did not answer in time"):
         impatient.list("emulated", ZONE)
-    last = log(shared_emulator)[-1]
+    [last] = until(lambda: log(shared_emulator, after=before[0]["number"] if before else 0))
     assert (last["operation"], last["status"], last["seconds"]) == ("nodes.list", None, None)
 
 
@@ -203,8 +195,17 @@ def test_a_slow_reply_is_a_reply(api: TpuApi, broken: Callable[..., str]) -> Non
     assert time.monotonic() - started >= 0.2
 
 
-@pytest.mark.parametrize("form", ["truncated", "html", "empty", "large", "types"])
-@pytest.mark.parametrize("question", ["get", "list", "operations", "delete"])
+FORMS, QUESTIONS = ("truncated", "html", "empty", "large", "types"), ("get", "list", "operations", "delete")
+
+
+@pytest.mark.parametrize(
+    ("question", "form"),
+    [
+        pytest.param(question, form, marks=[pytest.mark.exhaustive] if (i - j) % len(QUESTIONS) else [])
+        for i, question in enumerate(QUESTIONS)
+        for j, form in enumerate(FORMS)
+    ],
+)
 def test_a_body_that_is_not_the_apis_is_never_taken_for_an_answer(
     api: TpuApi, broken: Callable[..., str], form: str, question: str
 ) -> None:
@@ -224,8 +225,8 @@ def test_a_body_that_is_not_the_apis_is_never_taken_for_an_answer(
 def test_the_clock_of_the_server_can_be_wrong(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("clock", "nodes.list", seconds=-86400)
     listing: Listing[SliceView] = api.list("emulated", ZONE)
-    assert listing.server_now == pytest.approx(time.time() - 86400, abs=30)
-    assert api.list("emulated", ZONE).server_now == pytest.approx(time.time(), abs=30)
+    assert listing.server_now == pytest.approx(time.time() - 86400, abs=600)
+    assert api.list("emulated", ZONE).server_now == pytest.approx(time.time(), abs=600)
 
 
 def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: Callable[..., str]) -> None:
@@ -239,33 +240,43 @@ def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: 
     )
     said = time.mktime(time.strptime(reply.headers["Date"], "%a, %d %b %Y %H:%M:%S GMT")) - time.timezone
     assert reply.status_code == 404
-    assert said == pytest.approx(time.time() + 3600, abs=30)
+    assert said == pytest.approx(time.time() + 3600, abs=600)
 
 
 # -- the cloud ----------------------------------------------------------------------------------------------------
 
 
-def test_a_hidden_node_and_a_late_one_come_to_light(
+def test_a_hidden_node_and_a_late_one_are_not_seen_before_their_time(
     api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
 ) -> None:
-    broken("hidden", seconds=2)
+    broken("hidden", seconds=3600)
     hidden = request()
     assert finish(api, api.create(hidden)).error is None
     assert (api.get(hidden.name), api.delete(hidden.name)) == (None, None)
-    broken("late", seconds=2)
+    shared_emulator.request("POST", f"/_emulator/nodes/{hidden.name.node}:vanish")
+    broken("late", seconds=3600)
     late = request()
     with pytest.raises(CloudUnavailable, match="cannot be reached"):
         api.create(late)
     assert api.get(late.name) is None
+
+
+def test_a_hidden_node_and_a_late_one_come_to_light(api: TpuApi, broken: Callable[..., str]) -> None:
+    hidden, late = request(), request()
+    broken("hidden", seconds=0.1)
+    api.create(hidden)
+    broken("late", seconds=0.1)
+    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+        api.create(late)
     for name in (hidden.name, late.name):
-        until(lambda name=name: api.get(name), lambda view: view is not None and view.state is SliceState.READY)
+        until(lambda name=name: api.get(name), wanted=lambda view: view is not None and view.state is SliceState.READY)
 
 
 def test_a_stockout_and_a_failed_create_that_leaves_its_node(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("stockout")
     gone, left = request(), request()
     assert isinstance(finish(api, api.create(gone)).error, CapacityError)
-    until(lambda: api.get(gone.name), lambda view: view is None)
+    until(lambda: api.get(gone.name), wanted=lambda view: view is None)
     broken("create_fails_leaving_node")
     assert isinstance(finish(api, api.create(left)).error, CapacityError)
     view = api.get(left.name)
@@ -291,7 +302,13 @@ def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
     assert view is not None
     assert view.state is SliceState.READY
 
-    broken("stuck", "nodes.create", seconds=0.5)
+
+@pytest.mark.parametrize("seconds", [3600, 0.1])
+def test_a_delete_of_what_is_being_created_can_be_refused_or_dropped(
+    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator, seconds: float
+) -> None:
+    """Dropped, it hides the node until it is there."""
+    broken("stuck", "nodes.create", seconds=seconds)
     broken("refuse_delete")
     creating = request()
     creation = api.create(creating)
@@ -299,9 +316,12 @@ def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
         api.delete(creating.name)
     broken("delete_dropped")
     assert api.delete(creating.name) is not None
-    assert api.get(creating.name) is None
-    finish(api, creation)
-    assert api.get(creating.name) is not None
+    if seconds == 3600:
+        assert api.get(creating.name) is None
+        shared_emulator.request("POST", f"/_emulator/nodes/{creating.name.node}:vanish")
+    else:
+        finish(api, creation)
+        assert api.get(creating.name) is not None
 
 
 def test_lists_that_lie(api: TpuApi, broken: Callable[..., str]) -> None:
@@ -335,14 +355,16 @@ def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Callable[
     finish(api, operation)
 
 
-def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str]) -> None:
-    name = ready(api)
-    broken("stuck", "nodes.patch", seconds=0.3)
-    operation = api.relabel(name, {"tpujob": "1", "tpujob-lease": "2"})
+def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator) -> None:
+    stuck, slow = ready(api), ready(api)
+    broken("stuck", "nodes.patch", seconds=3600)
+    api.relabel(stuck, {"tpujob": "1", "tpujob-lease": "2"})
     with pytest.raises(WrongState, match="unable to queue"):
-        api.delete(name)
-    finish(api, operation)
-    delete(api, name)
+        api.delete(stuck)
+    shared_emulator.request("POST", f"/_emulator/nodes/{stuck.node}:vanish")
+    broken("stuck", "nodes.patch", seconds=0.1)
+    finish(api, api.relabel(slow, {"tpujob": "1", "tpujob-lease": "2"}))
+    delete(api, slow)
 
 
 # -- nodes and workers --------------------------------------------------------------------------------------------
@@ -357,7 +379,7 @@ def test_a_preempted_node_is_a_tombstone_whose_hosts_are_off(api: TpuApi, shared
     assert view.state is SliceState.TOMBSTONE
     with pytest.raises((Preempted, WrongState)):
         api.relabel(name, {})
-    until(lambda: ports_of(shared_emulator, name), lambda ports: ports == [])
+    until(lambda: ports_of(shared_emulator, name), wanted=lambda ports: ports == [])
 
 
 def test_a_vanished_node_is_absent_at_once(api: TpuApi, shared_emulator: Emulator) -> None:
@@ -367,11 +389,14 @@ def test_a_vanished_node_is_absent_at_once(api: TpuApi, shared_emulator: Emulato
     billed = f"{name.zone}/nodes/{name.node}"
     until(
         lambda: [row["until"] for row in shared_emulator.billing()["nodes"] if row["name"].endswith(billed)],
-        lambda ends: ends != [None],
+        wanted=lambda ends: ends != [None],
     )
 
 
-@pytest.mark.parametrize("state", ["REPAIRING", "UNKNOWN", "TERMINATED", "HIDDEN"])
+@pytest.mark.parametrize(
+    "state",
+    ["REPAIRING", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("UNKNOWN", "TERMINATED", "HIDDEN"))],
+)
 def test_a_node_can_be_put_into_a_state_and_back(api: TpuApi, shared_emulator: Emulator, state: str) -> None:
     name = ready(api)
     shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:put", {"state": state})
@@ -379,7 +404,7 @@ def test_a_node_can_be_put_into_a_state_and_back(api: TpuApi, shared_emulator: E
     assert view is not None
     assert view.native_state == state
     shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:put", {"state": "READY"})
-    until(lambda: len(ports_of(shared_emulator, name)), lambda ports: ports == 2)
+    until(lambda: len(ports_of(shared_emulator, name)), wanted=lambda ports: ports == 2)
 
 
 def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuApi, shared_emulator: Emulator) -> None:
@@ -390,18 +415,21 @@ def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuA
         body = {"worker": 0, "condition": condition}
         shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", body)
 
+    def connection() -> socket.socket:
+        return socket.create_connection((worker.host, worker.port), timeout=HANG_S)
+
     def greeting() -> bytes:
-        with socket.create_connection((worker.host, worker.port), timeout=0.3) as connection:
-            return connection.recv(4)
+        with connection() as made:
+            return made.recv(4)
 
     assert greeting() == b"SSH-"
     become("refusing")
     with pytest.raises(ConnectionRefusedError):
         greeting()
     become("silent")
-    with pytest.raises(TimeoutError):
-        greeting()
-    become("refusing")
+    with connection() as unheard:
+        become("refusing")
+        assert not all_that_is_said(unheard)
     with pytest.raises(ConnectionRefusedError):
         greeting()
     become("well")
@@ -410,6 +438,24 @@ def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuA
     delete(api, name)
     with pytest.raises(ConnectionRefusedError):
         greeting()
+
+
+def all_that_is_said(connection: socket.socket) -> bytes:
+    """Until the other side cuts it."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(4096):
+            said += piece
+    return said
+
+
+def states(pids: Iterable[int]) -> set[str]:
+    """Of those that live: a child that had ended as it was looked for may still be a zombie, or be gone."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.add(psutil.Process(pid).status())
+    return found - {psutil.STATUS_ZOMBIE}
 
 
 def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_later(
@@ -427,16 +473,16 @@ def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_late
     assert ticking.stdout.readline() == b"tick\n"
     shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
     [node] = [row for row in shared_emulator.processes() if row["name"] == path]
-    assert {psutil.Process(pid).status() for pid in node["pids"]} == {psutil.STATUS_STOPPED}
-    with pytest.raises(TimeoutError), socket.create_connection(("127.0.0.1", machine.port), timeout=0.2) as connection:
-        connection.recv(4)
-    assert ticking.poll() is None
-    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
+    assert states(node["pids"]) == {psutil.STATUS_STOPPED}
+    with socket.create_connection(("127.0.0.1", machine.port), timeout=HANG_S) as unheard:
+        assert ticking.poll() is None
+        shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
+        assert not all_that_is_said(unheard)
     for _ in range(20):
         assert ticking.stdout.readline() == b"tick\n"
     assert machine.says("echo here") == "here"
     delete(api, name)
-    ticking.wait(timeout=10)
+    ticking.wait(timeout=HANG_S)
     ticking.stdout.close()
 
 
@@ -450,7 +496,7 @@ def test_what_a_killed_daemon_froze_goes_on_after_a_restart(emulator: Emulator, 
     emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
     psutil.Process(emulator.endpoint.pid).kill()
-    until(lambda: control.running(emulator.state_dir), lambda found: found is None)
+    until(lambda: control.running(emulator.state_dir), wanted=lambda found: found is None)
     emulator.restarted()
     assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
     assert machine.says("echo here") == "here"
@@ -541,13 +587,11 @@ def test_faults_survive_the_daemon(emulator: Emulator) -> None:
 
 
 def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emulator) -> None:
-    emulator.request("POST", "/_emulator/faults", {"kind": "hang", "seconds": 600})
+    emulator.request("POST", "/_emulator/faults", {"kind": "hang", "seconds": 86400})
     client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True, timeout_s=0.2)
     with pytest.raises(CloudUnavailable):
         client.list("emulated", ZONE)
-    started = time.monotonic()
     assert control.stop(emulator.state_dir)
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(
@@ -593,24 +637,26 @@ def test_a_mistake_about_a_node_is_answered_with_one_line(
 # -- the commands -------------------------------------------------------------------------------------------------
 
 
-def test_a_rehearsal_from_the_command_line(cli: Cli) -> None:
+def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     def says(*words: str) -> str:
-        done = cli("emulator", *words)
+        done = tpujob("emulator", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     said = says("fault", "add", "status", "status=429", "retry_after_s=2", "--on", "nodes.get", "--first", "1")
-    assert said.split("\t")[:4] == ["f1", "status", "nodes.get", "0 of 0 calls"]
+    fault, *rest = said.split("\t")
+    assert rest[:3] == ["status", "nodes.get", "0 of 0 calls"]
     assert "calls=1 status=429" in said
-    client = connect_to(cli)
+    client = TpuApi(tpujob.emulator.url, emulator_credentials(tpujob.emulator.token), emulated=True)
+    before = len(json.loads(says("requests", "--json")))
     with pytest.raises(CloudUnavailable, match="per minute"):
         client.get(request().name)
     [row] = json.loads(says("fault", "list", "--json"))
     assert (row["hits"], row["calls"]) == (1, 1)
-    rehearsal = cli.directory / "rehearsal.json"
+    rehearsal = tpujob.directory / "rehearsal.json"
     rehearsal.write_text(json.dumps([{"kind": "slow", "seconds": 0}, {"kind": "drop", "caller": "vm"}]))
-    assert [line.split("\t")[0] for line in says("fault", "load", str(rehearsal)).splitlines()] == ["f2", "f3"]
-    assert says("fault", "clear", "f1", "f3") == "cleared 2\n"
+    _, last = [line.split("\t")[0] for line in says("fault", "load", str(rehearsal)).splitlines()]
+    assert says("fault", "clear", fault, last) == "cleared 2\n"
     assert says("fault", "clear") == "cleared 1\n"
 
     wanted = request()
@@ -620,8 +666,8 @@ def test_a_rehearsal_from_the_command_line(cli: Cli) -> None:
     assert says("preempt", wanted.name.node).endswith("\tPREEMPTED\n")
     says("vanish", wanted.name.node)
     assert client.get(wanted.name) is None
-    [refused, *_] = json.loads(says("requests", "--json"))
-    assert (refused["operation"], refused["status"], refused["faults"]) == ("nodes.get", 429, ["f1"])
+    refused = json.loads(says("requests", "--json"))[before]
+    assert (refused["operation"], refused["status"], refused["faults"]) == ("nodes.get", 429, [fault])
     lines = says("requests", "--node", wanted.name.node, "--last", "1").splitlines()
     assert [line.split("\t")[1:4] for line in lines] == [["client", "404", "GET"]]
 
@@ -639,13 +685,8 @@ def test_a_rehearsal_from_the_command_line(cli: Cli) -> None:
         (["preempt", "a b"], 'There is no node "a b".'),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(cli: Cli, words: list[str], said: str) -> None:
-    done = cli("emulator", *words)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], said: str) -> None:
+    done = tpujob("emulator", *words)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
-
-
-def connect_to(cli: Cli) -> TpuApi:
-    endpoint = control.ensure_running(cli.emulator_directory)
-    return TpuApi(endpoint.url, emulator_credentials(endpoint.token), emulated=True)

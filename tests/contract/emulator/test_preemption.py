@@ -19,17 +19,10 @@ from orchestrator.emulator.control import Refused
 from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator
+from tests.waiting import until
 
 numbers = count(1)
 SPOT = {"scheduling_config": {"spot": True}}
-
-
-def until(question: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + 20
-    while not wanted(answer := question()):
-        assert time.monotonic() < deadline, f"still {answer}"
-        time.sleep(0.005)
-    return answer
 
 
 class Vm:
@@ -98,9 +91,12 @@ def test_a_preemption_is_said_on_the_vm_before_its_processes_are_ended(vm: Vm) -
     assert (waiting.answer, vm.says("preempted")) == ("TRUE", "TRUE")
     assert waiting.answered_at - began < 0.4
     assert vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.READY
-    until(lambda: vm.api.get_node(name=vm.name).state, lambda state: state == tpu_v2.Node.State.PREEMPTED)
+    until(lambda: vm.api.get_node(name=vm.name).state, wanted=lambda state: state == tpu_v2.Node.State.PREEMPTED)
     assert time.monotonic() - began >= 0.5
-    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name], lambda ports: ports == [[]])
+    until(
+        lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name],
+        wanted=lambda ports: ports == [[]],
+    )
     with pytest.raises(exceptions.BadRequest, match="start is not supported while in state PREEMPTED"):
         vm.api.start_node(request={"name": vm.name})
     [bill] = [row for row in vm.cloud.billing()["nodes"] if row["name"] == vm.name]
@@ -143,9 +139,9 @@ def test_maintenance_is_said_on_the_vm_and_in_the_api(vm: Vm) -> None:
 def test_hosts_in_maintenance_go_off_and_boot_again(vm: Vm) -> None:
     vm.act("maintain", notice_s=0, lasts_s=0.5)
     assert vm.shown()["health"] == "UNHEALTHY_MAINTENANCE"
-    until(vm.cloud.processes, lambda rows: [r["ports"] for r in rows if r["name"] == vm.name] == [[]])
-    until(vm.shown, lambda node: node["health"] == "HEALTHY")
-    until(vm.cloud.processes, lambda rows: [len(r["ports"]) for r in rows if r["name"] == vm.name] == [2])
+    until(vm.cloud.processes, wanted=lambda rows: [r["ports"] for r in rows if r["name"] == vm.name] == [[]])
+    until(vm.shown, wanted=lambda node: node["health"] == "HEALTHY")
+    until(vm.cloud.processes, wanted=lambda rows: [len(r["ports"]) for r in rows if r["name"] == vm.name] == [2])
     assert vm.says("maintenance-event") == "NONE"
 
 
@@ -169,7 +165,7 @@ def test_a_schedule_takes_the_node_it_names(vm: Vm) -> None:
     rows = [{"node": "doomed", "after_s": 0.1, "notice_s": 0.1}]
     vm.cloud.request("PUT", "/_emulator/rehearsal", {"preemptions": rows})
     made = finish(vm.api.create_node(parent=ZONE, node_id="doomed", node=node_body(**SPOT)))
-    until(lambda: vm.api.get_node(name=made.name).state, lambda state: state == tpu_v2.Node.State.PREEMPTED)
+    until(lambda: vm.api.get_node(name=made.name).state, wanted=lambda state: state == tpu_v2.Node.State.PREEMPTED)
     assert vm.shown()["state"] == "READY"
     finish(vm.api.delete_node(name=made.name))
 
@@ -187,12 +183,12 @@ def test_people_preempt_maintain_and_break_nodes(cli: Cli) -> None:
     def state() -> str:
         return str(control.request(endpoint, "GET", f"/v2/{ZONE}/nodes/n")["state"])
 
-    until(state, lambda now: now == "READY")
+    until(state, wanted=lambda now: now == "READY")
     assert says("put", "n", "repairing", "--for", "0.1s") == "REPAIRING"
-    until(state, lambda now: now == "READY")
+    until(state, wanted=lambda now: now == "READY")
     assert says("maintain", "n", "--notice", "1h", "--lasts", "10s", "--scheduled") == "READY"
     assert says("preempt", "n", "--notice", "0.2s") == "READY"
-    until(state, lambda now: now == "PREEMPTED")
+    until(state, wanted=lambda now: now == "PREEMPTED")
 
 
 def test_the_notice_follows_the_speed_of_the_emulated_cloud(cli: Cli) -> None:

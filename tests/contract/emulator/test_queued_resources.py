@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -16,6 +15,7 @@ from orchestrator.emulator import control
 from orchestrator.emulator.control import Refused
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator, running_emulator
+from tests.waiting import until
 
 State = tpu_v2.QueuedResourceState.State
 QUICK = {"accept_s": 0, "queue_s": 0, "suspend_s": 0, "refuse_s": 0.1}
@@ -36,7 +36,10 @@ def api(cloud: Emulator) -> Iterator[tpu_v2.TpuClient]:
     cloud.request("DELETE", "/_emulator/faults")
     cloud.patch_settings(no_capacity=[], provision_s=0, vm_may=["get", "delete"])
     for row in client.list_queued_resources(parent=ZONE):
-        until(lambda row=row: client.get_queued_resource(name=row.name).state.state, lambda s: s != State.PROVISIONING)
+        until(
+            lambda row=row: client.get_queued_resource(name=row.name).state.state,
+            wanted=lambda s: s != State.PROVISIONING,
+        )
         finish(client.delete_queued_resource(request={"name": row.name, "force": True}))
     assert not list(client.list_nodes(parent=ZONE))
 
@@ -54,16 +57,8 @@ def ask(api: tpu_v2.TpuClient, queued: tpu_v2.QueuedResource, **more: Any) -> tp
     return finish(api.create_queued_resource(request=said))
 
 
-def until(question: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + 20
-    while not wanted(answer := question()):
-        assert time.monotonic() < deadline, f"still {answer}"
-        time.sleep(0.005)
-    return answer
-
-
 def becomes(api: tpu_v2.TpuClient, name: str, state: State) -> tpu_v2.QueuedResource:
-    return until(lambda: api.get_queued_resource(name=name), lambda row: row.state.state == state)
+    return until(lambda: api.get_queued_resource(name=name), wanted=lambda row: row.state.state == state)
 
 
 # -- google-cloud-tpu ---------------------------------------------------------------------------------------------
@@ -164,7 +159,7 @@ def test_v2alpha1_speaks_of_several_nodes_and_models_in_its_own_words(cloud: Emu
     with pytest.raises(Refused, match="has nodes"):
         cloud.request("DELETE", f"{parent}/alpha?alt=json")
     cloud.request("DELETE", f"{parent}/alpha?alt=json&force=True")  # gcloud's capital letter
-    until(lambda: list(api.list_queued_resources(parent=ZONE)), lambda rows: rows == [])
+    until(lambda: list(api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])
 
 
 def test_faults_and_the_request_log_speak_of_requests(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
@@ -192,7 +187,7 @@ def test_a_vm_knows_its_request_and_may_delete_it(api: tpu_v2.TpuClient, cloud: 
     token = fetched(f"{metadata}/service-accounts/default/token").partition('"access_token": "')[2].partition('"')[0]
     said = fetched(f"{cloud.url}/v2/{made.name}?force=true", method="DELETE", Authorization=f"Bearer {token}")
     assert '"verb": "delete"' in said
-    until(lambda: list(api.list_queued_resources(parent=ZONE)), lambda rows: rows == [])
+    until(lambda: list(api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])
 
 
 def fetched(url: str, method: str = "GET", **headers: str) -> str:
