@@ -33,9 +33,9 @@ def _survives(w: World, caller: str) -> None:
     run.until("started")
     w.until_armed()
     w.fault("drop", "*", caller=caller, when={"until_s": OUT_S / w.speed})
-    with w.aside():
-        w.until_answered("client")
-        w.until_answered("vm", 5)
+    w.step_aside()
+    w.until_answered("client")
+    w.until_answered("vm", 5)
     w.finish()
     assert run.code() == 0, run.err
     assert w.first_delete() >= w.job_ended_at and w.lived() == 1
@@ -50,8 +50,8 @@ def ssh_dead(w: World) -> None:
     w.until_armed()
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "refusing"})
     cut_at = time.time()
-    with w.aside():
-        assert run.code() == 71, run.err
+    w.step_aside()
+    assert run.code() == 71, run.err
     w.keeps("C4", cut_at, w.promise.switch())
     assert w.states() == {"gone"}
 
@@ -65,8 +65,8 @@ def ssh_back(w: World) -> None:
     w.admin("POST", f"nodes/{node}:worker", {"worker": 0, "condition": "silent"})
     w.until_answered("vm", LOOKS // 4)
     w.admin("POST", f"nodes/{node}:worker", {"worker": 0, "condition": "well"})
-    with w.aside():
-        w.until_answered("vm", LOOKS)  # without a sign of life since then, it would be over
+    w.step_aside()
+    w.until_answered("vm", LOOKS)  # without a sign of life since then, it would be over
     w.finish()
     assert run.code() == 0, run.err
     w.keeps("C0", w.job_ended_at, w.promise.own())
@@ -83,8 +83,8 @@ def sleeps_detached(w: World) -> None:
     """Nobody dies of it: not before its job ended, long after the TTL of an attached one."""
     assert w.do("submit", w.lasting()).code() == 0
     asleep = w.freeze()
-    with w.aside():
-        w.until_answered("vm", LOOKS)
+    w.step_aside()
+    w.until_answered("vm", LOOKS)
     w.finish()
     w.until_absent()
     w.keeps("C3 detached, from the end of the job", w.job_ended_at, w.promise.detached())

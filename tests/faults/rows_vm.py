@@ -47,8 +47,8 @@ def never_boots(w: World) -> None:
 
 def _refused(w: World, why: str) -> None:
     """A detached run that could not end itself does not start, and what was made for it is gone."""
-    with w.aside():
-        refused = w.do("submit", w.lasting())
+    w.step_aside()
+    refused = w.do("submit", w.lasting())
     assert refused.code() == 74, refused.err
     w.keeps("C0 after waiting for the switch", 0.0, w.promise.unarmed())
     w.until_alone()
@@ -61,8 +61,8 @@ def _refused(w: World, why: str) -> None:
 def never_boots_attached(w: World) -> None:
     """Warned, and allowed: the guardian is there."""
     run = w.begin("run", w.lasting())
-    with w.aside():
-        run.until_warned("not armed")
+    w.step_aside()
+    run.until_warned("not armed")
     w.finish()
     assert run.code() == 0, run.err
     w.keeps("C0", w.job_ended_at, w.promise.own())

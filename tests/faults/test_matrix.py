@@ -6,6 +6,7 @@ its row asserts what is documented instead, and LIMITS.md names it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -40,9 +41,10 @@ TURNS = threading.Semaphore(ACT_AT_ONCE)
 
 
 def play(row: Row, directory: Path) -> None:
-    with TURNS:
+    with contextlib.ExitStack() as turn:
+        turn.callback(TURNS.release)
         world = World.make(directory, **row.world)
-        world.turn = TURNS
+        world.step_aside = turn.close
         try:
             row.play(world)
             world.check_history(**row.history)
@@ -59,16 +61,21 @@ def play(row: Row, directory: Path) -> None:
 @pytest.fixture(scope="module")
 def playing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[None]]]:
-    """Every row that was selected has begun or waits for its turn."""
+) -> Iterator[dict[str, Future[Future[None]]]]:
+    """Every row that was selected has begun or waits for its turn, in the order of the tests."""
     wanted = [
         item.callspec.params["row"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
     ]
-    with ThreadPoolExecutor(OPEN_AT_ONCE) as pool:
-        yield {row.id: pool.submit(play, row, tmp_path_factory.mktemp("row") / "world") for row in wanted}
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(OPEN_AT_ONCE) as stages, ThreadPoolExecutor(1) as usher:
+
+        def begin(row: Row) -> Future[None]:
+            TURNS.acquire()
+            return stages.submit(play, row, tmp_path_factory.mktemp("row") / "world")
+
+        yield {row.id: usher.submit(begin, row) for row in wanted}
+        usher.shutdown(cancel_futures=True)
 
 
 def tier(row: Row) -> tuple[pytest.MarkDecorator, ...]:
@@ -76,8 +83,8 @@ def tier(row: Row) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=tier(row)) for row in ROWS])
-def test_row(row: Row, playing: dict[str, Future[None]]) -> None:
-    playing[row.id].result()
+def test_row(row: Row, playing: dict[str, Future[Future[None]]]) -> None:
+    playing[row.id].result().result()
 
 
 def test_every_family_has_a_row_that_is_always_played() -> None:
