@@ -44,7 +44,8 @@ train:
   epochs: EPOCHS
   batch_size: 8
   checkpoint_every: 3 steps
-  emulated: {cores: 1, examples: 80, test_examples: 40, epochs: EPOCHS}
+  eval: false
+  emulated: {cores: 1, examples: 80, epochs: EPOCHS}
 env: {OMP_NUM_THREADS: "1"}
 on_preemption: restart
 """
