@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,8 @@ def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None)
         return found
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(state_dir / "start.lock"):
-        if _alive(state_dir):
-            _await_announcement(state_dir)  # somebody else started it, without the start lock
-        else:
+        _await_announcement(state_dir)
+        if not _alive(state_dir):
             _spawn(state_dir, port, ends_with)
         found = _announced(state_dir)
     if found is None:
@@ -69,15 +68,18 @@ def running(state_dir: Path) -> Endpoint | None:
 
 def stop(state_dir: Path) -> bool:
     """End the daemon and every process of its VMs; nodes stay in its state. False if there was nothing to end."""
-    found = _announced(state_dir)
-    if found is not None:
-        request(found, "POST", "/_emulator/shutdown")
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while _alive(state_dir):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"The emulator (pid {found.pid}) does not stop: {_last_line(state_dir)}")
-            time.sleep(POLL_S)
-    return _end_orphans(state_dir) > 0 or found is not None
+    asked: Endpoint | None = None
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _alive(state_dir):  # also one that comes up just now, or is on its way out
+        found = _announced(state_dir)
+        if found is not None and found != asked:
+            with suppress(OSError):  # it ends by itself
+                request(found, "POST", "/_emulator/shutdown")
+            asked = found
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"The emulator does not stop: {_last_line(state_dir)}")
+        time.sleep(POLL_S)
+    return _end_orphans(state_dir) > 0 or asked is not None
 
 
 def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeout_s: float = 10.0) -> Any:
@@ -196,8 +198,9 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
 
 
 def _await_announcement(state_dir: Path) -> None:
+    """Of one that somebody else started, without the start lock; or the end of one that is on its way out."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while _announced(state_dir) is None and time.monotonic() < deadline:
+    while _alive(state_dir) and _announced(state_dir) is None and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
