@@ -230,6 +230,11 @@ class World(Cli):
         self.step_aside()
         self._until_cloud(lambda: self.lived() > 0 and not self.alive(), "the slice is gone")
 
+    def until_nothing_bills(self) -> None:
+        """Any more, or at all."""
+        self.step_aside()
+        self._until_cloud(lambda: not self.alive(), "nothing bills")
+
     def _until_cloud(self, question: Callable[[], bool], what: str) -> None:
         """The emulator says so. It is asked only when the file of its state is a new one: many worlds wait at once."""
         last: tuple[int, int] | None = None
