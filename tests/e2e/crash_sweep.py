@@ -1,4 +1,4 @@
-"""Every crash point with real processes: `python -m tests.e2e.crash_sweep` (half an hour of two cores; stops by itself).
+"""Every crash point with real processes: `make kill-sweep` (half an hour of two cores; stops by itself).
 
 SIGKILL before and after each effect of `tpujob run`, for the CLI alone (its guardian finishes, nobody types anything), for
 CLI and guardian at one moment (the next command finishes) and for everything on this machine, which stays off (the switch on
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
 import operator
 import os
@@ -27,9 +28,10 @@ import psutil
 
 from orchestrator.engine.guardian import CRASH_POINTS
 from tests.cli_fixture import kill_all
-from tests.faults.world import World, is_stopped, wait_until
+from tests.faults.world import World, is_stopped
+from tests.waiting import until
 
-SPEED = 120.0  # ttl 7.5 s: on a busy machine it takes seconds from READY to the first sign of life
+OPEN_PER_TURN = 3  # worlds for each that may act: most of them wait for the cloud's clock
 SIDES = ("before", "after")
 RECORDINGS, TRIES = 3, 5  # how often a run looks again depends a little on the moment
 CLI, BOTH, LOCAL, GUARDIAN, RECOVERY = "CLI", "CLI and guardian", "everything local", "guardian", "recovery"
@@ -59,7 +61,7 @@ class NotReached(Exception):
 
 
 def world(directory: Path) -> World:
-    made = World.make(directory, speed=SPEED)
+    made = World.make(directory)
     (directory / "code").mkdir()
     (directory / "code" / "main.sh").write_text('echo result > "$TPUJOB_ARTIFACTS/result.txt"\n')
     made.job(JOB)
@@ -134,10 +136,9 @@ def kill_both(w: World, at: str) -> tuple[float, float]:
 def kill_local(w: World, at: str) -> tuple[float, float]:
     _pause(w, at)
     died_at = w.power_cut()
-    bound_s = w.promise.switch(boot=True)
-    wait_until(lambda: not w.alive(), bound_s + 30, "the switch acts")
+    w.until_nothing_bills()
     _next_command(w)  # it only closes the ledger
-    return died_at, bound_s
+    return died_at, w.promise.switch(boot=True)
 
 
 def kill_guardian(w: World, at: str) -> tuple[float, float]:
@@ -147,7 +148,7 @@ def kill_guardian(w: World, at: str) -> tuple[float, float]:
         return _kill_guardian_on_duty(w, env)
     died_at = _crash(w, JOB_RUNS, env)
     w.until_alone()
-    wait_until(lambda: not w.alive(), w.promise.switch() + 30, "the switch acts")
+    w.until_nothing_bills()
     _next_command(w)
     return died_at, w.promise.switch(boot=True)
 
@@ -171,7 +172,7 @@ def kill_recovery(w: World, at: str) -> tuple[float, float]:
         stopped[:] = [process for process in w.local() if is_stopped(process.pid)]
         return bool(stopped) or not w.local()
 
-    wait_until(stands_still, what=f"{at} of the recovery")
+    until(stands_still, f"{at} of the recovery")
     if not stopped:
         raise NotReached
     kill_all(stopped)
@@ -209,17 +210,25 @@ def _next_command(w: World) -> None:
 
 
 def sweep(points: list[Point], directory: Path, at_once: int) -> Iterator[Verdict]:
-    """Side by side, each thread in a world of its own, which serves point after point for as long as it stays clean."""
+    """Side by side, each thread in a world of its own, which serves point after point for as long as it stays clean.
+
+    So many act `at_once`; more of them only wait.
+    """
     own = threading.local()
     worlds: list[World] = []
+    turns = threading.Semaphore(at_once)
 
     def play(point: Point) -> Verdict:
         verdict = Verdict(point, reached=False)
         for _ in range(TRIES):
-            if getattr(own, "world", None) is None:
-                own.world = world(directory / f"world{len(worlds)}-{threading.get_ident()}")
-                worlds.append(own.world)
-            verdict = strike(own.world, point)
+            with contextlib.ExitStack() as turn:
+                turns.acquire()
+                turn.callback(turns.release)
+                if getattr(own, "world", None) is None:
+                    own.world = world(directory / f"world{len(worlds)}-{threading.get_ident()}")
+                    worlds.append(own.world)
+                own.world.step_aside = turn.close
+                verdict = strike(own.world, point)
             if verdict.problem is not None:
                 own.world.close()
                 own.world = None
@@ -228,7 +237,7 @@ def sweep(points: list[Point], directory: Path, at_once: int) -> Iterator[Verdic
         return verdict
 
     try:
-        with ThreadPoolExecutor(at_once) as pool:
+        with ThreadPoolExecutor(OPEN_PER_TURN * at_once) as pool:
             yield from pool.map(play, points)
     finally:
         for made in worlds:

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.drill import promise, rehearse
 from orchestrator.drill.disasters import DISASTERS, power_cut_and_no_permission
-from tests.cli_fixture import wait_for
+from tests.waiting import until
 
 FINISHERS = {
     **{1: "CLI", 2: "guardian", 3: "guardian", 4: "switch", 5: "switch"},
@@ -54,11 +54,12 @@ def drilled(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_ten_disasters_are_within_their_bounds_and_leave_nothing(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = start("--json")
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate()
     findings = json.loads(out)
     assert [(each["number"], each["problem"]) for each in findings] == [(number, None) for number in range(1, 11)], err
     assert {each["number"]: each["finished_by"] for each in findings} == FINISHERS
@@ -68,6 +69,7 @@ def test_ten_disasters_are_within_their_bounds_and_leave_nothing(
     assert list(tmp_path.iterdir()) == [] and drilled(tmp_path) == []
 
 
+@pytest.mark.exhaustive
 def test_a_promise_that_is_not_kept_is_called_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(rehearse, "LATE_S", 0.5)
     monkeypatch.setattr(rehearse, "AFTER_S", 0.5)
@@ -80,26 +82,28 @@ def test_a_promise_that_is_not_kept_is_called_broken(monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_a_fault_that_never_strikes_is_no_rehearsal(tmp_path: Path) -> None:
     spared = replace(DISASTERS[0], faults=({"kind": "operation_gone", "when": {"calls": "1000-"}},))
     finding = rehearse.play(spared, tmp_path / "spared", threading.Event())
     assert finding.problem == "the fault operation_gone never struck"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_drill_that_is_stopped_takes_everything_down(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
 ) -> None:
     process = start("--only", "4", "--only", "10")
-    wait_for(lambda: len(list(tmp_path.glob("tpujob-drill-*/*/begun"))) == 2, 40)
+    until(lambda: len(list(tmp_path.glob("tpujob-drill-*/*/begun"))) == 2, "two jobs that have begun")
     assert drilled(tmp_path)
     process.send_signal(number)
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate()
     assert process.returncode == 128 + number and "stopping" in err
     assert drilled(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
 def test_a_number_that_no_disaster_has_is_refused(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start("--only", "11")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate()
     assert process.returncode == 64 and "from 1 to 10" in err

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.cli_fixture import Cli, wait_for
-from tests.e2e.test_guardian import guardians
+from tests.cli_fixture import Cli
+from tests.e2e.test_guardian import guarded, guardians, until_no_guardian
 from tests.e2e.test_life import HELLO
 
-
-@pytest.fixture
-def guarded(cli: Cli) -> Iterator[Cli]:
-    cli.env["TPUJOB_GUARDIAN"] = "on"
-    yield cli
-    for process in guardians(cli):
-        process.kill()
+__all__ = ["guarded"]
+pytestmark = pytest.mark.exhaustive
 
 
 def killed(cli: Cli, point: str, **env: str) -> None:
@@ -29,7 +23,7 @@ def killed(cli: Cli, point: str, **env: str) -> None:
 @pytest.mark.parametrize("point", ["armed", "woke", "before_recovery"])
 def test_after_the_guardian_too_was_killed_the_next_command_finishes(guarded: Cli, point: str) -> None:
     killed(guarded, "Create:1:after", TPUJOB_GUARDIAN_CRASH_AT=f"{point}:1")
-    wait_for(lambda: not guardians(guarded))
+    until_no_guardian(guarded)
     assert len(guarded.alive()) == 1, "nobody acted, so the test means something"
     assert guarded("status").returncode == 0
     assert guarded.alive() == []
@@ -37,14 +31,14 @@ def test_after_the_guardian_too_was_killed_the_next_command_finishes(guarded: Cl
 
 def test_a_guardian_killed_after_its_recovery_leaves_nothing(guarded: Cli) -> None:
     killed(guarded, "Create:1:after", TPUJOB_GUARDIAN_CRASH_AT="after_recovery:1")
-    wait_for(lambda: not guardians(guarded))
+    until_no_guardian(guarded)
     assert guarded.alive() == []
 
 
 @pytest.mark.parametrize("point", ["Delete:1:before", "Delete:1:after", "Get:1:after"])
 def test_a_recovery_that_is_killed_is_repeated_by_its_guardian(guarded: Cli, point: str) -> None:
     killed(guarded, "Create:1:after", TPUJOB_RECOVERY_CRASH_AT=point)
-    wait_for(lambda: not guardians(guarded), 30)
+    until_no_guardian(guarded)
     assert guarded.alive() == []
     log = (guarded.directory / "state" / "guardian.log").read_text()
     assert log.count("releasing it") == 2, log
@@ -53,7 +47,7 @@ def test_a_recovery_that_is_killed_is_repeated_by_its_guardian(guarded: Cli, poi
 def test_a_guardian_on_duty_that_is_killed_is_replaced_by_that_of_the_next_slice(guarded: Cli) -> None:
     up = guarded("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_GUARDIAN_CRASH_AT": "duty:1"})
     assert up.returncode == 0
-    wait_for(lambda: not guardians(guarded))
+    until_no_guardian(guarded)
     assert len(guarded.alive()) == 1
     assert guarded("up", "bob", "--zone", "us-central1-a").returncode == 0
     assert len(guardians(guarded)) == 1

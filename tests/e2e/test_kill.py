@@ -1,21 +1,21 @@
 """kill -9 of the CLI, of CLI and guardian, of everything local: an empty emulator, a meter within bounds, a closed ledger.
 
-`python -m tests.e2e.crash_sweep` goes through every single effect; here is one point for each kind of moment in a run's life.
+`make kill-sweep` goes through every single effect; here is one point for each kind of moment in a run's life.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
 from orchestrator.emulator import control
 from orchestrator.engine.guardian import CRASH_POINTS
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Cli, Tpujob
 from tests.e2e import crash_sweep
 from tests.e2e.crash_sweep import BOTH, CLI, GUARDIAN, LOCAL, RECOVERY, Point, Verdict
+from tests.waiting import until
 
 MOMENTS = [
     "Record:2:after",  # the intent is written down
@@ -40,6 +40,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[Point, Verdict]:
     return {verdict.point: verdict for verdict in found}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.killed} at {point.at}")
 def test_whoever_is_left_finishes_within_the_promise(point: Point, verdicts: dict[Point, Verdict]) -> None:
     verdict = verdicts[point]
@@ -47,27 +48,32 @@ def test_whoever_is_left_finishes_within_the_promise(point: Point, verdicts: dic
     assert verdict.problem is None, verdict.problem
 
 
+@pytest.mark.exhaustive
 def test_a_point_that_is_not_there_does_not_pass_for_clean(tmp_path_factory: pytest.TempPathFactory) -> None:
     (verdict,) = crash_sweep.sweep([Point(CLI, "StartSlice:1:before")], tmp_path_factory.mktemp("sweep"), at_once=1)
     assert not verdict.reached
 
 
-def test_killed_up_is_adopted_by_the_next_up(cli: Cli) -> None:
-    killed = cli("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_CRASH_AT": "Create:1:after"})
-    assert killed.returncode == -signal.SIGKILL
-    again = cli("up", "alice")
+def killed(tpujob: Tpujob, point: str, *words: str) -> None:
+    done = tpujob.as_process(*words, env={"TPUJOB_CRASH_AT": point})
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_killed_up_is_adopted_by_the_next_up(tpujob: Tpujob) -> None:
+    killed(tpujob, "Create:1:after", "up", "alice", "--zone", "us-central1-a")
+    again = tpujob("up", "alice")
     assert again.returncode == 0, again.stderr
-    assert len(cli.alive()) == 1 and cli.lived() == 1
-    assert cli("down", "alice").returncode == 0
-    assert cli.alive() == []
+    assert len(tpujob.alive()) == 1 and tpujob.lived() == 1
+    assert tpujob("down", "alice").returncode == 0
+    assert tpujob.alive() == []
 
 
-def test_a_down_that_was_killed_is_finished_by_the_next_command(cli: Cli) -> None:
-    assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
-    assert cli("down", "alice", env={"TPUJOB_CRASH_AT": "Delete:1:before"}).returncode == -signal.SIGKILL
-    after = cli("list")
+def test_a_down_that_was_killed_is_finished_by_the_next_command(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
+    killed(tpujob, "Delete:1:before", "down", "alice")
+    after = tpujob("list")
     assert after.returncode == 0 and "absent (checked" in after.stderr
-    assert cli.alive() == []
+    assert tpujob.alive() == []
 
 
 def test_a_killed_emulator_comes_back_with_its_nodes_and_they_are_released(cli: Cli) -> None:
@@ -75,8 +81,6 @@ def test_a_killed_emulator_comes_back_with_its_nodes_and_they_are_released(cli: 
     endpoint = control.running(cli.emulator_directory)
     assert endpoint is not None
     os.kill(endpoint.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while control.running(cli.emulator_directory) is not None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: control.running(cli.emulator_directory) is None, "its end")
     assert cli("down", "alice").returncode == 0
     assert cli.alive() == []
