@@ -291,9 +291,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _lease_row(lease: Lease) -> list[Any]:
-    row = asdict(lease)
-    row |= row["name"]
-    return [row[column] for column in _LEASE_COLUMNS]
+    return [getattr(lease.name if column in _NAME_COLUMNS else lease, column) for column in _LEASE_COLUMNS]
 
 
 def _lease_of(row: tuple[Any, ...]) -> Lease:

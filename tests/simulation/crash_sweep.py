@@ -127,17 +127,20 @@ SCENARIOS = (
 )
 
 
-def deaths(scenario: Scenario) -> Iterator[tuple[int, str]]:
-    kinds = KINDS if scenario.victim in ("run", "up") else ("cli", "guardian", "machine")
+def kinds_of(scenario: Scenario) -> tuple[str, ...]:
+    return KINDS if scenario.victim in ("run", "up") else ("cli", "guardian", "machine")
+
+
+def deaths(scenario: Scenario, *kinds: str) -> Iterator[tuple[int, str]]:
     for step in range(1, scenario.steps() + 1):
-        for kind in kinds:
+        for kind in kinds or kinds_of(scenario):
             yield step, kind
 
 
-def sweep(scenario: Scenario) -> tuple[int, list[tuple[int, str, Result]]]:
-    """How many deaths were died, and those that broke something."""
+def sweep(scenario: Scenario, *kinds: str) -> tuple[int, list[tuple[int, str, Result]]]:
+    """How many deaths (of these kinds, or of all) were died, and those that broke something."""
     count, broken = 0, []
-    for step, kind in deaths(scenario):
+    for step, kind in deaths(scenario, *kinds):
         count += 1
         result = scenario.world(step, kind).run()
         if result.violations:

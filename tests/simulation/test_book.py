@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core import lease as leases
@@ -15,7 +15,7 @@ from orchestrator.core.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
 from tests.simulation.book import Book
-from tests.unit.engine.virtual import lease_and_request
+from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 
 LEASE, _ = lease_and_request()
 RUN = Run("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")
@@ -50,11 +50,10 @@ def outcome(port: Any, events: tuple[Any, ...]) -> str:
     return "recorded"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(story=st.lists(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=3), max_size=12))
-def test_both_ledgers_tell_the_same_story(story: list[list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
-    real, book = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.sqlite3"), Book()
-    real._db.execute("pragma synchronous=off")
+def test_both_ledgers_tell_the_same_story(story: list[list[Any]]) -> None:
+    real, book = LedgerInMemory(), Book()
     for events in story:
         assert outcome(book, tuple(events)) == outcome(real, tuple(events)), events
         assert book.open_leases() == real.open_leases()

@@ -56,7 +56,14 @@ def failing_job(world: VirtualWorld) -> Program[Any]:
     return run_job(job(world), CAN)
 
 
-SCENARIOS = [plain, stockout_first, lost_reply, late_create, dropped_delete, failing_job]
+SCENARIOS = [
+    plain,
+    dropped_delete,
+    *(
+        pytest.param(build, marks=pytest.mark.exhaustive)
+        for build in (stockout_first, lost_reply, late_create, failing_job)
+    ),
+]
 
 
 def steps_of(build: Build, directory: Path) -> int:

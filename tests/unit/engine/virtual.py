@@ -6,6 +6,7 @@ The programs under test are the production ones; only what answers their effects
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -346,6 +347,28 @@ class Collected:
     size_bytes: int = 0
 
 
+class LedgerInMemory(Ledger):
+    """The production ledger without its file: a crash here is of the program, never of the machine."""
+
+    _empty: sqlite3.Connection | None = None  # made by the migrations once, and copied from then on
+
+    def __init__(self, path: Path = Path("memory")) -> None:
+        super().__init__(path)
+
+    def _open(self) -> sqlite3.Connection:
+        database = self._connect(":memory:")
+        if LedgerInMemory._empty is not None:
+            LedgerInMemory._empty.backup(database)
+        database.execute("pragma foreign_keys=on")
+        return database
+
+    def _migrate(self) -> None:
+        super()._migrate()
+        if LedgerInMemory._empty is None:
+            LedgerInMemory._empty = self._connect(":memory:")
+            self._db.backup(LedgerInMemory._empty)
+
+
 class Crash(Exception):
     """The process is gone: none of its later effects happens."""
 
@@ -356,8 +379,7 @@ class VirtualWorld:
     def __init__(self, directory: Path) -> None:
         self.time = 1_800_000_000.0
         self.cloud = VirtualCloud(self)
-        self.ledger = Ledger(directory / "ledger.sqlite3")
-        self.ledger._db.execute("pragma synchronous=off")  # a crash here is of the program, never of the machine
+        self.ledger = LedgerInMemory(directory / "ledger.sqlite3")
         self.owners = Owners()
         self.fleet = VirtualFleet(self)
         self.told: list[str] = []
