@@ -17,6 +17,7 @@ import pytest
 from orchestrator.emulator import control
 from tests.contract.emulator.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
 
 pytestmark = [
     pytest.mark.gcloud,
@@ -41,7 +42,7 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_S,
             check=False,
         )
 
@@ -66,6 +67,7 @@ def stories() -> list[object]:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "track"), stories())
 def test_every_command_of_a_story_does_what_it_says(
     gcloud: Gcloud, slow_maintenance: None, tmp_path: Path, name: str, track: str
@@ -83,13 +85,15 @@ def test_every_command_of_a_story_does_what_it_says(
 
 def take(step: Step, gcloud: Gcloud, names: dict[str, str], prefix: tuple[str, ...]) -> None:
     expected = step.says.format_map(names)
-    for _ in range(10 if step.patient else 1):
+
+    def says_it() -> bool:
         done = gcloud(*words_of(step, names), prefix=prefix)
         said = done.stdout + done.stderr
         assert (done.returncode != 0) is step.fails, f"{shlex.join(done.args)}\n{said}"
-        if expected in said:
-            return
-    raise AssertionError(f"{expected!r} is not in what it says:\n{shlex.join(done.args)}\n{said}")
+        assert step.patient or expected in said, f"{shlex.join(done.args)}\n{said}"
+        return expected in said
+
+    until(says_it, f"{expected!r} of {shlex.join(words_of(step, names))}")
 
 
 def words_of(step: Step, names: dict[str, str]) -> list[str]:
@@ -114,6 +118,7 @@ def test_every_command_that_this_gcloud_has_is_in_the_contract_or_named_as_missi
     assert known - commands == set()
 
 
+@pytest.mark.exhaustive
 def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, shared_emulator: Emulator) -> None:
     shared_emulator.request("POST", "/_emulator/faults", {"kind": "stockout", "match": {"node": "g2"}})
     done = gcloud("tpu-vm", "create", "g2", ZONE, *SHAPE)
@@ -122,6 +127,7 @@ def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, shared_emulator: 
     assert 'There is no more capacity in the zone \\"us-central1-a\\"' in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_ssh_works_without_our_programs_when_the_port_is_given(gcloud: Gcloud, shared_emulator: Emulator) -> None:
     assert gcloud("tpu-vm", "create", "g3", ZONE, *SHAPE).returncode == 0
     [node] = [row for row in shared_emulator.status()["nodes"] if row["name"].endswith("/g3")]
