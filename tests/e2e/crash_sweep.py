@@ -19,14 +19,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from orchestrator.engine.guardian import CRASH_POINTS
+from tests import evidence
 from tests.cli_fixture import kill_all
 from tests.faults.world import World, is_stopped
 from tests.waiting import until
@@ -209,7 +210,7 @@ def _next_command(w: World) -> None:
 # -- all of them ---------------------------------------------------------------------------------------------------
 
 
-def sweep(points: list[Point], directory: Path, at_once: int) -> Iterator[Verdict]:
+def sweep(points: list[Point], directory: Path, at_once: int) -> Generator[Verdict, None, None]:
     """Side by side, each thread in a world of its own, which serves point after point for as long as it stays clean.
 
     So many act `at_once`; more of them only wait.
@@ -230,6 +231,7 @@ def sweep(points: list[Point], directory: Path, at_once: int) -> Iterator[Verdic
                 own.world.step_aside = turn.close
                 verdict = strike(own.world, point)
             if verdict.problem is not None:
+                verdict = replace(verdict, problem=f"{verdict.problem}\n{evidence.of(own.world.directory)}")
                 own.world.close()
                 own.world = None
             if verdict.reached:

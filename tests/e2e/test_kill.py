@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -34,16 +35,29 @@ POINTS += [Point(RECOVERY, at) for at in ("Delete:1:before", "Delete:1:after", "
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[Point, Verdict]:
-    """Side by side: each of them mostly waits."""
-    found = crash_sweep.sweep(POINTS, tmp_path_factory.mktemp("sweep"), at_once=4)
-    return {verdict.point: verdict for verdict in found}
+def verdict_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Point], Verdict]]:
+    """Those that were selected, side by side: each of them mostly waits, and each test for its own."""
+    params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    wanted = list(dict.fromkeys(each["point"] for each in params if isinstance(each.get("point"), Point)))
+    verdicts = crash_sweep.sweep(wanted, tmp_path_factory.mktemp("sweep"), at_once=4)
+    found: dict[Point, Verdict] = {}
+
+    def verdict_of(point: Point) -> Verdict:
+        while point not in found:
+            verdict = next(verdicts)
+            found[verdict.point] = verdict
+        return found[point]
+
+    yield verdict_of
+    verdicts.close()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.killed} at {point.at}")
-def test_whoever_is_left_finishes_within_the_promise(point: Point, verdicts: dict[Point, Verdict]) -> None:
-    verdict = verdicts[point]
+def test_whoever_is_left_finishes_within_the_promise(point: Point, verdict_of: Callable[[Point], Verdict]) -> None:
+    verdict = verdict_of(point)
     assert verdict.reached, "no such point"
     assert verdict.problem is None, verdict.problem
 
