@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli_fixture import Cli, press, wait_for
+from tests.cli_fixture import Tpujob, press
 
 # A training in a second: what it measured is what the variant says.
 WRITE = """
@@ -36,19 +36,19 @@ variants:
 
 
 @pytest.fixture
-def ready(cli: Cli) -> Cli:
-    (cli.directory / "code").mkdir()
-    (cli.directory / "code" / "write.py").write_text(WRITE)
-    cli.job(BASE, "base.yaml")
-    cli.job(BENCH, "bench.yaml")
-    return cli
+def ready(tpujob: Tpujob) -> Tpujob:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "write.py").write_text(WRITE)
+    tpujob.job(BASE, "base.yaml")
+    tpujob.job(BENCH, "bench.yaml")
+    return tpujob
 
 
-def runs(cli: Cli) -> list[dict[str, Any]]:
-    return json.loads(cli("list", "--json").stdout)
+def runs(tpujob: Tpujob) -> list[dict[str, Any]]:
+    return json.loads(tpujob("list", "--json").stdout)
 
 
-def test_a_bench_runs_its_variants_prints_their_table_and_does_nothing_twice(ready: Cli) -> None:
+def test_a_bench_runs_its_variants_prints_their_table_and_does_nothing_twice(ready: Tpujob) -> None:
     done = ready("bench", "bench.yaml", "--json")
     assert done.returncode == 9, "one of them failed, which the others did not suffer for"
     table = json.loads(done.stdout)
@@ -69,21 +69,24 @@ def test_a_bench_runs_its_variants_prints_their_table_and_does_nothing_twice(rea
     assert len(runs(ready)) == 7 and ready.alive() == []
 
 
-def test_ctrl_c_ends_the_bench_and_the_same_command_goes_on(ready: Cli) -> None:
-    slow = "base: base.yaml\nvariants:\n  first: {on: local}\n  slow: {on: local, command: sleep 300}\n  never: {on: local}\n"
+def test_ctrl_c_ends_the_bench_and_the_same_command_goes_on(ready: Tpujob) -> None:
+    waits = "echo started; sleep 300"
+    first, never = "first: {on: local}", "never: {on: local}"
+    slow = f"base: base.yaml\nvariants:\n  {first}\n  slow: {{on: local, command: {waits}}}\n  {never}\n"
     process = ready.start("bench", ready.job(slow, "slow.yaml"))
-    wait_for(lambda: len(list(ready.directory.glob("state/local/*/main/started.json"))) and len(runs(ready)) == 2)
+    assert process.stderr is not None  # stdout is the table's
+    assert any("started" in line for line in process.stderr)
     press(process, signal.SIGINT)
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate()
     assert process.returncode == 130 and "the same command goes on where it was" in err
     assert [run["state"] for run in runs(ready)] == ["interrupted", "succeeded"]
-    ready.job(slow.replace("sleep 300", "python3 write.py"), "slow.yaml")
+    ready.job(slow.replace(waits, "python3 write.py"), "slow.yaml")
     done = ready("bench", "slow.yaml")
     assert done.returncode == 0 and "first (1 of 3): done before" in done.stderr
     assert [run["name"] for run in runs(ready)][:2] == ["slow-never", "slow-slow"]
 
 
-def test_a_mistake_in_the_last_variant_is_told_before_the_first_one_runs(ready: Cli) -> None:
+def test_a_mistake_in_the_last_variant_is_told_before_the_first_one_runs(ready: Tpujob) -> None:
     text = "base: base.yaml\nvariants:\n  good: {on: local}\n  bad: {code: ./nowhere}\n"
     done = ready("bench", ready.job(text, "b.yaml"))
     assert done.returncode == 64 and "b.yaml:4: code: nowhere is not a directory" in done.stderr
@@ -91,7 +94,7 @@ def test_a_mistake_in_the_last_variant_is_told_before_the_first_one_runs(ready: 
     assert runs(ready) == []
 
 
-def test_compare_prints_text_markdown_and_csv_of_the_runs_in_the_order_they_are_named(ready: Cli) -> None:
+def test_compare_prints_text_markdown_and_csv_of_the_runs_in_the_order_they_are_named(ready: Tpujob) -> None:
     for name, dt_s in (("slow", "0.4"), ("quick", "0.1")):
         text = f"name: {name}\non: local\ncode: ./code\nenv: {{DT: '{dt_s}'}}\ncommand: python3 write.py\n"
         assert ready("run", ready.job(text)).returncode == 0
@@ -115,12 +118,13 @@ train: {dataset: synthetic, batch_size: 64, epochs: 2, examples: 256, test_examp
 """
 
 
+@pytest.mark.exhaustive  # three trainings; the figures themselves are compared above, and test_train has the one of each kind
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs the `local` extra")
-def test_the_built_in_training_is_compared_on_many_cores_on_one_and_on_this_machine(cli: Cli) -> None:
-    cli.job(TRAIN, "base.yaml")
+def test_the_built_in_training_is_compared_on_many_cores_on_one_and_on_this_machine(tpujob: Tpujob) -> None:
+    tpujob.job(TRAIN, "base.yaml")
     variants = "{multi-core: {}, single-core: {train: {cores: 1}}, cpu: {on: local, train: {backend: cpu, cores: 1}}}"
-    done = cli("bench", cli.job(f"base: base.yaml\nvariants: {variants}\n", "b.yaml"), "--json", timeout_s=400)
+    done = tpujob("bench", tpujob.job(f"base: base.yaml\nvariants: {variants}\n", "b.yaml"), "--json")
     assert done.returncode == 0, done.stderr
     table = json.loads(done.stdout)
     assert table["comparable"] is True and table["differences"] == []

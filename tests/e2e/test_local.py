@@ -6,12 +6,12 @@ import importlib.util
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.cli_fixture import Cli, press, wait_for
+from tests.cli_fixture import Tpujob, press
+from tests.waiting import until
 
 SLEEPER = """
 name: sleeper
@@ -22,43 +22,39 @@ command: |
   trap 'echo saved > "$TPUJOB_ARTIFACTS/saved.txt"; exit 5' TERM
   cp child.pid "$TPUJOB_ARTIFACTS/"
   echo started
-  wait
-  sleep 1  # the child may hear of it first; without this the shell would be at its end before its trap
+  while true; do sleep 0.1; done  # what it started may hear of the signal before the shell does
 """
 
 
-def job(cli: Cli, command: str, more: str = "") -> str:
-    return cli.job(
+def job(tpujob: Tpujob, command: str, more: str = "") -> str:
+    return tpujob.job(
         f"name: here\non: local\n{more}command: |\n" + "".join(f"  {line}\n" for line in command.splitlines())
     )
 
 
-def only_run(cli: Cli) -> dict[str, Any]:
-    (row,) = json.loads(cli("list", "--json").stdout)
-    return json.loads(cli("show", row["run"], "--json").stdout)
-
-
-def artifacts(cli: Cli) -> Path:
-    (found,) = cli.directory.glob("runs/*/worker0/artifacts")
+def artifacts(tpujob: Tpujob) -> Path:
+    (found,) = tpujob.directory.glob("runs/*/worker0/artifacts")
     return found
 
 
-def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(cli: Cli) -> None:
-    (cli.directory / "code").mkdir()
-    (cli.directory / "code" / "say.py").write_text(
+def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob) -> None:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "say.py").write_text(
         "import os; print('from', os.environ['WHO'], os.environ['TPUJOB_WORKERS'])"
     )
     text = (
         "python3 say.py\nmkdir out; echo 7 > out/x.json\ntouch $TPUJOB_ARTIFACTS/a.txt\nls > $TPUJOB_ARTIFACTS/ls.txt"
     )
-    done = cli("run", job(cli, text, "code: ./code\nenv: {WHO: me}\nsetup: echo ready\nartifacts: [out/*.json]\n"))
+    more = "code: ./code\nenv: {WHO: me}\nsetup: echo ready\nartifacts: [out/*.json]\n"
+    with tpujob.starting_no_emulator():
+        done = tpujob("run", job(tpujob, text, more))
     assert done.returncode == 0, done.stderr
     first, second, result, spans, cost = done.stdout.splitlines()
     assert (first, second) == ("worker0 | ready", "worker0 | from me 1")
     assert result.startswith("result   succeeded · 3 artifacts") and result.endswith("all hashes match")
     assert "setup" in spans and cost == "cost     none: it ran on this machine"
     assert done.stderr.startswith("cloud    none: ")
-    shown = only_run(cli)
+    shown = tpujob.only_run()
     assert (shown["cloud"], shown["lease"], shown["state"], shown["rc"]) == ("local", None, "succeeded", None)
     assert {file["path"] for file in shown["files"]} == {
         *(
@@ -68,127 +64,138 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(cli: Cli) -> N
             "/".join(("worker0", "work", "out", "x.json")),
         )
     }
-    assert not cli.emulator_directory.exists()
-    assert list((cli.directory / "state" / "local").iterdir()) == [], "the place where it worked is gone"
-    assert cli("logs", "here").stdout.splitlines() == ["worker0 | ready", "worker0 | from me 1"]
+    assert list((tpujob.directory / "state" / "local").iterdir()) == [], "the place where it worked is gone"
+    assert tpujob("logs", "here").stdout.splitlines() == ["worker0 | ready", "worker0 | from me 1"]
 
 
-def test_the_exit_code_is_the_jobs_and_its_artifacts_are_kept(cli: Cli) -> None:
-    done = cli("run", job(cli, "echo 1 > $TPUJOB_ARTIFACTS/a.txt; exit 7"))
+def test_the_exit_code_is_the_jobs_and_its_artifacts_are_kept(tpujob: Tpujob) -> None:
+    done = tpujob("run", job(tpujob, "echo 1 > $TPUJOB_ARTIFACTS/a.txt; exit 7"))
     assert done.returncode == 7 and "the job failed with code 7" in done.stderr
-    assert (artifacts(cli) / "a.txt").exists()
-    assert (only_run(cli)["state"], only_run(cli)["rc"]) == ("failed", 7)
+    assert (artifacts(tpujob) / "a.txt").exists()
+    assert (tpujob.only_run()["state"], tpujob.only_run()["rc"]) == ("failed", 7)
 
 
-def test_a_setup_that_fails_is_called_so_and_the_job_does_not_start(cli: Cli) -> None:
-    done = cli("run", job(cli, "echo never", "setup: [echo one, exit 3, echo two]\n"))
+def test_a_setup_that_fails_is_called_so_and_the_job_does_not_start(tpujob: Tpujob) -> None:
+    done = tpujob("run", job(tpujob, "echo never", "setup: [echo one, exit 3, echo two]\n"))
     assert done.returncode == 3 and "the setup failed with code 3" in done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("worker0")] == ["worker0 | one"]
 
 
-def test_an_artifact_that_is_not_a_file_is_refused_as_from_any_worker(cli: Cli) -> None:
-    done = cli(
+def test_an_artifact_that_is_not_a_file_is_refused_as_from_any_worker(tpujob: Tpujob) -> None:
+    done = tpujob(
         "run",
-        job(cli, "mkfifo $TPUJOB_ARTIFACTS/pipe; ln -s /etc/passwd $TPUJOB_ARTIFACTS/link; touch $TPUJOB_ARTIFACTS/ok"),
+        job(
+            tpujob,
+            "mkfifo $TPUJOB_ARTIFACTS/pipe; ln -s /etc/passwd $TPUJOB_ARTIFACTS/link; touch $TPUJOB_ARTIFACTS/ok",
+        ),
     )
     assert done.returncode == 65 and "2 artifacts were refused" in done.stderr
-    assert [path.name for path in artifacts(cli).iterdir()] == ["ok"]
+    assert [path.name for path in artifacts(tpujob).iterdir()] == ["ok"]
 
 
-def test_a_manifest_that_is_not_kept_is_damage(cli: Cli) -> None:
+def test_a_manifest_that_is_not_kept_is_damage(tpujob: Tpujob) -> None:
     manifest = '{"schema": 1, "files": [{"path": "gone.bin", "size_bytes": 1, "sha256": "00"}]}'
-    done = cli("run", job(cli, f"echo '{manifest}' > $TPUJOB_ARTIFACTS/manifest.json"))
+    done = tpujob("run", job(tpujob, f"echo '{manifest}' > $TPUJOB_ARTIFACTS/manifest.json"))
     assert done.returncode == 65 and "promises it, but it did not come" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_everything_the_job_started_and_saves_what_it_saved(cli: Cli, number: int) -> None:
-    process = cli.start("run", cli.job(SLEEPER))
-    cli.until("started", process)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+def test_a_signal_stops_everything_the_job_started_and_saves_what_it_saved(tpujob: Tpujob, number: int) -> None:
+    process = tpujob.start("run", tpujob.job(SLEEPER))
+    tpujob.until("started", process)
     press(process, number)
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate()
     assert process.returncode == 128 + number, err
-    assert (artifacts(cli) / "saved.txt").read_text() == "saved\n"
-    assert is_gone(artifacts(cli))
-    assert only_run(cli)["state"] == "interrupted"
+    assert (artifacts(tpujob) / "saved.txt").read_text() == "saved\n"
+    assert is_gone(artifacts(tpujob))
+    assert tpujob.only_run()["state"] == "interrupted"
 
 
-def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(cli: Cli) -> None:
-    process = cli.start("run", cli.job(SLEEPER))
-    cli.until("started", process)
-    done = cli("cancel", "sleeper")
+def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job(SLEEPER))
+    tpujob.until("started", process)
+    done = tpujob("cancel", "sleeper")
     assert done.returncode == 0 and "cancelled; nothing of it runs on this machine any more" in done.stdout, done.stderr
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate()
     assert process.returncode == 143 and "interrupted by `tpujob cancel`" in err
-    assert (artifacts(cli) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(cli))
-    assert only_run(cli)["state"] == "interrupted"
-    assert list((cli.directory / "state" / "local").iterdir()) == []
-    assert "has ended already" in cli("cancel", "sleeper").stdout
+    assert (artifacts(tpujob) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(tpujob))
+    assert tpujob.only_run()["state"] == "interrupted"
+    assert list((tpujob.directory / "state" / "local").iterdir()) == []
+    assert "has ended already" in tpujob("cancel", "sleeper").stdout
 
 
-def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(cli: Cli) -> None:
-    stopping, go = cli.directory / "stopping", cli.directory / "go"
+def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(tpujob: Tpujob) -> None:
+    stopping, go = tpujob.directory / "stopping", tpujob.directory / "go"
     waits = f"touch {stopping}; until [ -e {go} ]; do sleep 0.05; done; echo saved >"
-    process = cli.start("run", cli.job(SLEEPER.replace("echo saved >", waits)))
-    cli.until("started", process)
+    process = tpujob.start("run", tpujob.job(SLEEPER.replace("echo saved >", waits)))
+    tpujob.until("started", process)
     press(process)
-    wait_for(stopping.exists)
+    until(stopping.exists, "the first signal")
     press(process)
     assert process.stderr is not None
     assert any("killed after 10 s" in line for line in process.stderr)
     go.touch()
-    process.communicate(timeout=40)
+    process.communicate()
     assert process.returncode == 130
-    assert (artifacts(cli) / "saved.txt").exists() and is_gone(artifacts(cli))
+    assert (artifacts(tpujob) / "saved.txt").exists() and is_gone(artifacts(tpujob))
 
 
-def test_a_killed_command_takes_its_job_along_and_the_next_one_says_so(cli: Cli) -> None:
-    process = cli.start("run", cli.job(SLEEPER))
-    cli.until("started", process)
-    (pid_file,) = (cli.directory / "state" / "local").glob("*/artifacts/child.pid")
+def test_a_killed_command_takes_its_job_along_and_the_next_one_says_so(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job(SLEEPER))
+    tpujob.until("started", process)
+    (pid_file,) = (tpujob.directory / "state" / "local").glob("*/artifacts/child.pid")
     child = int(pid_file.read_text())
     process.kill()
     process.communicate()
-    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
-    shown = only_run(cli)
+    until(lambda: has_ended(child), "the end of the job")
+    shown = tpujob.only_run()
     assert (shown["state"], shown["detail"]) == ("interrupted", "the process that ran it was killed")
-    wait_for(lambda: not workers_of(cli))
-    assert cli("run", job(cli, "true")).returncode == 0
-    assert list((cli.directory / "state" / "local").iterdir()) == [], "and clears up what it left"
+    until(lambda: not workers_of(tpujob), "the end of its worker")
+    assert tpujob("run", job(tpujob, "true")).returncode == 0
+    assert list((tpujob.directory / "state" / "local").iterdir()) == [], "and clears up what it left"
 
 
-def workers_of(cli: Cli) -> list[psutil.Process]:
-    return [process for process in cli.local() if "orchestrator.vm" in process.cmdline()]
+def workers_of(tpujob: Tpujob) -> list[psutil.Process]:
+    return [process for process in tpujob.local() if "orchestrator.vm" in process.cmdline()]
 
 
 def is_gone(directory: Path) -> bool:
-    return not psutil.pid_exists(int((directory / "child.pid").read_text()))
+    return has_ended(int((directory / "child.pid").read_text()))
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # whoever adopted it has yet to hear of its end
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("words", [["--detach"], ["--keep", "10m"], ["--cloud", "emulated"], ["--project", "acme"]])
-def test_what_only_a_cloud_can_do_is_refused(cli: Cli, words: list[str]) -> None:
-    done = cli("run", job(cli, "echo never"), *words)
+def test_what_only_a_cloud_can_do_is_refused(tpujob: Tpujob, words: list[str]) -> None:
+    done = tpujob("run", job(tpujob, "echo never"), *words)
     assert done.returncode == 64 and "uses no cloud" in done.stderr and "never" not in done.stdout
 
 
-def test_a_tpu_section_is_said_to_mean_nothing_and_a_bucket_is_refused(cli: Cli) -> None:
-    done = cli("run", job(cli, "true", "tpu: {zone: us-central1-a}\n"))
+def test_a_tpu_section_is_said_to_mean_nothing_and_a_bucket_is_refused(tpujob: Tpujob) -> None:
+    done = tpujob("run", job(tpujob, "true", "tpu: {zone: us-central1-a}\n"))
     assert done.returncode == 0 and "job.yaml:3: tpu: says nothing to a job with `on: local`" in done.stderr
-    done = cli("run", job(cli, "true", "bucket: gs://some-bucket/x\n"))
+    done = tpujob("run", job(tpujob, "true", "bucket: gs://some-bucket/x\n"))
     assert done.returncode == 64 and "job.yaml:3: bucket: has no use with `on: local`" in done.stderr
 
 
-def test_the_plan_of_a_local_job_asks_no_cloud_for_anything(cli: Cli) -> None:
-    done = cli("plan", job(cli, "true"))
+def test_the_plan_of_a_local_job_asks_no_cloud_for_anything(tpujob: Tpujob) -> None:
+    done = tpujob("plan", job(tpujob, "true"))
     assert (done.returncode, done.stdout) == (0, "this machine\tnothing is asked of any cloud\n")
-    shape = json.loads(cli("plan", job(cli, "true"), "--json").stdout)
+    shape = json.loads(tpujob("plan", job(tpujob, "true"), "--json").stdout)
     assert (shape["cloud"], shape["candidates"], shape["request"], shape["worst_case_usd"]) == ("local", [], None, 0.0)
 
 
-def test_a_secret_of_the_person_is_in_no_log_of_a_local_job(cli: Cli) -> None:
-    done = cli("run", job(cli, "echo my $KEY", "env: {KEY: '${env:THE_KEY}'}\n"), env={"THE_KEY": "hunter2-hunter2"})
+def test_a_secret_of_the_person_is_in_no_log_of_a_local_job(tpujob: Tpujob) -> None:
+    done = tpujob(
+        "run", job(tpujob, "echo my $KEY", "env: {KEY: '${env:THE_KEY}'}\n"), env={"THE_KEY": "hunter2-hunter2"}
+    )
     assert done.returncode == 0 and "hunter2" not in done.stdout + done.stderr
-    assert all("hunter2" not in path.read_text() for path in cli.directory.glob("runs/*/logs/*"))
+    assert all("hunter2" not in path.read_text() for path in tpujob.directory.glob("runs/*/logs/*"))
 
 
 TRAIN = """
@@ -206,12 +213,13 @@ train:
 """
 
 
+@pytest.mark.exhaustive  # a training as a command is in test_train, one on this machine's processor in the payload's tests
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
-def test_the_built_in_training_runs_here_and_show_has_its_figures(cli: Cli) -> None:
-    done = cli("run", cli.job(TRAIN), timeout_s=240)
+def test_the_built_in_training_runs_here_and_show_has_its_figures(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(TRAIN))
     assert done.returncode == 0, done.stderr + done.stdout
-    shown = only_run(cli)
+    shown = tpujob.only_run()
     figures = shown["figures"]
     assert (figures["device"], figures["timing"], figures["train_examples"], figures["epochs"]) == (
         "cpu",
@@ -221,4 +229,4 @@ def test_the_built_in_training_runs_here_and_show_has_its_figures(cli: Cli) -> N
     )
     assert figures["step_s"]["count"] == 8 and figures["step_s"]["std"] > 0 and figures["epoch_s"]["count"] == 2
     assert figures["usd"] is None and figures["emulated"] is False and figures["problems"] == []
-    assert "figure   s / iteration (mean ± σ): " in cli("show", "tiny").stdout
+    assert "figure   s / iteration (mean ± σ): " in tpujob("show", "tiny").stdout

@@ -25,7 +25,7 @@ limits: {max_duration: 30m}
 
 
 def test_two_processes_train_and_their_artifacts_arrive_checked(cli: Cli) -> None:
-    done = cli("run", cli.job(JOB), timeout_s=240)
+    done = cli("run", cli.job(JOB))
     assert done.returncode == 0, done.stderr + done.stdout
     assert "worker0 | xla:cpu ×2 · synthetic 256 of 60,000 images · batch 64 · fp32" in done.stdout
     assert "on generated digits, not real images" in done.stdout
