@@ -7,8 +7,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,13 +32,18 @@ T = TypeVar("T")
 EMULATED = Target("emulated", "emulated")
 ZONE = "us-central1-a"
 FULL = [f"{ZONE}/*"]
-RUN = "run0000001"
+numbers = count(1)
 
 
 @pytest.fixture
-def quick(emulator: Emulator) -> Emulator:
-    emulator.patch_settings(accept_s=0, queue_s=0, suspend_s=0, refuse_s=0.2)
-    return emulator
+def quick(shared_emulator: Emulator) -> Iterator[Emulator]:
+    quickly = {"accept_s": 0, "queue_s": 0, "suspend_s": 0, "refuse_s": 0.2}
+    with shared_emulator.settings(**quickly, no_capacity=[], provision_s=0):
+        yield shared_emulator
+        shared_emulator.patch_settings(no_capacity=[], provision_s=0)
+        api = connect(EMULATED, shared_emulator.url, shared_emulator.token)
+        for row in api.list("emulated", ZONE, queued=True).rows:
+            delete(api, row.name)
 
 
 @pytest.fixture
@@ -51,8 +57,9 @@ def light(quick: Emulator) -> Questions:
 
 
 def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0) -> SliceRequest:
-    name = SliceName("emulated", ZONE, f"tpujob-aaaaaa-{RUN}", queued=True)
-    labels = {"tpujob": "1", "tpujob-run": RUN}
+    run = f"run{next(numbers):07}"
+    name = SliceName("emulated", ZONE, f"tpujob-aaaaaa-{run}", queued=True)
+    labels = {"tpujob": "1", "tpujob-run": run}
     return SliceRequest(
         name,
         accelerator_type,
@@ -75,8 +82,22 @@ def finished(api: Questions, operation: Operation | None) -> Operation:
     return done
 
 
+def delete(api: Questions, name: SliceName) -> None:
+    """One that is refused, as of a request that is provisioning, is asked for again."""
+
+    def asked() -> bool:
+        operation = api.delete(name)
+        return operation is None or finished(api, operation).error is None
+
+    until(asked)
+
+
 def both(api: Questions, light: Questions) -> Iterator[Questions]:
     yield from (api, light)
+
+
+def bills(cloud: Emulator, name: SliceName) -> list[Any]:
+    return [row for row in cloud.billing()["nodes"] if row["name"].endswith(f"/{name.node}")]
 
 
 def test_the_life_of_a_queued_slice(api: TpuApi, light: Questions, quick: Emulator) -> None:
@@ -95,7 +116,7 @@ def test_the_life_of_a_queued_slice(api: TpuApi, light: Questions, quick: Emulat
         assert asking.get(name) == waiting
         assert asking.list("emulated", ZONE).rows == ()
         assert asking.list("emulated", ZONE, queued=True).rows == (waiting,)
-    assert quick.billing()["nodes"] == []
+    assert bills(quick, name) == []
 
     quick.patch_settings(no_capacity=[])
     ready = seen(api, name, SliceState.READY)
@@ -123,11 +144,12 @@ def test_a_request_whose_time_is_over_failed_for_want_of_capacity(api: TpuApi, q
 
 
 def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(api: TpuApi, quick: Emulator) -> None:
-    quick.patch_settings(provision_s=1.0)
+    quick.patch_settings(provision_s=3600)
     request = wanted()
     api.create(request)
     seen(api, request.name, SliceState.CREATING)
     assert isinstance(finished(api, api.delete(request.name)).error, WrongState)
+    quick.request("POST", f"/_emulator/nodes/{request.name.node}:put", {"state": "READY"})
     seen(api, request.name, SliceState.READY)
     assert finished(api, api.delete(request.name)).error is None
     assert api.get(request.name) is None
@@ -147,8 +169,8 @@ def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: Tpu
 
 def test_each_way_of_provisioning_is_understood(api: TpuApi, quick: Emulator) -> None:
     quick.patch_settings(no_capacity=FULL)
-    path = f"/v2alpha1/projects/emulated/locations/{ZONE}/queuedResources/{wanted().name.node}"
     plain = wanted()
+    path = f"/v2alpha1/projects/emulated/locations/{ZONE}/queuedResources/{plain.name.node}"
     assert plain.queue is not None
     ways = {
         "spot": (replace(plain, spot=True), {"spot": {}}),
@@ -180,7 +202,7 @@ def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
 def lease_on(request: SliceRequest) -> Lease:
     now = time.time()
     return Lease(
-        id=RUN,
+        id=request.labels["tpujob-run"],
         handle="x",
         purpose=Purpose.RUN,
         cloud="emulated",
@@ -194,14 +216,16 @@ def lease_on(request: SliceRequest) -> Lease:
     )
 
 
-def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions) -> None:
+def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions, quick: Emulator) -> None:
     request = wanted()
     lease = lease_on(request)
     labels = claims.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(switch_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
-    seen(api, request.name, SliceState.READY)
-    until(lambda: light.get(request.name), wanted=lambda view: view is None)  # nobody shows a sign of life
+    until(
+        lambda: [row["until"] is not None for row in bills(quick, request.name)] == [True]
+    )  # nobody shows a sign of life
+    until(lambda: light.get(request.name) is None)
     assert light.list("emulated", ZONE, queued=True).rows == ()
 
 
@@ -211,7 +235,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     request = replace(wanted(), spot=True)
     lease, key = lease_on(request), create_key(tmp_path / "key")
     labels = claims.labels(lease, lease.created_at, GOOGLE)
-    script = startup_script(switch_config(lease, labels, GOOGLE.scaled(60), idle_s=None))
+    script = startup_script(switch_config(lease, labels, GOOGLE.scaled(60), idle_s=None) | {"ttl_s": 3600})
     metadata = {"startup-script": script, "ssh-keys": ssh_keys_metadata("tpujob", key.public_line)}
     api.create(replace(request, labels=labels, metadata=metadata))
     seen(api, request.name, SliceState.READY)
@@ -220,7 +244,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     fleet = Fleet(workers, user="tpujob", key_path=key.private_path, known_hosts=known, on_notice=print)
     job = "trap 'echo saved > $TPUJOB_ARTIFACTS/checkpoint; exit 0' TERM; while :; do sleep 0.05; done"
     fleet.start(StartRequest("a1", "main", job, [{}]))
-    quick.request("POST", f"/_emulator/nodes/{request.name.node}:preempt", {"notice_s": 4})
+    quick.request("POST", f"/_emulator/nodes/{request.name.node}:preempt", {"notice_s": 3600})
     files = "tpujob/runs/a1/artifacts/checkpoint tpujob/runs/a1/main/exit.json"
     ended = f"until test -e {files.split()[1]}; do sleep 0.05; done; cat {files}"
     said = fleet.run(0, ["bash", "-c", ended], check=True).stdout.decode()
@@ -228,6 +252,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     notice = until(lambda: api.published(request.name)[0].get("tpujob/notice"), wanted=lambda text: text is not None)
     assert notice is not None and json.loads(notice)["preempted"] is True
     fleet.cancel()
+    quick.request("POST", f"/_emulator/nodes/{request.name.node}:preempt")
     gone = seen(api, request.name, SliceState.TOMBSTONE)
     assert gone.native_state == "PREEMPTED"
     finished(api, api.delete(request.name))

@@ -142,10 +142,19 @@ def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) ->
     "faults",
     [
         [("nodes.list", {"kind": "status", "status": 503}), ("nodes.list", {"kind": "drop"})],
-        [("nodes.list", {"kind": "garbage"}), ("nodes.delete", {"kind": "lost_reply"})],
-        [("nodes.get", {"kind": "status", "status": 502}), ("nodes.delete", {"kind": "drop"})],
+        pytest.param(
+            [("nodes.list", {"kind": "garbage"}), ("nodes.delete", {"kind": "lost_reply"})],
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            [("nodes.get", {"kind": "status", "status": 502}), ("nodes.delete", {"kind": "drop"})],
+            marks=pytest.mark.exhaustive,
+        ),
         [("nodes.delete", {"kind": "operation_fails", "seconds": 0.1}), ("nodes.delete", {"kind": "status"})],
-        [("nodes.list", {"kind": "page_loop"}), ("nodes.delete", {"kind": "operation_forgets"})],
+        pytest.param(
+            [("nodes.list", {"kind": "page_loop"}), ("nodes.delete", {"kind": "operation_forgets"})],
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_sweep_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[str, dict[str, Any]]]) -> None:

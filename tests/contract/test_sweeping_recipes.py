@@ -17,8 +17,9 @@ import yaml
 from orchestrator.cli.app import app
 from orchestrator.core.durations import parse_duration
 from orchestrator.engine.sweep import DEADLINE_S
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Tpujob
 from tests.contract.test_sweep import elsewhere, make, names, ours, queue
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sweeping.md").read_text(encoding="utf-8")
@@ -88,12 +89,12 @@ def test_our_own_parser_takes_the_command_line_and_it_names_the_cloud_and_the_pr
     assert context.params["all_zones"] and not context.params["dry_run"] and not context.params["local"]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 4))])
 def test_the_command_of_each_recipe_sweeps_from_a_container_that_knows_nothing(
-    cli: Cli, tmp_path: Path, number: int
+    tpujob: Tpujob, tmp_path: Path, number: int
 ) -> None:
-    dead = make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    other_project = elsewhere(cli, tmp_path)
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    other_project = elsewhere(tpujob, tmp_path)
     words = [word.replace("google", "emulated").replace("my-project", "emulated") for word in every_recipe()[number]]
     bare = {"PATH": "/usr/bin:/bin", **{name: other_project[name] for name in ("TPUJOB_ENDPOINT", "TPUJOB_TOKEN_FILE")}}
     done = subprocess.run(
@@ -103,21 +104,21 @@ def test_the_command_of_each_recipe_sweeps_from_a_container_that_knows_nothing(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr
-    assert dead in done.stdout and names(cli) == set()
+    assert dead in done.stdout and names(tpujob) == set()
 
 
-def test_a_sweep_asks_for_no_more_than_the_role_of_the_page_permits(cli: Cli, tmp_path: Path) -> None:
-    make(cli, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    queue(cli, "tpujob-k3f9ab-dead000001", **ours("dead000001", lease_in=-3600))
-    env = elsewhere(cli, tmp_path)
-    before = len(cli.admin("GET", "requests")["requests"])
-    assert cli("sweep", env=env).returncode == 0
+def test_a_sweep_asks_for_no_more_than_the_role_of_the_page_permits(tpujob: Tpujob, tmp_path: Path) -> None:
+    make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    queue(tpujob, "tpujob-k3f9ab-dead000001", **ours("dead000001", lease_in=-3600))
+    env = elsewhere(tpujob, tmp_path)
+    before = len(tpujob.requests())
+    assert tpujob("sweep", env=env).returncode == 0
     asked = {
         f"tpu.{row['operation']}"
-        for row in cli.admin("GET", "requests")["requests"][before:]
+        for row in tpujob.requests()[before:]
         if row["operation"] and not row["path"].startswith("/_emulator")
     }
     (role,) = [words for words in shell_commands() if words[:4] == ["gcloud", "iam", "roles", "create"]]
@@ -125,10 +126,10 @@ def test_a_sweep_asks_for_no_more_than_the_role_of_the_page_permits(cli: Cli, tm
     assert asked == set(permissions.split(","))
 
 
-def test_without_a_project_the_recipes_fail_and_do_not_sweep_the_emulator(cli: Cli) -> None:
-    done = cli("sweep", "--all-zones", "--cloud", "google")
+def test_without_a_project_the_recipes_fail_and_do_not_sweep_the_emulator(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("sweep", "--all-zones", "--cloud", "google")
     assert done.returncode == 64 and "no Google Cloud project" in done.stderr
-    assert not cli.emulator_directory.exists()
 
 
 def test_the_schedules_leave_a_sweep_its_time() -> None:

@@ -100,10 +100,12 @@ def test_a_second_daemon_on_the_same_directory_refuses(shared_emulator: Emulator
 def test_delays_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUJOB_EMULATOR_PROVISION_S", "7.5")
     monkeypatch.setenv("TPUJOB_EMULATOR_DELETE_S", "0.25")
+    monkeypatch.setenv("TPUJOB_EMULATED_SPEED", "300")
     endpoint = control.ensure_running(tmp_path)
     settings = control.request(endpoint, "GET", "/_emulator/settings")
     assert control.stop(tmp_path)
     assert (settings["provision_s"], settings["delete_s"]) == (7.5, 0.25)
+    assert settings["notice_s"] == pytest.approx(0.1), "it follows the speed of the emulated cloud"
 
 
 def test_it_ends_when_idle_but_never_while_it_holds_a_node(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from google.oauth2.credentials import Credentials
 
-from tests.cli_fixture import wait_for
 from tests.contract.emulator.conftest import ZONE
 from tests.emulator_fixture import Emulator
+from tests.waiting import until
 
 discovery = pytest.importorskip("googleapiclient.discovery", reason="google-api-python-client is not installed")
 errors = pytest.importorskip("googleapiclient.errors")
@@ -31,11 +31,11 @@ def finish(api: Any, operation: dict[str, Any]) -> dict[str, Any]:
         found.update(api.operations().get(name=operation["name"]).execute())
         return bool(found["done"])
 
-    wait_for(done)
+    until(done)
     return found
 
 
-@pytest.mark.parametrize("version", ["v2", "v2alpha1"])
+@pytest.mark.parametrize("version", ["v2", pytest.param("v2alpha1", marks=pytest.mark.exhaustive)])
 def test_a_node_lives_its_whole_life(shared_emulator: Emulator, version: str) -> None:
     api = locations(shared_emulator, version)
     node_id, name = f"disc-{version}", f"{ZONE}/nodes/disc-{version}"
@@ -60,13 +60,13 @@ def test_a_node_lives_its_whole_life(shared_emulator: Emulator, version: str) ->
     assert (gone.value.status_code, gone.value.reason) == (404, f"Resource '{name}' was not found")
 
 
-@pytest.mark.parametrize("version", ["v2", "v2alpha1"])
+@pytest.mark.parametrize("version", ["v2", pytest.param("v2alpha1", marks=pytest.mark.exhaustive)])
 def test_a_queued_resource_becomes_a_node_and_goes_with_it(shared_emulator: Emulator, version: str) -> None:
     api = locations(shared_emulator, version)
     name = f"{ZONE}/queuedResources/disc-{version}"
     body = {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": f"disc-q-{version}", "node": NODE}]}, "spot": {}}
     finish(api, api.queuedResources().create(parent=ZONE, queuedResourceId=f"disc-{version}", body=body).execute())
-    wait_for(lambda: api.queuedResources().get(name=name).execute()["state"]["state"] == "ACTIVE")
+    until(lambda: api.queuedResources().get(name=name).execute()["state"]["state"] == "ACTIVE")
     assert name in [row["name"] for row in api.queuedResources().list(parent=ZONE).execute()["queuedResources"]]
     finish(api, api.queuedResources().delete(name=name, force=True).execute())
     with pytest.raises(errors.HttpError, match="404"):

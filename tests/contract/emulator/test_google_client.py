@@ -90,14 +90,15 @@ def test_lists_are_complete_over_pages_and_zones(api: tpu_v2.TpuClient, create: 
     assert {node.name for node in api.list_nodes(parent="projects/emulated/locations/us-east5-b")} <= names
 
 
-def test_an_unreachable_zone_is_named_and_left_out(api: tpu_v2.TpuClient, emulator: Emulator) -> None:
-    from tests.contract.emulator.conftest import client_for
-
-    alone = client_for(emulator)
-    finish(alone.create_node(parent=ZONE, node_id="hidden", node=node_body()))
-    emulator.patch_settings(unreachable=["us-central1-a"])
-    page = next(iter(alone.list_nodes(parent="projects/emulated/locations/-").pages))
-    assert (list(page.nodes), list(page.unreachable)) == ([], [ZONE])
+def test_an_unreachable_zone_is_named_and_left_out(
+    api: tpu_v2.TpuClient, create: Create, shared_emulator: Emulator
+) -> None:
+    create("projects/half-seen/locations/us-central1-a")
+    with shared_emulator.settings(unreachable=["us-central1-a"]):
+        page = next(iter(api.list_nodes(parent="projects/half-seen/locations/-").pages))
+    assert list(page.nodes) == []
+    assert list(page.unreachable) == ["projects/half-seen/locations/us-central1-a"]
+    finish(api.delete_node(name=next(iter(api.list_nodes(parent="projects/half-seen/locations/-"))).name))
 
 
 def test_projects_do_not_see_each_other(api: tpu_v2.TpuClient, create: Create) -> None:
@@ -196,16 +197,14 @@ def test_a_zone_without_tpus_is_a_bad_request_and_an_unknown_place_forbidden(api
     assert refusal.value.reason == "LOCATION_POLICY_VIOLATED"
 
 
-def test_a_stockout_arrives_inside_the_operation_and_the_node_vanishes(emulator: Emulator) -> None:
-    from tests.contract.emulator.conftest import client_for
-
-    alone = client_for(emulator)
-    emulator.patch_settings(no_capacity=["us-central1-a/v5litepod-4"])
-    operation = alone.create_node(parent=ZONE, node_id="unlucky", node=node_body())
-    with pytest.raises(exceptions.ResourceExhausted, match='There is no more capacity in the zone "us-central1-a"'):
-        finish(operation)
-    assert operation.operation.error.code == 8
-    with pytest.raises(exceptions.NotFound):
-        alone.get_node(name=f"{ZONE}/nodes/unlucky")
-    elsewhere = "projects/emulated/locations/us-east5-b"
-    assert finish(alone.create_node(parent=elsewhere, node_id="lucky", node=node_body())).state == State.READY
+def test_a_stockout_arrives_inside_the_operation_and_the_node_vanishes(
+    api: tpu_v2.TpuClient, create: Create, shared_emulator: Emulator
+) -> None:
+    with shared_emulator.settings(no_capacity=["us-central1-a/v5litepod-4"]):
+        operation = api.create_node(parent=ZONE, node_id="unlucky", node=node_body())
+        with pytest.raises(exceptions.ResourceExhausted, match='There is no more capacity in the zone "us-central1-a"'):
+            finish(operation)
+        assert operation.operation.error.code == 8
+        with pytest.raises(exceptions.NotFound):
+            api.get_node(name=f"{ZONE}/nodes/unlucky")
+        assert create("projects/emulated/locations/us-east5-b").state == State.READY

@@ -14,6 +14,7 @@ from google.cloud import tpu_v2
 
 from tests.contract.emulator.conftest import ZONE, Machine, client_for, finish, machines
 from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Metadata:
         url = f"http://{self.root}/computeMetadata/v1/{path}"
         request = urllib.request.Request(url, body and body.encode(), sent, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as reply:
+            with urllib.request.urlopen(request, timeout=HANG_S) as reply:
                 assert reply.headers["Metadata-Flavor"] == "Google"
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:

@@ -14,12 +14,11 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 
-from orchestrator.emulator import control
 from orchestrator.emulator.control import Refused
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 numbers = count(1)
 SPOT = {"scheduling_config": {"spot": True}}
@@ -40,7 +39,7 @@ class Vm:
 
     def reply(self, path: str) -> tuple[str, str]:
         asked = urllib.request.Request(f"{self.url}/{path}", headers={"Metadata-Flavor": "Google"})
-        with urllib.request.urlopen(asked, timeout=20) as reply:
+        with urllib.request.urlopen(asked, timeout=HANG_S) as reply:
             return str(reply.read().decode()), str(reply.headers["ETag"])
 
     def act(self, action: str, **body: Any) -> None:
@@ -66,7 +65,7 @@ class Asked(threading.Thread):
 
     def __init__(self, question: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
-        self.question, self.answer, self.answered_at = question, None, 0.0
+        self.question, self.answer = question, None
         self.start()
 
     def run(self) -> None:
@@ -74,7 +73,6 @@ class Asked(threading.Thread):
             self.answer = self.question()
         except OSError as error:
             self.answer = error
-        self.answered_at = time.monotonic()
 
 
 # -- on the VM ----------------------------------------------------------------------------------------------------
@@ -82,25 +80,23 @@ class Asked(threading.Thread):
 
 def test_a_preemption_is_said_on_the_vm_before_its_processes_are_ended(vm: Vm) -> None:
     assert vm.says("preempted") == "FALSE"
-    waiting = Asked(lambda: vm.says("preempted?wait_for_change=true"))
-    time.sleep(0.05)
-    assert waiting.is_alive()
-    began = time.monotonic()
-    vm.act("preempt", notice_s=0.5)
-    waiting.join(5)
+    _, etag = vm.reply("preempted")
+    waiting = Asked(lambda: vm.says(f"preempted?wait_for_change=true&last_etag={etag}"))
+    vm.act("preempt", notice_s=3600)
+    waiting.join(HANG_S)
     assert (waiting.answer, vm.says("preempted")) == ("TRUE", "TRUE")
-    assert waiting.answered_at - began < 0.4
     assert vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.READY
-    until(lambda: vm.api.get_node(name=vm.name).state, wanted=lambda state: state == tpu_v2.Node.State.PREEMPTED)
-    assert time.monotonic() - began >= 0.5
-    until(
-        lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name],
-        wanted=lambda ports: ports == [[]],
-    )
+
+
+def test_after_the_notice_the_node_is_taken(vm: Vm) -> None:
+    began = time.time()
+    vm.act("preempt", notice_s=0.5)
+    until(lambda: vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.PREEMPTED)
+    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
     with pytest.raises(exceptions.BadRequest, match="start is not supported while in state PREEMPTED"):
         vm.api.start_node(request={"name": vm.name})
     [bill] = [row for row in vm.cloud.billing()["nodes"] if row["name"] == vm.name]
-    assert bill["until"] is not None
+    assert bill["until"] >= began + 0.5
 
 
 def test_who_waits_for_a_change_is_told_the_present_value_after_a_while_or_if_it_knew_another(vm: Vm) -> None:
@@ -108,25 +104,22 @@ def test_who_waits_for_a_change_is_told_the_present_value_after_a_while_or_if_it
     assert vm.reply("preempted?wait_for_change=true&timeout_sec=0") == (text, etag)
     assert vm.reply("preempted?wait_for_change=true&last_etag=0000") == (text, etag)
     waiting = Asked(lambda: vm.says(f"preempted?wait_for_change=true&last_etag={etag}"))
-    vm.act("preempt", notice_s=5)
-    waiting.join(5)
+    vm.act("preempt", notice_s=3600)
+    waiting.join(HANG_S)
     assert waiting.answer == "TRUE"
 
 
 def test_waiting_for_a_change_does_not_hold_up_the_end_of_the_machine(vm: Vm) -> None:
     waiting = Asked(lambda: vm.says("attributes/accelerator-type?wait_for_change=true"))
-    time.sleep(0.05)
-    began = time.monotonic()
     finish(vm.api.delete_node(name=vm.name))
-    waiting.join(5)
+    waiting.join(HANG_S)
     assert not waiting.is_alive()
-    assert time.monotonic() - began < 2
 
 
 def test_maintenance_is_said_on_the_vm_and_in_the_api(vm: Vm) -> None:
     assert vm.says("maintenance-event") == "NONE"
     assert '"error"' in vm.says("upcoming-maintenance?alt=json")
-    vm.act("maintain", notice_s=30, lasts_s=5, kind="SCHEDULED")
+    vm.act("maintain", notice_s=3600, lasts_s=5, kind="SCHEDULED")
     assert vm.says("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
     assert '"maintenanceStatus": "PENDING"' in vm.says("upcoming-maintenance?recursive=true")
     for version in ("v2", "v2alpha1"):
@@ -136,10 +129,14 @@ def test_maintenance_is_said_on_the_vm_and_in_the_api(vm: Vm) -> None:
     assert dict(finish(vm.api.update_node(node=change, update_mask="labels")).labels) == {"a": "b"}
 
 
-def test_hosts_in_maintenance_go_off_and_boot_again(vm: Vm) -> None:
-    vm.act("maintain", notice_s=0, lasts_s=0.5)
+def test_hosts_in_maintenance_go_off(vm: Vm) -> None:
+    vm.act("maintain", notice_s=0, lasts_s=3600)
     assert vm.shown()["health"] == "UNHEALTHY_MAINTENANCE"
-    until(vm.cloud.processes, wanted=lambda rows: [r["ports"] for r in rows if r["name"] == vm.name] == [[]])
+    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
+
+
+def test_hosts_boot_again_after_maintenance(vm: Vm) -> None:
+    vm.act("maintain", notice_s=0, lasts_s=0.2)
     until(vm.shown, wanted=lambda node: node["health"] == "HEALTHY")
     until(vm.cloud.processes, wanted=lambda rows: [len(r["ports"]) for r in rows if r["name"] == vm.name] == [2])
     assert vm.says("maintenance-event") == "NONE"
@@ -170,28 +167,21 @@ def test_a_schedule_takes_the_node_it_names(vm: Vm) -> None:
     finish(vm.api.delete_node(name=made.name))
 
 
-def test_people_preempt_maintain_and_break_nodes(cli: Cli) -> None:
+def test_people_preempt_maintain_and_break_nodes(tpujob: Tpujob) -> None:
     def says(*words: str) -> str:
-        done = cli("emulator", *words)
+        done = tpujob("emulator", *words)
         assert done.returncode == 0, done.stderr
         return str(done.stdout).rpartition("\t")[2].strip()
 
-    endpoint = control.ensure_running(cli.emulator_directory)
     body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
-    control.request(endpoint, "POST", f"/v2/{ZONE}/nodes?nodeId=n", body)
+    tpujob.emulator.request("POST", f"/v2/{ZONE}/nodes?nodeId=n", body)
 
     def state() -> str:
-        return str(control.request(endpoint, "GET", f"/v2/{ZONE}/nodes/n")["state"])
+        return str(tpujob.emulator.request("GET", f"/v2/{ZONE}/nodes/n")["state"])
 
-    until(state, wanted=lambda now: now == "READY")
+    until(lambda: state() == "READY")
     assert says("put", "n", "repairing", "--for", "0.1s") == "REPAIRING"
-    until(state, wanted=lambda now: now == "READY")
+    until(lambda: state() == "READY")
     assert says("maintain", "n", "--notice", "1h", "--lasts", "10s", "--scheduled") == "READY"
     assert says("preempt", "n", "--notice", "0.2s") == "READY"
-    until(state, wanted=lambda now: now == "PREEMPTED")
-
-
-def test_the_notice_follows_the_speed_of_the_emulated_cloud(cli: Cli) -> None:
-    cli.env["TPUJOB_EMULATED_SPEED"] = "300"
-    assert cli("emulator", "up").returncode == 0
-    assert cli.admin("GET", "settings")["notice_s"] == pytest.approx(0.1)
+    until(lambda: state() == "PREEMPTED")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from orchestrator.emulator import control
-from tests.cli_fixture import wait_for
+from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parents[3]
 CONFTEST = 'pytest_plugins = ["orchestrator.emulator.pytest_plugin"]\n'
@@ -56,7 +56,7 @@ def test_that_is_killed(tpu_emulator):
     pids = {"daemon": tpu_emulator.endpoint.pid, "directory": str(tpu_emulator.state_dir)}
     Path("said.new").write_text(json.dumps(pids))
     os.rename("said.new", "said.json")
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -83,7 +83,7 @@ def processes_below(directory: Path) -> list[psutil.Process]:
 def test_a_strangers_tests_use_it_and_nothing_is_left(tmp_path: Path) -> None:
     argv = project(tmp_path, TESTS)
     done = subprocess.run(
-        argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     assert processes_below(tmp_path) == []
@@ -94,14 +94,14 @@ def test_a_killed_pytest_takes_its_emulator_along(tmp_path: Path) -> None:
         project(tmp_path, SLEEPS), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for((tmp_path / "said.json").exists)
+        until((tmp_path / "said.json").exists)
         said = json.loads((tmp_path / "said.json").read_text())
         assert psutil.pid_exists(said["daemon"])
     finally:
         process.kill()
         process.wait()
-    wait_for(lambda: control.running(Path(said["directory"])) is None)
-    wait_for(lambda: processes_below(tmp_path) == [])
+    until(lambda: control.running(Path(said["directory"])) is None)
+    until(lambda: processes_below(tmp_path) == [])
 
 
 def test_it_is_not_loaded_by_itself(request: pytest.FixtureRequest) -> None:

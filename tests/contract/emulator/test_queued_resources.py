@@ -15,7 +15,7 @@ from orchestrator.emulator import control
 from orchestrator.emulator.control import Refused
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator, running_emulator
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 State = tpu_v2.QueuedResourceState.State
 QUICK = {"accept_s": 0, "queue_s": 0, "suspend_s": 0, "refuse_s": 0.1}
@@ -107,11 +107,12 @@ def test_a_request_that_came_too_late_says_why_it_failed(api: tpu_v2.TpuClient, 
 
 
 def test_a_delete_while_it_is_provisioned_fails_in_its_operation(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
-    cloud.patch_settings(provision_s=1)
+    cloud.patch_settings(provision_s=3600)
     made = ask(api, body("soon"))
     becomes(api, made.name, State.PROVISIONING)
     with pytest.raises(exceptions.FailedPrecondition, match="delete is not supported while in state PROVISIONING"):
         finish(api.delete_queued_resource(request={"name": made.name, "force": True}))
+    cloud.request("POST", "/_emulator/nodes/soon:put", {"state": "READY"})
     becomes(api, made.name, State.ACTIVE)
 
 
@@ -192,7 +193,7 @@ def test_a_vm_knows_its_request_and_may_delete_it(api: tpu_v2.TpuClient, cloud: 
 
 def fetched(url: str, method: str = "GET", **headers: str) -> str:
     asked = urllib.request.Request(url, method=method, headers={"Metadata-Flavor": "Google"} | headers)
-    with urllib.request.urlopen(asked, timeout=5) as reply:
+    with urllib.request.urlopen(asked, timeout=HANG_S) as reply:
         return str(reply.read().decode())
 
 

@@ -10,7 +10,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator
 
@@ -74,9 +74,9 @@ def test_reservations_are_listed(emulator: Emulator, api: tpu_v2.TpuClient) -> N
     ]
 
 
-def test_people_set_capacity_and_begin_and_end_rehearsals(cli: Cli) -> None:
+def test_people_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) -> None:
     def says(*words: str, **more: Any) -> str:
-        done = cli("emulator", *words, **more)
+        done = tpujob("emulator", *words, **more)
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
@@ -90,7 +90,7 @@ def test_people_set_capacity_and_begin_and_end_rehearsals(cli: Cli) -> None:
     assert [row["chips"] for row in json.loads(says("capacity", "list", "--json"))["capacity"]] == [0, 8, None]
     assert says("capacity", "clear") == "enough of everything\n"
 
-    path = cli.directory / "rehearsal.yaml"
+    path = tpujob.directory / "rehearsal.yaml"
     path.write_text(REHEARSAL)
     assert "capacity\t2\n" in says("rehearse", str(path))
     assert json.loads(says("rehearse", "--json"))["creates_per_minute"] == 91
@@ -108,8 +108,8 @@ def test_people_set_capacity_and_begin_and_end_rehearsals(cli: Cli) -> None:
         (["rehearse", "nowhere.yaml", "--end"], "A file begins a rehearsal and --end ends it"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(cli: Cli, words: list[str], said: str) -> None:
-    done = cli("emulator", *words)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], said: str) -> None:
+    done = tpujob("emulator", *words)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ from orchestrator.emulator import control, gcloud_ssh
 from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S
 
 BASH = shutil.which("bash")
 
@@ -23,7 +24,7 @@ def shell(cli: Cli, script: str, **env: str) -> subprocess.CompletedProcess[str]
     assert BASH is not None
     words = [BASH, "-c", script]
     return subprocess.run(
-        words, env=os.environ | cli.env | env, capture_output=True, text=True, timeout=30, check=False
+        words, env=os.environ | cli.env | env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 
@@ -121,7 +122,7 @@ def test_the_programs_step_aside_for_every_other_use(tmp_path: Path) -> None:
             env={"PATH": path},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=HANG_S,
             check=False,
         )
         assert done.stdout.splitlines() == ["real", *words], done.stderr

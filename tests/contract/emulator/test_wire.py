@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
 
 ZONE = "projects/emulated/locations/us-central1-a"
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
@@ -26,7 +27,7 @@ class Http:
 
     def send(self, method: str, path: str, body: Any = None, **headers: str | None) -> tuple[int, Any]:
         address = urlsplit(self.emulator.url)
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=HANG_S)
         sent = {"Authorization": f"Bearer {self.emulator.token}"} | headers
         text = body if isinstance(body, str | None) else json.dumps(body)
         connection.request(method, path, text, {name: value for name, value in sent.items() if value is not None})
@@ -200,7 +201,7 @@ def test_the_meter_runs_from_create_to_absence_and_settles(http_: Http, node_id:
 
 
 def test_status_and_processes_describe_the_living(http_: Http, node_id: str) -> None:
-    body = BODY | {"metadata": {"startup-script": "exec sleep 600"}}
+    body = BODY | {"metadata": {"startup-script": "exec sleep 3600"}}
     http_.finish(http_.ok("POST", f"/v2/{ZONE}/nodes?nodeId={node_id}", body))
     name = f"{ZONE}/nodes/{node_id}"
     assert name in [node["name"] for node in http_.ok("GET", "/_emulator/status")["nodes"]]
@@ -208,6 +209,5 @@ def test_status_and_processes_describe_the_living(http_: Http, node_id: str) -> 
     def mine() -> dict[str, Any]:
         return next(row for row in http_.ok("GET", "/_emulator/processes")["nodes"] if row["name"] == name)
 
-    while not mine()["pids"]:  # the script is started when READY is reached, not before
-        pass
+    until(lambda: mine()["pids"], "the script, which is started when READY is reached")
     assert len(mine()["ports"]) == 2
