@@ -23,6 +23,7 @@ from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongSta
 
 GOOGLE = "https://tpu.googleapis.com"
 MAX_PAGES = 10_000
+EMULATED_VISIBLE_S = 2.0  # the emulator shows what was created at once, unless it is told not to
 _TYPE = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
 
 
@@ -194,7 +195,7 @@ def capabilities(
         owner_filter="client",
         preempt_action="tombstone",
         # Counted from when a create left: 5 minutes from its arrival (A1), and the 30 s after which the call is given up.
-        visible_within_s=_either(visible_within_s, 2.0 if emulated else 330.0),
+        visible_within_s=_either(visible_within_s, EMULATED_VISIBLE_S if emulated else 330.0),
         settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
         pace=pace or (paces.emulated() if emulated else paces.GOOGLE),
     )

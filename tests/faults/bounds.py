@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # Seconds on Google Cloud.
 TTL, GRACE, SLOP = 900.0, 180.0, 20.0
 BOOT, LINGER, MARGIN, STAGGER, RARE_POLL = 600.0, 600.0, 120.0, 60.0, 300.0
-LABEL = 4500.0  # how far ahead a label is set
+SHORT_LABEL = 1800.0  # how far ahead a label is set in rows that wait for its end
 
 # Seconds of a quiet machine, however fast claims are judged.
 OWN_TEARDOWN = 10.0  # C0

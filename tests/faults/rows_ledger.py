@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
+from typing import Any
 
 from tests.faults.row import row
 from tests.faults.world import SHORT_LABEL, Command, World
@@ -31,10 +32,12 @@ def deleted(w: World) -> None:
     startup_script=False,
 )
 def lost(w: World) -> None:
-    _started(w)
+    _started(w, SHORT_LABEL)
     w.power_cut()
+    claimed_until = w.claimed_until()
     _delete_ledger(w)
-    w.keeps("C10, from the label's end on", w.swept(), w.promise.swept())
+    w.sweep_after(claimed_until)
+    w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
 
 
 @row("45a", "the disk is full when the intent is to be written")
@@ -57,14 +60,16 @@ def full_at_down(w: World) -> None:
 @row("46a", "the ledger is overwritten", limit=BY_HAND, startup_script=False)
 def damaged(w: World) -> None:
     """Nothing is created on top of it; a sweep ends what is alive, and so would the switch, which is away here."""
-    _started(w)
+    _started(w, SHORT_LABEL)
     w.power_cut()
+    claimed_until = w.claimed_until()
     _delete_ledger(w)
     (w.directory / "state" / "ledger.sqlite3").write_bytes(b"not a database" * 1000)
     refused = w.do("run", w.hello)
     assert refused.code() == 70 and "move the damaged file aside" in refused.err, refused.err
     assert "Traceback" not in refused.err and w.lived() == 1
-    w.keeps("C10, from the label's end on", w.swept(), w.promise.swept())
+    w.sweep_after(claimed_until)
+    w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
     _delete_ledger(w)
     assert w.do("status").code() == 0
 
@@ -72,13 +77,15 @@ def damaged(w: World) -> None:
 @row("46b", "the ledger's write-ahead log is cut off", startup_script=False)
 def truncated(w: World) -> None:
     """As if the newest entries had never been made: what they knew, the labels know."""
-    _started(w)
+    _started(w, SHORT_LABEL)
     w.power_cut()
+    claimed_until = w.claimed_until()
     log = w.directory / "state" / "ledger.sqlite3-wal"
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
     after = w.do("status")
     assert after.code() == 0 and "Traceback" not in after.err, after.err
-    w.keeps("C10, from the label's end on", w.swept(), w.promise.swept())
+    w.sweep_after(claimed_until)
+    w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
     assert w.do("status").code() == 0
 
 
@@ -124,8 +131,8 @@ def cancelled(w: World) -> None:
     assert w.do("cancel", "work").code() == 0
 
 
-def _started(w: World) -> Command:
-    run = w.begin("run", w.lasting(), bend=SHORT_LABEL)
+def _started(w: World, bend: dict[str, Any] | None = None) -> Command:
+    run = w.begin("run", w.lasting(), bend=bend)
     run.until("started")
     return run
 

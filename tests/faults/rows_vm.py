@@ -139,7 +139,9 @@ def wrong_label_clock(w: World) -> None:
     run = w.begin("run", w.lasting(), bend=SHORT_LABEL)
     run.until("started")
     w.power_cut()
-    w.keeps("C7, from the label's end on", w.swept(), w.promise.swept())
+    claimed_until = w.claimed_until()
+    w.sweep_after(claimed_until)
+    w.keeps("C7, from the label's end on", claimed_until, w.promise.swept())
 
 
 @row("34d", "the VM's clock is a day off", limit=VM_CLOCK)

@@ -49,6 +49,7 @@ def play(row: Row, directory: Path) -> None:
             row.play(world)
             world.check_history(**row.history)
         except BaseException as error:
+            error.add_note(world.told_by_commands())
             error.add_note(evidence.of(directory))
             raise
         finally:

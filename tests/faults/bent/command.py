@@ -1,11 +1,12 @@
 """`command.py {"module:NAME": value} WORDS…`: the tpujob command, with some of its constants replaced.
 
-For constants that make a person wait for minutes. `ledger: full` in place of a module makes the disk full for statements
-that contain the given text.
+For constants that make a person wait for minutes; of a dataclass those fields that are named. `disk full` in place of a
+module and name makes the disk full for statements that contain the given text.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import sqlite3
@@ -21,7 +22,7 @@ def bend(what: dict[str, Any]) -> None:
         module_name, _, name = place.partition(":")
         module = importlib.import_module(module_name)
         assert hasattr(module, name), f"{module_name} has no {name} any more"
-        setattr(module, name, value)
+        setattr(module, name, dataclasses.replace(getattr(module, name), **value) if isinstance(value, dict) else value)
 
 
 def fill_disk(text: str) -> None:
