@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+from tests.payload.command import HAS_XLA, ROOT, needs_torch, needs_xla, play
 
-from tests.payload.test_run import DEADLINE_S, HAS_XLA, ROOT  # noqa: E402
+pytestmark = [pytest.mark.torch, needs_torch]
 
+CODE = ROOT / "jobs" / "custom"
 EXAMPLE = {
     "entry": "my_training:main",
     "options": {"width": 32, "batch_size": 128},
@@ -24,37 +19,14 @@ EXAMPLE = {
 }
 
 
-def run(
-    tmp_path: Path, config: dict[str, Any], *arguments: str, code: Path = ROOT / "jobs" / "custom", **environ: str
-) -> subprocess.CompletedProcess[str]:
-    """As on a worker: in the directory of the code, with the payload beside it."""
-    path = tmp_path / "train.json"
-    path.write_text(json.dumps(config))
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TPUJOB_", "PJRT_"))}
-    places = {"PYTHONPATH": str(ROOT), "TPUJOB_ARTIFACTS": str(tmp_path / "artifacts"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "payload", "--config", str(path), *arguments],
-        cwd=code,
-        env={**clean, "PJRT_DEVICE": "CPU", **places, **environ},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-
-
-def metrics(tmp_path: Path) -> Any:
-    return json.loads((tmp_path / "artifacts" / "metrics.json").read_text())
-
-
 def test_the_shipped_example_learns_the_same_on_every_backend_and_number_of_processes(tmp_path: Path) -> None:
     losses = {}
     for backend, cores in (("cpu", 1), ("cpu", 2), *([("xla", 2)] if HAS_XLA else [])):
-        done = run(tmp_path, {**EXAMPLE, "cores": cores}, "--backend", backend)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = play(tmp_path, {**EXAMPLE, "cores": cores}, "--backend", backend, code=CODE)
+        assert done.code == 0, done.stdout + done.stderr
         name = {"cpu": "cpu", "xla": "xla:cpu"}[backend]
         assert done.stdout.startswith(f"{name} ×{cores} · my_training:main · fp32\nepoch 1/2  loss 0."), done.stdout
-        found = metrics(tmp_path)
+        found = done.read("metrics.json")
         assert found["world"]["processes"] == cores and found["schema"] == 1
         losses[backend, cores] = found["train_loss"]
     assert len({round(loss, 4) for loss in losses.values()}) == 1, losses
@@ -91,22 +63,23 @@ def main(backend, run):
 """
 
 
-@pytest.mark.parametrize("backend", ["cpu", *(["xla"] if HAS_XLA else [])])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=[needs_xla, pytest.mark.exhaustive])])
 def test_dropout_is_the_same_after_a_resume(tmp_path: Path, backend: str) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "mine.py").write_text(DROPOUT)
     cores = {"cpu": 2, "xla": 1}[backend]
     config = {"entry": "mine:main", "cores": cores, "checkpoint_every": "3 steps"}
-    assert run(tmp_path, config, "--backend", backend, code=code).returncode == 0
-    expected = metrics(tmp_path)["losses"]
+    whole = play(tmp_path, config, "--backend", backend, code=code)
+    assert whole.code == 0, whole.stdout + whole.stderr
+    expected = whole.read("metrics.json")["losses"]
     assert len(expected) == 12
     # The run above ended well, so this one begins anew; it dies, and the third goes on.
-    assert run(tmp_path, config, "--backend", backend, code=code, DIE="1").returncode == 9
-    last = run(tmp_path, config, "--backend", backend, code=code)
-    assert last.returncode == 0, last.stdout + last.stderr
-    assert metrics(tmp_path)["resumed_after_step"] == 6
-    assert metrics(tmp_path)["losses"] == expected
+    assert play(tmp_path, config, "--backend", backend, code=code, DIE="1").code == 9
+    last = play(tmp_path, config, "--backend", backend, code=code)
+    assert last.code == 0, last.stdout + last.stderr
+    assert last.read("metrics.json")["resumed_after_step"] == 6
+    assert last.read("metrics.json")["losses"] == expected
 
 
 @pytest.mark.parametrize(
@@ -117,12 +90,12 @@ def test_dropout_is_the_same_after_a_resume(tmp_path: Path, backend: str) -> Non
     ],
 )
 def test_an_entry_that_is_not_there_is_one_line(tmp_path: Path, entry: str, words: str) -> None:
-    done = run(tmp_path, {**EXAMPLE, "entry": entry}, "--backend", "cpu")
-    assert done.returncode == 2 and f"error: {words}" in done.stdout + done.stderr
+    done = play(tmp_path, {**EXAMPLE, "entry": entry}, "--backend", "cpu", code=CODE)
+    assert done.code == 2 and f"error: {words}" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_an_answer_that_is_no_dictionary_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def main(backend, run):\n    return 3\n")
-    done = run(tmp_path, {"entry": "mine:main"}, "--backend", "cpu", code=tmp_path)
-    assert done.returncode == 2 and "mine:main answered int; it must answer a dictionary or None" in done.stdout
+    done = play(tmp_path, {"entry": "mine:main"}, "--backend", "cpu", code=tmp_path)
+    assert done.code == 2 and "mine:main answered int; it must answer a dictionary or None" in done.stdout

@@ -1,82 +1,25 @@
-"""`python -m payload` for real: what it writes, what it says, and how it ends when something goes wrong."""
+"""`python -m payload`: what it writes, what it says, and how it ends when something goes wrong."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("numpy")
-psutil = pytest.importorskip("psutil")
-pytestmark = pytest.mark.torch
+from payload import idx
+from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start
+from tests.waiting import HANG_S, until
 
-from payload import idx, synthetic  # noqa: E402
-
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 240.0  # of a run on a busy machine; alone it takes a few seconds
-HAS_XLA = importlib.util.find_spec("torch_xla") is not None
-needs_xla = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")
-
-
-@dataclass
-class Run:
-    code: int
-    stdout: str
-    stderr: str
-    artifacts: Path
-
-    def read(self, name: str) -> Any:
-        return json.loads((self.artifacts / name).read_text())
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("data")
-    for split, count in (("train", 256), ("test", 101)):
-        images, labels = synthetic.draw(split, count)
-        idx.write_array(directory / idx.FILES[f"{split}_images"], images)
-        idx.write_array(directory / idx.FILES[f"{split}_labels"], labels)
-    return directory
-
-
-def start(
-    directory: Path, config: dict[str, Any], *arguments: str, data: Path | None = None, **environ: str
-) -> tuple[subprocess.Popen[str], Path]:
-    path = directory / "train.json"
-    path.write_text(json.dumps({"data_dir": str(data), **config} if data else config))
-    artifacts = directory / "artifacts"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TPUJOB_", "PJRT_"))}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "payload", "--config", str(path), *arguments],
-        cwd=ROOT,
-        env={**clean, "PJRT_DEVICE": "CPU", "TPUJOB_ARTIFACTS": str(artifacts), **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return process, artifacts
-
-
-def finish(process: subprocess.Popen[str], artifacts: Path) -> Run:
-    try:
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    finally:
-        process.kill()
-    return Run(process.returncode, stdout, stderr, artifacts)
-
+pytestmark = [pytest.mark.torch, needs_torch]
 
 SMALL = {"epochs": 2, "batch_size": 32, "lr": 0.02}
 
@@ -85,7 +28,7 @@ SMALL = {"epochs": 2, "batch_size": 32, "lr": 0.02}
 def emulated(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
     """Two processes with one XLA device each, gloo between them: what a multi-core job is under emulation."""
     config = {**SMALL, "epochs": 9, "emulated": {"epochs": 2}}
-    return finish(*start(tmp_path_factory.mktemp("emulated"), config, data=data, TPUJOB_EMULATED_CORES="2"))
+    return play(tmp_path_factory.mktemp("emulated"), config, data=data, TPUJOB_EMULATED_CORES="2")
 
 
 @needs_xla
@@ -166,9 +109,9 @@ def test_the_checkpoint_loads_on_any_machine(emulated: Run) -> None:
 def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Path, request: Any) -> None:
     curves, steps = {}, {}
     for processes in (1, 2):
-        directory = tmp_path / str(processes)
-        directory.mkdir()
-        run = finish(*start(directory, {**SMALL, "cores": processes}, "--backend", "cpu", data=data))
+        config = {**SMALL, "cores": processes}
+        # One of them as on a worker, where every process is a new program.
+        run = play(tmp_path / str(processes), config, "--backend", "cpu", data=data, real=processes == 2)
         assert run.code == 0, run.stdout + run.stderr
         curves[processes] = run.read("metrics.json")["train_loss"]
         losses = [json.loads(line)["losses"] for line in (run.artifacts / "losses.jsonl").read_text().splitlines()]
@@ -182,19 +125,14 @@ def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Pa
         )
 
 
-def test_two_hosts_train_together_and_each_lists_its_own_artifacts(tmp_path: Path, data: Path) -> None:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
-    started = []
-    for worker in ("0", "1"):
-        directory = tmp_path / worker
-        directory.mkdir()
-        place = {"TPUJOB_WORKER": worker, "TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": coordinator}
-        started.append(start(directory, {**SMALL, "epochs": 1}, "--backend", "cpu", data=data, **place))
-    first, second = (finish(*one) for one in started)
+def test_two_hosts_train_together_and_each_lists_its_own_artifacts(tmp_path: Path, data: Path, port: int) -> None:
+    place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+    config = {**SMALL, "epochs": 1}
+    hosts = [
+        start(tmp_path / worker, config, "--backend", "cpu", data=data, TPUJOB_WORKER=worker, **place)
+        for worker in "01"
+    ]
+    first, second = (host.end() for host in hosts)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
     assert first.read("metrics.json")["world"]["workers"] == 2
     assert first.read("metrics.json")["world"]["processes"] == 2
@@ -203,65 +141,58 @@ def test_two_hosts_train_together_and_each_lists_its_own_artifacts(tmp_path: Pat
     assert "epoch 1/1" in first.stdout and "test accuracy" in first.stdout
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not happen")
-
-
-def long_run(tmp_path: Path, data: Path) -> tuple[subprocess.Popen[str], Path, list[Any]]:
+def long_run(tmp_path: Path, data: Path) -> tuple[Command, list[Any]]:
     """Two processes in the middle of a training that would take hours."""
     config = {**SMALL, "epochs": 100_000, "cores": 2, "checkpoint": False}
-    process, artifacts = start(tmp_path, config, "--backend", "cpu", data=data)
-
-    def training() -> bool:
-        timing = artifacts / "timing.jsonl"
-        return timing.exists() and '"step"' in timing.read_text()
-
-    wait_until(training, "the first step")
-    ranks = sorted(psutil.Process(process.pid).children(recursive=True), key=lambda child: child.pid)
+    command = start(tmp_path, config, "--backend", "cpu", data=data)
+    command.trains()
+    ranks = sorted(psutil.Process(command.pid).children(recursive=True), key=lambda child: child.pid)
     assert len(ranks) == 2
-    return process, artifacts, ranks
+    return command, ranks
 
 
 def all_gone(ranks: list[Any]) -> bool:
-    return not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
+    def gone(rank: Any) -> bool:
+        try:
+            return not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:  # in between
+            return True
+
+    return all(gone(rank) for rank in ranks)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_is_killed_ends_all_and_is_named(tmp_path: Path, data: Path, victim: int) -> None:
-    process, artifacts, ranks = long_run(tmp_path, data)
+    command, ranks = long_run(tmp_path, data)
     ranks[victim].kill()
-    run = finish(process, artifacts)
+    run = command.end()
     assert run.code == 1
     assert f"process {victim} of 2 on worker 0 was killed by SIGKILL; all processes were ended" in run.stderr
     assert all_gone(ranks)
-    assert not (artifacts / "manifest.json").exists(), "only a run that ended well has one"
+    assert not (run.artifacts / "manifest.json").exists(), "only a run that ended well has one"
 
 
-def test_sigterm_ends_everything_within_two_seconds_with_143(tmp_path: Path, data: Path) -> None:
-    process, artifacts, ranks = long_run(tmp_path, data)
-    began = time.monotonic()
-    process.terminate()
-    run = finish(process, artifacts)
+def test_sigterm_ends_everything_with_143_and_waits_for_nobody(tmp_path: Path, data: Path) -> None:
+    command, ranks = long_run(tmp_path, data)
+    for rank in ranks:
+        rank.suspend()  # nothing happens to it but what its parent does
+    command.send(signal.SIGTERM)
+    run = command.end()
     assert run.code == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 2
-    assert "stopped by SIGTERM" in run.stderr and all_gone(ranks)
+    assert run.stderr == "stopped by SIGTERM\n", "nor does it say that it waited for a checkpoint"
+    assert all_gone(ranks)
 
 
 def test_processes_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path, data: Path) -> None:
-    process, artifacts, ranks = long_run(tmp_path, data)
-    process.kill()
-    finish(process, artifacts)
-    wait_until(lambda: all_gone(ranks), "the end of both processes")
+    command, ranks = long_run(tmp_path, data)
+    command.send(signal.SIGKILL)
+    command.end()
+    until(lambda: all_gone(ranks), "the end of both processes")
 
 
 def test_a_loss_that_diverges_has_its_own_exit_code_and_one_line(tmp_path: Path, data: Path) -> None:
     config = {**SMALL, "lr": 1000, "cores": 2}
-    run = finish(*start(tmp_path, config, "--backend", "cpu", data=data))
+    run = play(tmp_path, config, "--backend", "cpu", data=data)
     assert run.code == 3
     assert not (run.artifacts / "checkpoint.pt").exists(), "nothing good was there to keep"
     assert (
@@ -271,12 +202,12 @@ def test_a_loss_that_diverges_has_its_own_exit_code_and_one_line(tmp_path: Path,
 
 
 def test_bad_configuration_and_bad_data_are_one_line_each(tmp_path: Path, data: Path) -> None:
-    run = finish(*start(tmp_path, {"epoch": 1}))
+    run = play(tmp_path, {"epoch": 1})
     assert (run.code, run.stdout) == (2, "")
     assert run.stderr == f"error: {tmp_path}/train.json: epoch: unknown key; did you mean `epochs`?\n"
-    run = finish(*start(tmp_path, {"data_dir": str(tmp_path)}))
+    run = play(tmp_path, {"data_dir": str(tmp_path)})
     assert run.code == 4 and run.stderr.startswith(f"error: data_dir {tmp_path}: must hold")
-    run = finish(*start(tmp_path, {"batch_size": 15, "cores": 2}, data=data))
+    run = play(tmp_path, {"batch_size": 15, "cores": 2}, data=data)
     assert run.code == 2 and "cannot be dealt out evenly" in run.stderr
     assert run.stderr.count("\n") == 1
 
@@ -286,7 +217,7 @@ def test_a_torch_xla_that_does_not_fit_torch_is_one_line_that_says_what_to_insta
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("raise ImportError('_XLAC.so: undefined symbol: _ZN5torch')")
     path = f"{tmp_path / 'fake'}{os.pathsep}{ROOT}"
-    run = finish(*start(tmp_path, SMALL, data=data, PYTHONPATH=path))
+    run = play(tmp_path, SMALL, data=data, real=True, PYTHONPATH=path)
     assert run.code == 2
     assert "error: torch_xla cannot be imported (_XLAC.so: undefined symbol: _ZN5torch): pip install" in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
@@ -300,7 +231,7 @@ def test_a_missing_torch_is_one_line_that_says_what_to_install(tmp_path: Path) -
         f"sys.argv = ['payload', '--config', '{tmp_path}/train.json']; runpy.run_module('payload', run_name='__main__')"
     )
     run = subprocess.run(
-        [sys.executable, "-c", hide], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-c", hide], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert run.returncode == 2
     assert run.stderr.startswith("error: torch is not installed: pip install 'torch==") and run.stderr.count("\n") == 1
@@ -310,6 +241,6 @@ def test_a_missing_torch_is_one_line_that_says_what_to_install(tmp_path: Path) -
 def test_several_xla_devices_in_one_process_are_refused_before_a_collective_can_abort(
     tmp_path: Path, data: Path
 ) -> None:
-    run = finish(*start(tmp_path, SMALL, data=data, CPU_NUM_DEVICES="2"))
+    run = play(tmp_path, SMALL, data=data, CPU_NUM_DEVICES="2")
     assert run.code == 6
     assert "error: XLA:CPU shows 2 devices in one process" in run.stdout and "Traceback" not in run.stdout

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+from tests.payload.command import ROOT, Run, needs_torch, play
 
-from tests.payload.test_run import ROOT, SMALL, Run, data, finish, start  # noqa: E402, F401
+pytestmark = [pytest.mark.torch, needs_torch]
+
+SMALL = {"epochs": 1, "batch_size": 32, "lr": 0.02}
 
 STAND_IN = """
 import os
@@ -51,11 +52,13 @@ torch.tpu = types.SimpleNamespace(
     manual_seed=note("manual_seed"), distributed=types.SimpleNamespace(set_tpu_launch_env=set_tpu_launch_env)
 )
 """
-PCI = """
-import payload.placement as placement
-look = placement.look
-placement.look = lambda *a: placement.Host(tpu_chips=2)
-"""
+
+
+def two_chips() -> None:
+    """They are plugged in."""
+    from payload import placement
+
+    placement.look = lambda *_: placement.Host(tpu_chips=2)  # type: ignore[assignment]
 
 
 def warm_up(run: Run) -> list[int]:
@@ -63,19 +66,17 @@ def warm_up(run: Run) -> list[int]:
     return [line["step"] for line in lines if line.get("compile")]
 
 
-def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Path) -> None:
     package = tmp_path / "fake" / "torch_tpu"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(STAND_IN)
-    (tmp_path / "fake" / "sitecustomize.py").write_text(PCI)  # two chips are plugged in
     notes = tmp_path / "notes"
     path = f"{tmp_path / 'fake'}{os.pathsep}{ROOT}"
-    config = {**SMALL, "epochs": 1}
-    run = finish(*start(tmp_path, config, "--backend", "tpu", data=data, PYTHONPATH=path, NOTES=str(notes)))
+    environ = {"PYTHONPATH": path, "NOTES": str(notes)}
+    run = play(tmp_path / "tpu", SMALL, "--backend", "tpu", data=data, first=two_chips, **environ)
     assert run.code == 0, run.stdout + run.stderr
     assert run.stdout.startswith("tpu ×2 · mnist 256 images")
-    (tmp_path / "cpu").mkdir()
-    plain = finish(*start(tmp_path / "cpu", {**config, "cores": 2}, "--backend", "cpu", data=data))
+    plain = play(tmp_path / "cpu", {**SMALL, "cores": 2}, "--backend", "cpu", data=data)
     assert run.read("metrics.json")["train_loss"] == plain.read("metrics.json")["train_loss"]
     assert (warm_up(run), warm_up(plain)) == ([1], []), "the first step, in which kernels are chosen, is told apart"
     said = notes.read_text().splitlines()
@@ -87,19 +88,18 @@ def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Pat
     assert any(line.startswith("synchronize") for line in said)
 
 
-def test_without_the_package_it_is_one_line_that_says_what_to_install(tmp_path: Path, data: Path) -> None:  # noqa: F811
-    run = finish(*start(tmp_path, SMALL, "--backend", "tpu", data=data))
+def test_without_the_package_it_is_one_line_that_says_what_to_install(tmp_path: Path, data: Path) -> None:
+    run = play(tmp_path, SMALL, "--backend", "tpu", data=data)
     assert run.code == 2 and run.stderr.count("\n") == 1
     assert run.stderr.startswith("error: torch_tpu is not installed: pip install torch_tpu, in an environment without")
 
 
-def test_a_package_that_finds_no_tpu_is_one_line(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_a_package_that_finds_no_tpu_is_one_line(tmp_path: Path, data: Path) -> None:
     package = tmp_path / "fake" / "torch_tpu"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('libtpu.so: cannot open shared object file')")
-    (tmp_path / "fake" / "sitecustomize.py").write_text(PCI)
     path = f"{tmp_path / 'fake'}{os.pathsep}{ROOT}"
-    run = finish(*start(tmp_path, SMALL, "--backend", "tpu", data=data, PYTHONPATH=path))
+    run = play(tmp_path, SMALL, "--backend", "tpu", data=data, first=two_chips, PYTHONPATH=path)
     assert run.code == 2 and "Traceback" not in run.stderr
     assert "torch_tpu cannot be imported (libtpu.so: cannot open shared object file)" in run.stderr
     assert json.loads((tmp_path / "train.json").read_text())["epochs"] == SMALL["epochs"]

@@ -1,0 +1,30 @@
+"""What the trainings of these tests learn from, and where those of two hosts meet."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from payload import idx, synthetic
+
+    directory = tmp_path_factory.mktemp("data")
+    for split, count in (("train", 256), ("test", 101)):
+        images, labels = synthetic.draw(split, count)
+        idx.write_array(directory / idx.FILES[f"{split}_images"], images)
+        idx.write_array(directory / idx.FILES[f"{split}_labels"], labels)
+    return directory
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One that nobody listens on, and that nobody is given by chance: who names it can still listen there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
