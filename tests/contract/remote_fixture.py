@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from orchestrator.core.slices import WorkerAddress
 from orchestrator.remote.fleet import Fleet, FleetStatus
 from orchestrator.remote.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
+from tests.waiting import until
 
 USER = "tester"
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
@@ -60,8 +60,7 @@ def slice_of(emulator: Emulator, accelerator_type: str, directory: Path) -> Iter
         "metadata": {"ssh-keys": ssh_keys_metadata(USER, key.public_line)},
     }
     emulator.request("POST", f"{NODES}?nodeId={node}", body)
-    while emulator.request("GET", f"{NODES}/{node}")["state"] != "READY":
-        time.sleep(0.01)
+    until(lambda: emulator.request("GET", f"{NODES}/{node}")["state"] == "READY")
     made = Slice(emulator, node, tuple(_workers(emulator, node)), key, directory)
     for worker in made.workers:
         made.fleet().run(worker.index, ["touch", f".tpujob-test-{node}"], check=True)
@@ -95,11 +94,8 @@ def four(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) ->
         yield made
 
 
-def until_ended(fleet: Fleet, timeout_s: float = 30) -> FleetStatus:
-    deadline = time.monotonic() + timeout_s
-    while not (status := fleet.wait(1.0)).ended:
-        assert time.monotonic() < deadline, status
-    return status
+def until_ended(fleet: Fleet) -> FleetStatus:
+    return until(lambda: fleet.wait(1.0), "the end of the job", wanted=lambda status: status.ended)
 
 
 class Road:

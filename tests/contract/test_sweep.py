@@ -138,24 +138,17 @@ def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) ->
     assert "incomplete\t-\tthe project's zones cannot be listed" in done.stdout
 
 
+FAULTS: list[list[tuple[str, dict[str, Any]]]] = [
+    [("nodes.list", {"kind": "status", "status": 503}), ("nodes.list", {"kind": "drop"})],
+    [("nodes.list", {"kind": "garbage"}), ("nodes.delete", {"kind": "lost_reply"})],
+    [("nodes.get", {"kind": "status", "status": 502}), ("nodes.delete", {"kind": "drop"})],
+    [("nodes.delete", {"kind": "operation_fails", "seconds": 0.1}), ("nodes.delete", {"kind": "status"})],
+    [("nodes.list", {"kind": "page_loop"}), ("nodes.delete", {"kind": "operation_forgets"})],
+]
+
+
 @pytest.mark.parametrize(
-    "faults",
-    [
-        [("nodes.list", {"kind": "status", "status": 503}), ("nodes.list", {"kind": "drop"})],
-        pytest.param(
-            [("nodes.list", {"kind": "garbage"}), ("nodes.delete", {"kind": "lost_reply"})],
-            marks=pytest.mark.exhaustive,
-        ),
-        pytest.param(
-            [("nodes.get", {"kind": "status", "status": 502}), ("nodes.delete", {"kind": "drop"})],
-            marks=pytest.mark.exhaustive,
-        ),
-        [("nodes.delete", {"kind": "operation_fails", "seconds": 0.1}), ("nodes.delete", {"kind": "status"})],
-        pytest.param(
-            [("nodes.list", {"kind": "page_loop"}), ("nodes.delete", {"kind": "operation_forgets"})],
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
+    "faults", [FAULTS[0], *(pytest.param(faults, marks=pytest.mark.exhaustive) for faults in FAULTS[1:])]
 )
 def test_a_sweep_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[str, dict[str, Any]]]) -> None:
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
