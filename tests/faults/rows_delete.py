@@ -8,7 +8,7 @@ from typing import Any
 from tests.faults.row import row
 from tests.faults.world import Command, World
 
-IMPATIENT = {"orchestrator.engine.tenure:RELEASE_S": 3.0}  # instead of ten minutes
+IMPATIENT = {"orchestrator.engine.tenure:RELEASE_S": 8.0}  # instead of ten minutes
 
 
 @row("19a", "the reply to the delete call is lost")

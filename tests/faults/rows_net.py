@@ -147,7 +147,7 @@ for form in ("truncated", "html", "types", "large", "empty"):
         w.until_alone()
         assert w.states() <= {"gone"} and not w.alive()
         w.admin("DELETE", "faults")
-        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.tenure:RELEASE_S": 3.0})
+        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.tenure:RELEASE_S": 8.0})
         run.until("started")
         w.fault("garbage", caller="client", form=form)
         w.finish()
