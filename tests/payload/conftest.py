@@ -5,8 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """Imported when the first test wants it: many a process of a test run only looks at what tests there are."""
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="session")

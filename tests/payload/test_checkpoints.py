@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+from payload import artifacts
+from payload.failures import CannotSave, ConfigError, Diverged
 
-from payload import artifacts  # noqa: E402
-from payload.checkpoints import Checkpoints, Interval, digest  # noqa: E402
-from payload.failures import CannotSave, ConfigError, Diverged  # noqa: E402
+if TYPE_CHECKING:
+    from payload.checkpoints import Checkpoints, Interval
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch")]
 
 
 class Alone:
@@ -25,10 +26,14 @@ class Alone:
 
 
 def place(directory: Path, said: list[str] | None = None, *, keep: int = 1, **identity: Any) -> Checkpoints:
+    from payload.checkpoints import Checkpoints
+
     return Checkpoints(directory, identity, (said if said is not None else []).append, keep=keep)
 
 
 def state(number: float) -> dict[str, Any]:
+    import torch
+
     return {"model": {"w": torch.full((3,), number), "b": torch.tensor(number)}, "rates": (0.1, number), "done": None}
 
 
@@ -40,7 +45,7 @@ def load(directory: Path, **identity: Any) -> Any:
     return place(directory, **identity).load(Alone())  # type: ignore[arg-type]
 
 
-def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+def test_what_was_saved_comes_back(torch: Any, tmp_path: Path) -> None:
     assert load(tmp_path) is None
     place(tmp_path).save(7, state(1.5))
     found = load(tmp_path)
@@ -66,7 +71,7 @@ def test_what_is_kept_is_the_same_after_a_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["shorter", "one bit", "empty", "other text"])
-def test_a_damaged_one_is_left_out_aloud(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_one_is_left_out_aloud(torch: Any, tmp_path: Path, damage: str) -> None:
     checkpoints = place(tmp_path, keep=2)
     checkpoints.save(10, state(1.0))
     checkpoints.save(20, state(2.0))
@@ -114,7 +119,9 @@ def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.M
     assert names(tmp_path) == ["checkpoint.pt"] and load(tmp_path)["step"] == 10
 
 
-def test_the_digest_is_of_values_types_shapes_and_names() -> None:
+def test_the_digest_is_of_values_types_shapes_and_names(torch: Any) -> None:
+    from payload.checkpoints import digest
+
     one = {"a": torch.tensor([1.0, 2.0]), "n": [1, None]}
     assert digest(one) == digest({"a": torch.tensor([1.0, 2.0]), "n": [1, None]})
     others = (
@@ -129,6 +136,8 @@ def test_the_digest_is_of_values_types_shapes_and_names() -> None:
 
 
 def test_a_checkpoint_is_due_by_steps_by_epochs_or_by_seconds() -> None:
+    from payload.checkpoints import Interval
+
     def due(interval: Interval, steps: int) -> list[int]:
         marks = [(step, (step - 1) // 5 + 1, step % 5 == 0) for step in range(1, steps + 1)]
         return [step for step, epoch, ends in marks if interval.due(step=step, epoch=epoch, ends_epoch=ends)]
