@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-READY_TIMEOUT_S = 5.0
+READY_TIMEOUT_S = 30.0  # of one that hangs; that one has died is seen at once
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=tpujob guardian", "--")
 SWITCH, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"

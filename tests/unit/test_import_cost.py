@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.cli.app import app
 from tests.unit.test_imports import is_within
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
@@ -20,6 +21,7 @@ HEAVY = {
     *("torch", "torch_xla", "numpy", "pydantic", "rich", "yaml", "sqlite3"),
 }
 COMMANDS = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
+OFTEN = ("run", "list", "emulator")  # each command is a process: the others are asked in the second tier
 MAIN = "import sys; from orchestrator.cli.app import main; sys.argv[0] = 'tpujob'; main()"
 
 
@@ -31,7 +33,7 @@ def imported(code: str, *argv: str) -> set[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert said.returncode == 0, said.stderr[-2000:]
     lines = [line for line in said.stderr.splitlines() if line.startswith("import time:")]
@@ -53,7 +55,9 @@ def test_answers_about_tpujob_itself_import_nothing_heavy(argv: tuple[str, ...])
     assert heavy(imported(MAIN, *argv)) == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.exhaustive) for name in COMMANDS]
+)
 def test_the_help_of_a_command_asks_for_neither_cloud_nor_ssh_nor_torch(command: str) -> None:
     # typer itself reads the options of a command with pydantic
     assert [name for name in heavy(imported(MAIN, command, "--help")) if not is_within(name, {"pydantic"})] == []

@@ -6,6 +6,7 @@ Imports inside functions and under TYPE_CHECKING count too: knowing a type is kn
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,8 +186,13 @@ def knows(path: Path, package: str) -> bool:
     return any(is_within(name, {package}) for name in imports(read(path), package_of(path)))
 
 
-def imports(source: str, package: str) -> Iterator[str]:
+@functools.cache
+def imports(source: str, package: str) -> tuple[str, ...]:
     """Full names of everything that the source imports; of `from a import b`, `a.b`, because b may be a module."""
+    return tuple(_imports(source, package))
+
+
+def _imports(source: str, package: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         yield from absolute_names(node)
         if isinstance(node, ast.ImportFrom) and node.level:

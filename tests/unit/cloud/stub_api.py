@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import HANG_S
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -62,7 +64,7 @@ def stub_api() -> Iterator[StubApi]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             reply = stub.reply(Asked(self.command, self.path, headers, body))
             if reply.hang_until is not None:
-                reply.hang_until.wait(2)
+                reply.hang_until.wait(HANG_S)
             data = reply.encoded()
             self.send_response(reply.status)
             for name, value in reply.headers:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core import scripts
+from tests.waiting import HANG_S
 
 REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0")
 PYTHON = """#!/bin/bash
@@ -32,7 +33,7 @@ def home(tmp_path: Path) -> Path:
 
 def run(home: Path, script: str) -> subprocess.CompletedProcess[str]:
     env = {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
-    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def calls(home: Path) -> list[str]:
@@ -73,7 +74,7 @@ def test_a_jobs_own_setup_follows_and_works_in_that_environment(home: Path) -> N
             env={"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=HANG_S,
             check=False,
         )
         assert done.returncode == 3, "that of the job's own command"

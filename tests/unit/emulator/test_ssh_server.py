@@ -32,10 +32,15 @@ def dies_at(line: int, home: Path) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
             return trace
 
-        sys.settrace(trace)
-        door(home)._host_key()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        try:
+            sys.settrace(trace)
+            door(home)._host_key()
+            os._exit(0)
+        finally:
+            os._exit(1)  # never back into pytest
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code == -signal.SIGKILL
 
 
 def test_a_death_at_any_line_of_making_a_host_key_leaves_the_next_daemon_free_to_make_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from orchestrator.core.lease import Lease, Purpose
 from orchestrator.core.pace import GOOGLE
 from orchestrator.core.slices import SliceName
 from orchestrator.engine.boot_script import restamped, startup_script, switch_config, switch_sha256, switch_source
+from tests.waiting import HANG_S, until
 
 NOW = 1_800_000_000.0
 LEASE = Lease(
@@ -84,7 +85,7 @@ class Machine:
 
     def boot(self, script: str) -> subprocess.CompletedProcess[str]:
         argv = ["bash", "-c", script]
-        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=10, check=False)
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     def processes(self, word: str = "-IS") -> list[psutil.Process]:
         found = []
@@ -122,11 +123,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def until_one_runs(machine: Machine) -> psutil.Process:
-    deadline = time.monotonic() + 10
-    while not (found := machine.processes()):
-        assert time.monotonic() < deadline, "the switch was not started"
-        time.sleep(0.02)
-    return found[0]
+    return until(machine.processes, "the switch")[0]
 
 
 def test_a_boot_installs_the_very_bytes_and_starts_them_in_the_background(machine: Machine) -> None:
@@ -138,21 +135,16 @@ def test_a_boot_installs_the_very_bytes_and_starts_them_in_the_background(machin
     assert said == config(sha256=switch_sha256())
     assert process.nice() > 0
     log = machine.directory / "switch.log"
-    while "worker failed" not in log.read_text():
-        time.sleep(0.02)
+    until(lambda: "worker failed" in log.read_text(), "the switch's first words")
 
 
 def test_a_second_run_of_the_script_starts_no_second_switch(machine: Machine) -> None:
     machine.boot(startup_script(config()))
     first = until_one_runs(machine)
     log = machine.directory / "switch.log"
-    while "worker failed" not in log.read_text():
-        time.sleep(0.02)
+    until(lambda: "worker failed" in log.read_text(), "the switch's first words")
     machine.boot(startup_script(config()))
-    deadline = time.monotonic() + 10
-    while [process.pid for process in machine.processes()] != [first.pid]:
-        assert time.monotonic() < deadline, machine.processes()
-        time.sleep(0.02)
+    until(lambda: [process.pid for process in machine.processes()] == [first.pid], "the end of the second one")
 
 
 def test_values_that_bash_would_read_reach_the_switch_as_they_are(machine: Machine) -> None:
@@ -196,7 +188,7 @@ def test_a_real_vm_gets_a_unit_that_is_always_restarted_and_never_killed_for_mem
     moved = head.replace("/run/", f"{run}/") + source + rest.replace("/run/", f"{run}/")
     environment = {"PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for _ in range(2):
-        subprocess.run(["bash", "-c", moved], env=environment, check=True, timeout=10)
+        subprocess.run(["bash", "-c", moved], env=environment, check=True, timeout=HANG_S)
     unit = (run / "systemd/system/tpujob-switch.service").read_text().splitlines()
     directory = run / "tpujob-switch"
     assert f"ExecStart={Path(sys.executable).parent}/python3 -IS {directory}/switch.py {directory}/switch.json" in unit

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.core.slices import Operation, SliceName
 from orchestrator.engine.cloud_effects import DeleteAll
 from orchestrator.errors import CloudUnavailable
+from tests.waiting import HANG_S
 
 NAMES = tuple(SliceName("p", f"zone-{letter}", "n") for letter in "abc")
 
@@ -20,7 +21,7 @@ def world(delete: Any) -> Any:
 
 
 def test_no_answer_keeps_another_delete_from_leaving() -> None:
-    all_left = threading.Barrier(len(NAMES), timeout=10)
+    all_left = threading.Barrier(len(NAMES), timeout=HANG_S)
 
     def delete(name: SliceName) -> None:
         all_left.wait()  # an API that answers nobody before it has heard from everybody

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.engine import guardian
+from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parents[3]
 SCOPE_THAT_WORKS = """#!/bin/sh
@@ -72,6 +72,7 @@ def guardians(directory: Path) -> list[psutil.Process]:
 def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A process that arms a guardian, tells its pid and ends."""
     code = "import sys; from pathlib import Path; from orchestrator.engine import guardian; "
+    code += f"guardian.SCOPE_TIMEOUT_S = {HANG_S}; "  # a busy machine is no reason to do without a scope here
     code += "print(guardian.arm(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)))"
     return subprocess.run(
         [sys.executable, "-c", code, str(directory)],
@@ -79,25 +80,20 @@ def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
 
 
-def gone(directory: Path) -> bool:
-    deadline = time.monotonic() + 10
-    while guardians(directory):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def until_gone(directory: Path) -> None:
+    until(lambda: not guardians(directory), "the end of the guardian")
 
 
 def test_it_ends_by_itself_when_its_process_ended_and_owes_nothing(state: Path) -> None:
     done = armed(state)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) > 0
-    assert gone(state)
+    until_gone(state)
 
 
 def test_it_watches_as_long_as_its_process_lives(state: Path) -> None:
@@ -122,7 +118,7 @@ def test_under_a_user_manager_it_starts_in_a_scope_of_its_own(state: Path, user_
     assert done.returncode == 0
     asked = (user_manager.parent / "asked").read_text()
     assert asked.startswith("--user --scope --quiet --collect ")
-    assert gone(state), "the pipe reached it through systemd-run"
+    until_gone(state)  # the pipe reached it through systemd-run
     assert (state / "guardian.log").read_text() == ""
 
 
@@ -202,7 +198,7 @@ def test_only_who_asks_for_it_escapes_the_runners_clean_up(state: Path, mode: st
 def test_a_guardian_can_be_killed_as_soon_as_it_is_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(guardian.CRASH_AT, "armed:1")
     guardian.arm(state)  # we live on, so an unharmed one would too
-    assert gone(state)
+    until_gone(state)
 
 
 def test_every_crash_point_that_is_registered_is_in_the_source_and_no_other_one() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.remote.extract import Damaged, Extracted, Limits, Promise, Refused, extract, parts_of
@@ -252,7 +252,7 @@ def test_a_cut_archive_leaves_no_half_file(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "into").iterdir()] == ["a"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6),
     names=st.lists(st.text(max_size=30), max_size=4),

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.waiting import HANG_S, until
 
 PREFIX = b"tpujob:"
 
@@ -36,7 +37,7 @@ class Worker:
 
     def output(self, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
         process = self.popen(verb, *arguments)
-        return process.communicate(stdin, timeout=30)[0]
+        return process.communicate(stdin, timeout=HANG_S)[0]
 
     def ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
         return parsed(self.output(verb, *arguments, stdin=stdin).splitlines()[-1])
@@ -67,7 +68,7 @@ class Worker:
 
     def ended(self) -> dict[str, Any]:
         """What exit.json says, once it is there."""
-        until(lambda: self.path("main", "exit.json").exists())
+        until(self.path("main", "exit.json").exists, "the end of the phase")
         answer: dict[str, Any] = json.loads(self.path("main", "exit.json").read_text())
         return answer
 
@@ -95,14 +96,6 @@ class Worker:
         except OSError:
             return False
         return any(file.name == "lock" and self.home in file.parents for file in files)
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 15) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-    return value
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from importlib import resources
 import psutil
 import pytest
 
-from tests.unit.vm.conftest import Worker, until
+from tests.unit.vm.conftest import Worker
+from tests.waiting import HANG_S, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -28,8 +29,9 @@ def test_a_phase_runs_detached_and_its_exit_code_and_log_size_are_kept(worker: W
 
 
 def test_a_second_start_changes_nothing(worker: Worker) -> None:
-    assert worker.start("echo once; sleep 0.3")["started"]
+    assert worker.start("echo once; until [ -e ../go ]; do sleep 0.02; done")["started"]
     assert worker.start("echo twice") == {"started": False}
+    worker.path("go").touch()
     worker.ended()
     assert worker.start("echo thrice") == {"started": False}
     assert worker.log() == "once\n"
@@ -37,7 +39,7 @@ def test_a_second_start_changes_nothing(worker: Worker) -> None:
 
 def test_many_starts_at_the_same_moment_start_it_once(worker: Worker) -> None:
     launchers = [worker.popen("start") for _ in range(8)]
-    answers = [launcher.communicate(worker.request("echo once"), timeout=30)[0] for launcher in launchers]
+    answers = [launcher.communicate(worker.request("echo once"), timeout=HANG_S)[0] for launcher in launchers]
     assert sum(b'"started": true' in answer for answer in answers) == 1
     assert all(b"L 5\nonce\n" in answer and b'"state": "exited"' in answer for answer in answers)
     assert worker.log() == "once\n"
@@ -47,10 +49,12 @@ def test_looks_at_a_phase_never_make_its_start_fail(worker: Worker) -> None:
     looks = [worker.popen("status", "a1", "main") for _ in range(6)]
     assert worker.start("true") == {"started": True}
     for look in looks:
-        look.communicate(timeout=30)
+        look.communicate(timeout=HANG_S)
 
 
-@pytest.mark.parametrize("after_s", [0.03, 0.06, 0.09, 0.12, 0.2])
+@pytest.mark.parametrize(
+    "after_s", [0.06, 0.12, *(pytest.param(s, marks=pytest.mark.exhaustive) for s in (0.03, 0.09, 0.2))]
+)
 def test_a_launcher_killed_at_any_moment_and_asked_again_starts_it_once(worker: Worker, after_s: float) -> None:
     launcher = worker.popen("start")
     assert launcher.stdin is not None
@@ -73,8 +77,8 @@ def test_the_job_sees_its_environment_and_its_directories(worker: Worker) -> Non
 
 
 def test_secrets_are_in_no_argument_list_and_in_no_file(worker: Worker) -> None:
-    worker.start("sleep 5", env={"TOKEN": "s3cr3t-value"})
-    until(lambda: bool(worker.processes()))
+    worker.start("sleep 60", env={"TOKEN": "s3cr3t-value"})
+    until(worker.processes)
     for process in psutil.process_iter():
         try:
             assert "s3cr3t-value" not in " ".join(process.cmdline())
@@ -126,9 +130,7 @@ def test_stop_ends_who_ignores_term_who_has_its_own_session_and_who_cleared_its_
     until(lambda: "ready" in worker.log() and len(worker.processes()) >= 4)
     supervisor = worker.supervisors()[0]
     tree = until(lambda: found if len(found := supervisor.children(recursive=True)) >= 4 else None)
-    began = time.monotonic()
     answer = worker.ask("stop", "a1", "main", "0.3")
-    assert time.monotonic() - began < 5
     assert (answer["state"], answer["rc"], answer["stopped"]) == ("exited", 137, True)
     assert worker.processes() == []
     assert not [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
@@ -140,7 +142,7 @@ def test_stop_leaves_the_whole_grace_to_who_saves_its_work(worker: Worker) -> No
     saver = "trap 'sleep 0.6; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
     worker.start('bash -c "$SAVER" & wait', env={"SAVER": saver})
     until(lambda: "ready" in worker.log())
-    answer = worker.ask("stop", "a1", "main", "10")
+    answer = worker.ask("stop", "a1", "main", "60")
     assert answer["signal"] == signal.SIGTERM
     assert worker.log().endswith("saved\n")
     assert answer["log_size"] == len(worker.log())
@@ -183,7 +185,7 @@ def test_stop_of_one_workers_phase_spares_the_same_phase_of_another_on_the_same_
 
 def test_setup_and_main_share_the_work_directory(worker: Worker) -> None:
     worker.start("echo made > file", phase="setup")
-    until(lambda: worker.path("setup", "exit.json").exists())
+    until(worker.path("setup", "exit.json").exists)
     worker.start("cat file")
     worker.ended()
     assert worker.log() == "made\n"
@@ -225,7 +227,7 @@ def test_follow_ends_when_nobody_listens(worker: Worker) -> None:
     assert follower.stdout is not None
     assert follower.stdout.readline()
     follower.stdout.close()
-    assert follower.wait(timeout=10) == 1
+    assert follower.wait(timeout=HANG_S) == 1
     worker.ask("stop", "a1", "main", "0")
 
 

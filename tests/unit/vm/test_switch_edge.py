@@ -21,8 +21,9 @@ import pytest
 
 from orchestrator.vm import switch
 from orchestrator.vm.switch import Vm
-from tests.unit.vm.conftest import Worker, until
+from tests.unit.vm.conftest import Worker
 from tests.unit.vm.switch_world import config
+from tests.waiting import HANG_S, until
 
 TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 Reply = tuple[int, Any]
@@ -88,16 +89,19 @@ def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.Monke
     }.items():
         monkeypatch.setenv(name, value)
     alarm = switch.signal.getsignal(switch.signal.SIGALRM)
-    yield Vm(config(beat_s=2.0))
+    made = Vm(config())
+    made.timeout_s = HANG_S  # how long it waits for an answer is one test's matter
+    yield made
     switch.signal.signal(switch.signal.SIGALRM, alarm)
     sys.modules["ssl"] = ssl
 
 
 def test_a_call_carries_the_vms_token_and_brings_the_servers_time(vm: Vm, server: Server) -> None:
     server.replies["/v2/n"] = lambda: (200, {"name": "n"})
+    before = int(time.time())
     status, said, now = vm.perform(("call", "GET", "/v2/n", None))
     assert (status, said) == (200, {"name": "n"})
-    assert now == pytest.approx(time.time(), abs=2)
+    assert before <= now <= time.time()
     assert vm.perform(("call", "DELETE", "/v2/n", None))[0] == 200
     assert [seen[:3] for seen in server.seen] == [
         ("GET", TOKEN, "Google"),
@@ -148,9 +152,7 @@ def test_a_server_that_drips_does_not_hold_the_switch(vm: Vm, server: Server) ->
     server.drip_s = 0.05
     server.replies["/v2/n"] = lambda: (200, b" " * 1000)
     vm.timeout_s = 0.2
-    began = time.monotonic()
-    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
-    assert time.monotonic() - began < 2
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None), "whoever waits for the whole gets a 200"
 
 
 def test_what_it_publishes_is_one_guest_attribute(vm: Vm, server: Server) -> None:
@@ -187,7 +189,7 @@ def test_the_beat_is_what_the_agents_verb_wrote(vm: Vm, worker: Worker) -> None:
     process.stdin.write(b"two\n")
     process.stdin.flush()
     until(lambda: vm.perform(("beat",)) == "two")
-    assert process.communicate(timeout=10)[0] == b""
+    assert process.communicate(timeout=HANG_S)[0] == b""
     assert process.returncode == 0
     assert [path.name for path in Path(vm.directory).iterdir()] == ["beat"]
 
@@ -258,10 +260,11 @@ def test_the_job_is_seen_from_its_start_to_its_end(vm: Vm, worker: Worker) -> No
     assert vm.perform(("job",)) == ("running", None, None)
     worker.ask("stop", "a1", "setup", "0")
     assert vm.perform(("job",)) == ("running", None, None)
+    before = time.time()
     worker.ask("stop", "a1", "main", "0")
     state, ago_s, rc = vm.perform(("job",))
     assert (state, rc) == ("ended", 143)
-    assert 0 <= ago_s < 10
+    assert 0 <= ago_s <= time.time() - before
 
 
 def test_the_newest_job_counts_and_its_exit_code(vm: Vm, worker: Worker) -> None:
@@ -386,7 +389,7 @@ def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path)
 
 def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, tmp_path: Path) -> None:
     """Its configuration lacks everything that the program needs, so that each life of it fails at once."""
-    (tmp_path / "switch.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "beat_s": 2.0}))
+    (tmp_path / "switch.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "beat_s": 60.0}))
     argv = [sys.executable, "-IS", switch.__file__, str(tmp_path / "switch.json")]
     environment = {
         "TPUJOB_SWITCH_DIR": str(tmp_path),
@@ -398,7 +401,7 @@ def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, t
     lines = [process.stdout.readline().decode() for _ in range(2)]
     assert "watching projects/p/locations/z/nodes/n as worker 1" in lines[0]
     assert "starting over after KeyError" in lines[1]
-    second = subprocess.run(argv, capture_output=True, env=environment, timeout=10, check=False)
+    second = subprocess.run(argv, capture_output=True, env=environment, timeout=HANG_S, check=False)
     assert second.returncode == 0
     assert process.poll() is None
     process.kill()
@@ -410,7 +413,7 @@ def test_it_waits_until_it_is_told_who_it_is(server: Server, tmp_path: Path) -> 
     """The metadata server may be late at boot; taken for another worker, the first would judge no beats, for ever."""
     answers = iter([(503, b""), (200, b"0")])
     server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)
-    (tmp_path / "switch.json").write_text(json.dumps(config(beat_s=2.0)))
+    (tmp_path / "switch.json").write_text(json.dumps(config()))
     argv = [sys.executable, "-IS", switch.__file__, str(tmp_path / "switch.json")]
     environment = {
         "TPUJOB_SWITCH_DIR": str(tmp_path),
@@ -432,12 +435,12 @@ def test_it_is_small_and_imports_little(server: Server) -> None:
     code = f"""
 import runpy, sys
 before = set(sys.modules)
-vm = runpy.run_path({switch.__file__!r})["Vm"]({{"beat_s": 2.0}})
+vm = runpy.run_path({switch.__file__!r})["Vm"]({{"beat_s": 60.0}})
 vm.perform(("publish", "switch", {{}}))
 heavy = {{"ssl", "_hashlib", "asyncio", "subprocess", "threading", "logging", "pathlib"}}
 print(sorted(name for name in heavy & set(sys.modules) - before if sys.modules[name]))
 """
     environment = {"TPUJOB_SWITCH_DIR": "/nowhere", "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
     argv = [sys.executable, "-IS", "-c", code]
-    said = subprocess.run(argv, capture_output=True, env=environment, timeout=20, check=True).stdout
+    said = subprocess.run(argv, capture_output=True, env=environment, timeout=HANG_S, check=True).stdout
     assert said.decode().splitlines()[-1] == "[]"
