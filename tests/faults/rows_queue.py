@@ -22,7 +22,8 @@ def delete_fails(w: World) -> None:
     w.fault("operation_fails", "queuedResources.delete", when={"first": 2})
     done = w.do("run", queued(w))
     assert done.code() == 0, done.err
-    assert len(w.requests("queuedResources.delete")) == 3
+    # One more where the third is done between the two questions that follow it; it is answered with 404.
+    assert len([call for call in w.requests("queuedResources.delete") if call["status"] == 200]) == 3
     w.keeps("C0, failed twice", w.job_ended_at, w.promise.own(failed=2))
     assert w.queue() == [] and w.states() == {"gone"}
 
