@@ -30,7 +30,7 @@ from tests.waiting import until
 
 T = TypeVar("T")
 EMULATED = Target("emulated", "emulated")
-ZONE = "us-central1-a"
+ZONE = "us-west4-a"  # where no other test leaves anything
 FULL = [f"{ZONE}/*"]
 numbers = count(1)
 
@@ -57,7 +57,7 @@ def light(quick: Emulator) -> Questions:
 
 
 def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0) -> SliceRequest:
-    run = f"run{next(numbers):07}"
+    run = f"que{next(numbers):07}"
     name = SliceName("emulated", ZONE, f"tpujob-aaaaaa-{run}", queued=True)
     labels = {"tpujob": "1", "tpujob-run": run}
     return SliceRequest(
@@ -97,7 +97,7 @@ def both(api: Questions, light: Questions) -> Iterator[Questions]:
 
 
 def bills(cloud: Emulator, name: SliceName) -> list[Any]:
-    return [row for row in cloud.billing()["nodes"] if row["name"].endswith(f"/{name.node}")]
+    return [row for row in cloud.billing()["nodes"] if row["name"].endswith(f"/{name.zone}/nodes/{name.node}")]
 
 
 def test_the_life_of_a_queued_slice(api: TpuApi, light: Questions, quick: Emulator) -> None:
