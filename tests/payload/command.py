@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+pytest.importorskip("numpy")
+
 from payload import rank, supervise
 from tests.waiting import HANG_S, until
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("numpy")
+
 from payload import artifacts
 from payload.failures import CannotSave, ConfigError, Diverged
 

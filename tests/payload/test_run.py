@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+pytest.importorskip("numpy")
+
 from payload import idx
 from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start
 from tests.waiting import HANG_S, until

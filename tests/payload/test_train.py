@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
-pytestmark = pytest.mark.torch
 
-from payload import train  # noqa: E402
-from payload.backends import check_world  # noqa: E402
-from payload.backends.native import Cpu  # noqa: E402
-from payload.checkpoints import Checkpoints  # noqa: E402
 from payload.clock import Clock  # noqa: E402
 from payload.config import Config  # noqa: E402
 from payload.failures import ConfigError, Diverged, WorldError  # noqa: E402
 from payload.idx import Dataset  # noqa: E402
-from payload.images import Images, Shape  # noqa: E402
 from payload.job import Job  # noqa: E402
-from payload.models import AlexNet, MnistCnn, build, halve_by_reshape  # noqa: E402
 from payload.placement import Placement  # noqa: E402
-from payload.run import Run, seed_of  # noqa: E402
 from payload.sources import Source  # noqa: E402
+
+if TYPE_CHECKING:
+    from payload.backends.native import Cpu
+    from payload.run import Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch")]
 
 
 def job_in(directory: Path, config: Config = Config()) -> Job:  # noqa: B008
@@ -34,34 +31,49 @@ def job_in(directory: Path, config: Config = Config()) -> Job:  # noqa: B008
 
 
 def alone(tmp_path: Path) -> Cpu:
+    from payload.backends.native import Cpu
+
     return Cpu(job_in(tmp_path))
 
 
 def run_in(directory: Path, backend: Cpu, config: Config = Config()) -> Run:  # noqa: B008
+    from payload.checkpoints import Checkpoints
+    from payload.run import Run
+
     checkpoints = Checkpoints(directory, {}, print)
     return Run(job_in(directory, config), Clock(0.0), print, checkpoints, backend)
 
 
-class AlwaysThree(torch.nn.Module):
+def always_three(torch: Any) -> Any:
     """A network whose answer is always the digit three."""
 
-    def forward(self, images: Any) -> Any:
-        return torch.nn.functional.one_hot(torch.full((len(images),), 3), 10).float()
+    class AlwaysThree(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, images: Any) -> Any:
+            return torch.nn.functional.one_hot(torch.full((len(images),), 3), 10).float()
+
+    return AlwaysThree()
 
 
 @pytest.mark.parametrize("examples", [1, 7, 499, 501, 1003])
-def test_accuracy_is_over_all_test_examples_however_they_fall_into_batches(tmp_path: Path, examples: int) -> None:
+def test_accuracy_is_over_all_test_examples_however_they_fall_into_batches(
+    torch: Any, tmp_path: Path, examples: int
+) -> None:
+    from payload import train
+    from payload.images import Images, Shape
+
     labels = (np.arange(examples) % 4).astype(np.uint8)
     images = np.zeros((examples, 28, 28), np.uint8)
     backend, data = alone(tmp_path), Dataset(images, labels, images, labels)
     split = Images(images, labels, Shape(Config(), data), backend)
-    tested = train.evaluate(backend, AlwaysThree(), split, run_in(tmp_path, backend))
+    tested = train.evaluate(backend, always_three(torch), split, run_in(tmp_path, backend))
     expected = int((labels == 3).sum())
     assert (tested["test_correct"], tested["test_examples"]) == (expected, examples)
     assert tested["test_accuracy"] == pytest.approx(expected / examples)
 
 
-def test_pooling_by_reshape_is_max_pooling() -> None:
+def test_pooling_by_reshape_is_max_pooling(torch: Any) -> None:
+    from payload.models import halve_by_reshape
+
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(halve_by_reshape(images), torch.nn.functional.max_pool2d(images, 2))
     odd = torch.randn(2, 3, 7, 9)
@@ -69,10 +81,14 @@ def test_pooling_by_reshape_is_max_pooling() -> None:
 
 
 def test_the_network_is_that_of_the_pytorch_example_in_size() -> None:
+    from payload.models import MnistCnn
+
     assert sum(p.numel() for p in MnistCnn().parameters()) == 1_199_882
 
 
 def test_alexnet_has_as_many_weights_as_torchvisions_and_they_have_the_same_names() -> None:
+    from payload.models import AlexNet
+
     model = AlexNet(classes=1000)
     assert sum(p.numel() for p in model.parameters()) == 61_100_840
     names = [name for name in model.state_dict() if name.endswith("weight")]
@@ -80,12 +96,16 @@ def test_alexnet_has_as_many_weights_as_torchvisions_and_they_have_the_same_name
 
 
 def test_a_network_that_needs_larger_images_says_so() -> None:
+    from payload.models import build
+
     with pytest.raises(ConfigError, match="alexnet needs images of at least 63 pixels a side, not 28"):
         build("alexnet", 1, side=28)
 
 
 @pytest.mark.parametrize("side", [28, 64, 224])
-def test_images_are_normalised_and_resized_as_pytorch_would_do_it(tmp_path: Path, side: int) -> None:
+def test_images_are_normalised_and_resized_as_pytorch_would_do_it(torch: Any, tmp_path: Path, side: int) -> None:
+    from payload.images import Images, Shape
+
     backend = alone(tmp_path)
     array = np.random.default_rng(1).integers(0, 256, (5, 28, 28), dtype=np.uint8)
     labels = np.arange(5, dtype=np.uint8)
@@ -98,7 +118,9 @@ def test_images_are_normalised_and_resized_as_pytorch_would_do_it(tmp_path: Path
     assert torch.allclose(x, expected.expand(-1, 3, -1, -1), atol=1e-5)
 
 
-def test_images_of_an_unknown_set_are_normalised_by_their_own_mean_and_spread(tmp_path: Path) -> None:
+def test_images_of_an_unknown_set_are_normalised_by_their_own_mean_and_spread(torch: Any, tmp_path: Path) -> None:
+    from payload.images import Images, Shape
+
     array = np.random.default_rng(1).integers(0, 256, (50, 9, 9), dtype=np.uint8)
     labels = np.zeros(50, np.uint8)
     shape = Shape(Config(model="mlp", dataset="idx", data_dir="x"), Dataset(array, labels, array, labels, classes=3))
@@ -108,12 +130,16 @@ def test_images_of_an_unknown_set_are_normalised_by_their_own_mean_and_spread(tm
 
 
 def test_each_step_of_each_process_has_random_numbers_of_its_own() -> None:
+    from payload.run import seed_of
+
     seeds = {seed_of(1, epoch, step, rank) for epoch in (1, 2) for step in range(50) for rank in range(4)}
     assert len(seeds) == 400
     assert seed_of(1, 2, 3, 0) == seed_of(1, 2, 3, 0) != seed_of(2, 2, 3, 0)
 
 
 def test_the_rate_rises_for_a_fifth_of_the_run_then_falls_and_is_never_zero() -> None:
+    from payload import train
+
     shares = [train.share_of_rate(step, 100) for step in range(100)]
     assert max(shares) == pytest.approx(1.0) and shares.index(max(shares)) in (19, 20)
     assert shares[:19] == sorted(shares[:19]) and shares[20:] == sorted(shares[20:], reverse=True)
@@ -122,6 +148,8 @@ def test_the_rate_rises_for_a_fifth_of_the_run_then_falls_and_is_never_zero() ->
 
 
 def test_a_loss_that_is_no_number_stops_the_training() -> None:
+    from payload import train
+
     assert train.check_loss(0.5, 1) == 0.5
     for loss in (float("nan"), float("inf")):
         with pytest.raises(Diverged, match="in epoch 2: training diverged"):
@@ -130,6 +158,8 @@ def test_a_loss_that_is_no_number_stops_the_training() -> None:
 
 def test_a_world_that_silently_reduces_nothing_is_found_out(tmp_path: Path) -> None:
     """As XLA:CPU does with several processes: each all-reduce answers what it was given."""
+    from payload.backends import check_world
+
     backend = alone(tmp_path)
     check_world(backend)
     backend.world = 2
