@@ -17,7 +17,7 @@ import pytest
 from orchestrator.emulator import control
 from tests.cli_fixture import Tpujob
 from tests.emulator_fixture import Emulator
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parents[2]
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
@@ -27,7 +27,7 @@ BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite
 def send(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
     """Exactly these headers, as a web page's browser or a stranger would send them."""
     host, _, port = emulator.url.removeprefix("http://").rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=HANG_S)
     connection.putrequest(method, path, skip_host=True)
     content = b"" if body is None else json.dumps(body).encode()
     for name, value in {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(content)), **headers}.items():
