@@ -308,7 +308,7 @@ class Clouds:
     def _is_as_new(emulator: Emulator, new: dict[str, Any]) -> bool:
         if control.running(emulator.state_dir) != emulator.endpoint:
             return False
-        emulator.request("DELETE", "/_emulator/faults")
+        emulator.request("DELETE", "/_emulator/rehearsal")  # faults, stockouts and preemptions
         emulator.patch_settings(**new["settings"])
         for node in emulator.status()["nodes"]:
             emulator.request("POST", f"/_emulator/nodes/{node['name'].rpartition('/')[2]}:vanish", {})
