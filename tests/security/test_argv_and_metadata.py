@@ -50,7 +50,7 @@ class Watcher:
         return until(look, f"{program!r} with {words!r}")
 
     def _watch(self) -> None:
-        while not self._done.wait(0.03):
+        while not self._done.wait(0.1):
             for process in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     self.seen.add((process / "cmdline").read_bytes())
