@@ -33,7 +33,7 @@ def attach(
         attempt = _read_along(session, found, attempt)
         if attempt.state.ended:
             _say_ended(session, found, attempt)
-    outcome = follow(session, found, attempt)
+    outcome = follow(session, found, _as_left(session, found, attempt))
     if outcome.detached:
         _say_left(session, found, outcome)
     report(session, outcome)
@@ -85,6 +85,20 @@ def _read_along(session: Session, found: Run, attempt: Attempt) -> Attempt:
     if not attempt.state.ended:  # whoever was attached may have died, or have left without the proof
         session.recover(look=True)
         _, attempt = session.ledger.find_run(found.id)
+    return attempt
+
+
+def _as_left(session: Session, found: Run, attempt: Attempt) -> Attempt:
+    """The attempt is ours now. Whoever had it until this moment may have ended it, or have died on the way to its end."""
+    from orchestrator.core.lease import LeaseState
+
+    lease = session.of_run(found.id)
+    if lease is None or lease.state is not LeaseState.READY:
+        session.owners.release(attempt.id)
+        session.recover(look=True)
+        _, attempt = session.ledger.find_run(found.id)
+        if attempt.state.ended:
+            _say_ended(session, found, attempt)
     return attempt
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from orchestrator.cli.session import Session
 from orchestrator.core import pace
+from orchestrator.engine.owners import FileOwners
 from tests.cli_fixture import Tpujob, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -146,14 +148,24 @@ def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, m
     let_go(detached)
     until(lambda: detached.only_run()["lease"]["state"] == "down", "the end of the job")
     assert "being deleted for" in detached("status").stdout
-    collector(detached).kill()  # in the middle of its teardown
+    first, claim = collector(detached), FileOwners.claim
+
+    def dies_first(owners: FileOwners, work: str) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first.kill()  # in the middle of its teardown, at the last moment at which it could be met alive
+            first.wait()
+        return claim(owners, work)
+
     with monkeypatch.context() as patch:
         patch.setitem(
             Session.recover.__kwdefaults__, "budget_s", 0.5
         )  # in place of 20 s, of which a person learns nothing
-        unproven = detached("attach", run)
-    assert unproven.returncode == 75 and "NOT VERIFIED GONE" in unproven.stderr
-    assert unproven.stderr.count("releasing it") == 1, "each try keeps a person waiting"
+        patch.setattr(FileOwners, "claim", dies_first)
+        for _ in range(2):
+            unproven = detached("attach", run)
+            assert unproven.returncode == 75 and "NOT VERIFIED GONE" in unproven.stderr, unproven.stderr
+            assert unproven.stderr.count("releasing it") == 1, "each try keeps a person waiting"
+            patch.setattr(FileOwners, "claim", claim)
     detached.admin("DELETE", "faults")
     proven = detached("attach", run)
     assert "absent (checked" in proven.stdout and proven.returncode == 71  # its end was never written down
