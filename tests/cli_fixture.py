@@ -47,7 +47,7 @@ class Cli:
     env: dict[str, str] = field(default_factory=dict)
     _bills_before, _requests_before = 0, 0
 
-    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S) -> Said:
+    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
         process = self.start(*words, env=env)
         try:
             out, err = process.communicate(timeout=timeout_s)
@@ -203,7 +203,7 @@ class Tpujob(Cli):
         self.own_state.mkdir(mode=0o700)
         self.emulator_directory.symlink_to(self.state_dir)
 
-    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = HANG_S) -> Said:
+    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
         if words[0] == "ssh":  # it becomes another program
             return self.as_process(*words, env=env)
 
