@@ -650,7 +650,6 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     assert rest[:3] == ["status", "nodes.get", "0 of 0 calls"]
     assert "calls=1 status=429" in said
     client = TpuApi(tpujob.emulator.url, emulator_credentials(tpujob.emulator.token), emulated=True)
-    before = len(json.loads(says("requests", "--json")))
     with pytest.raises(CloudUnavailable, match="per minute"):
         client.get(request().name)
     [row] = json.loads(says("fault", "list", "--json"))
@@ -668,8 +667,8 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     assert says("preempt", wanted.name.node).endswith("\tPREEMPTED\n")
     says("vanish", wanted.name.node)
     assert client.get(wanted.name) is None
-    refused = json.loads(says("requests", "--json"))[before]
-    assert (refused["operation"], refused["status"], refused["faults"]) == ("nodes.get", 429, [fault])
+    [refused] = [row for row in json.loads(says("requests", "--json", "--last", "5000")) if fault in row["faults"]]
+    assert (refused["operation"], refused["status"]) == ("nodes.get", 429)
     lines = says("requests", "--node", wanted.name.node, "--last", "1").splitlines()
     assert [line.split("\t")[1:4] for line in lines] == [["client", "404", "GET"]]
 
