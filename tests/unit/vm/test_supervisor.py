@@ -139,7 +139,8 @@ def test_stop_ends_who_ignores_term_who_has_its_own_session_and_who_cleared_its_
 
 def test_stop_leaves_the_whole_grace_to_who_saves_its_work(worker: Worker) -> None:
     """The main shell dies of TERM at once; its child, which got TERM too, must still have the time to finish."""
-    saver = "trap 'sleep 0.6; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    after_it = "while kill -0 $PPID 2>/dev/null; do sleep 0.05; done"
+    saver = f"trap '{after_it}; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
     worker.start('bash -c "$SAVER" & wait', env={"SAVER": saver})
     until(lambda: "ready" in worker.log())
     answer = worker.ask("stop", "a1", "main", "60")
@@ -192,7 +193,7 @@ def test_setup_and_main_share_the_work_directory(worker: Worker) -> None:
 
 
 def test_the_machine_going_down_ends_the_job_in_order(worker: Worker) -> None:
-    worker.start("echo ready; sleep 60")
+    worker.start("echo ready; exec sleep 60")  # one process: a shell whose child died first ends with a code of its own
     until(lambda: "ready" in worker.log())
     worker.supervisors()[0].terminate()
     assert (worker.ended()["stopped"], worker.ended()["signal"]) == (True, signal.SIGTERM)
