@@ -7,6 +7,7 @@ command. `real=True` starts new programs all the way down, as a worker does.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import multiprocessing
@@ -122,8 +123,9 @@ def start(
     places = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "TPUJOB_ARTIFACTS": str(artifacts)}
     argv = ["--config", str(path), *arguments]
     environment = {**clean, "PJRT_DEVICE": "CPU", **places, **environ}
-    process = _forks.Process(target=_command, args=(argv, directory, code, environment, first, real), daemon=True)
+    process = _forks.Process(target=_command, args=(argv, directory, code, environment, first, real))
     process.start()
+    atexit.register(process.kill)  # of a test that failed in the middle of a long one
     return Command(process, directory, artifacts)
 
 
@@ -169,6 +171,8 @@ class _Fork:
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
+            os.close(to_it)
+            os.close(from_it)
             _train(from_us, to_us, env)
         os.close(from_us)
         os.close(to_us)
@@ -206,7 +210,6 @@ def _become(stdin: int, stdout: int, stderr: int, environment: Mapping[str, str]
     """A process of its own: new files for the standard ones, with no lock that a thread of the parent may have held."""
     for ours, standard in ((stdin, 0), (stdout, 1), (stderr, 2)):
         os.dup2(ours, standard)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     sys.stdin, sys.stdout, sys.stderr = (open(n, "r" if n == 0 else "w", closefd=False) for n in range(3))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)

@@ -22,7 +22,8 @@ EXAMPLE = {
 def test_the_shipped_example_learns_the_same_on_every_backend_and_number_of_processes(tmp_path: Path) -> None:
     losses = {}
     for backend, cores in (("cpu", 1), ("cpu", 2), *([("xla", 2)] if HAS_XLA else [])):
-        done = play(tmp_path, {**EXAMPLE, "cores": cores}, "--backend", backend, code=CODE)
+        config = {**EXAMPLE, "cores": cores, "num_workers": 2 - cores}  # the data of one core come from another process
+        done = play(tmp_path, config, "--backend", backend, code=CODE)
         assert done.code == 0, done.stdout + done.stderr
         name = {"cpu": "cpu", "xla": "xla:cpu"}[backend]
         assert done.stdout.startswith(f"{name} ×{cores} · my_training:main · fp32\nepoch 1/2  loss 0."), done.stdout
