@@ -53,7 +53,7 @@ def dies(directory: Path, config: dict[str, Any], backend: str, data: Path, at: 
 Undisturbed = Callable[[str, int], Run]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undisturbed:
     """A training that nothing happened to, to compare with; each is run once."""
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.torch, needs_torch]
 SMALL = {"epochs": 2, "batch_size": 32, "lr": 0.02}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
     """Two processes with one XLA device each, gloo between them: what a multi-core job is under emulation."""
     config = {**SMALL, "epochs": 9, "emulated": {"epochs": 2}}
