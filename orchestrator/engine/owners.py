@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-CLAIM_PATIENCE_S = 0.5  # somebody's `alive` question may hold the lock for a moment
+LOOK_AGAIN_S, LOOKS = 0.02, 1500  # half a minute: whoever asks `alive` for so long stands still
 
 
 class FileOwners:
@@ -28,18 +28,16 @@ class FileOwners:
         if fd is None:
             self._held[lease_id] = None
             return True
-        give_up_at = time.monotonic() + CLAIM_PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= give_up_at:
-                    os.close(fd)
-                    return False
-                time.sleep(0.02)
-            else:
+        for _ in range(LOOKS):
+            if _locked(fd, fcntl.LOCK_EX):
                 self._held[lease_id] = fd
                 return True
+            if not _locked(fd, fcntl.LOCK_SH):
+                break  # another process lives for it
+            fcntl.flock(fd, fcntl.LOCK_UN)  # only `alive` questions share the lock, for a moment
+            time.sleep(LOOK_AGAIN_S)
+        os.close(fd)
+        return False
 
     def release(self, lease_id: str) -> None:
         fd = self._held.pop(lease_id, None)
@@ -60,11 +58,7 @@ class FileOwners:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
+            return not _locked(fd, fcntl.LOCK_SH)
         finally:
             os.close(fd)
 
@@ -81,3 +75,12 @@ class FileOwners:
 
     def _path(self, lease_id: str) -> Path:
         return self.directory / f"{lease_id.replace(' ', '-')}.lock"
+
+
+def _locked(fd: int, how: int) -> bool:
+    """Take the lock if nobody excludes us from it."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Signals while programs run: noticed at once, unwound once, never able to skip a teardown."""
 
+import fcntl
 import os
 import signal
 import threading
@@ -204,3 +205,16 @@ def test_a_claim_is_seen_by_others_and_ends_with_its_process(tmp_path: Path) -> 
 
 def test_a_lease_that_was_never_claimed_has_no_owner(tmp_path: Path) -> None:
     assert not FileOwners(tmp_path / "locks").alive("lease")
+
+
+def test_a_question_that_takes_long_keeps_nobody_from_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks `alive` shares the lock for a moment, which is long where the machine is busy."""
+    owners = FileOwners(tmp_path)
+    slow = os.open(tmp_path / "lease.lock", os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(slow, fcntl.LOCK_SH)
+    looks = iter(range(1000))
+    monkeypatch.setattr(
+        "orchestrator.engine.owners.time.sleep", lambda _: os.close(slow) if next(looks) == 999 else None
+    )
+    assert owners.claim("lease")
+    assert FileOwners(tmp_path).alive("lease") and not FileOwners(tmp_path).claim("lease")
