@@ -150,6 +150,7 @@ def _command(
         os.execv(sys.executable, [sys.executable, "-m", "payload", *argv])
     sys.path[:0] = [str(code), *environment["PYTHONPATH"].split(os.pathsep)]
     sys.argv, sys.dont_write_bytecode = ["payload", *argv], True
+    multiprocessing.set_start_method(None, force=True)  # not ours: that of any program
     supervise.subprocess = SimpleNamespace(  # type: ignore[assignment]
         PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT, run=subprocess.run, Popen=_Fork
     )

@@ -22,8 +22,7 @@ EXAMPLE = {
 def test_the_shipped_example_learns_the_same_on_every_backend_and_number_of_processes(tmp_path: Path) -> None:
     losses = {}
     for backend, cores in (("cpu", 1), ("cpu", 2), *([("xla", 2)] if HAS_XLA else [])):
-        config = {**EXAMPLE, "cores": cores, "num_workers": 2 - cores}  # the data of one core come from another process
-        done = play(tmp_path, config, "--backend", backend, code=CODE)
+        done = play(tmp_path, {**EXAMPLE, "cores": cores, "num_workers": 0}, "--backend", backend, code=CODE)
         assert done.code == 0, done.stdout + done.stderr
         name = {"cpu": "cpu", "xla": "xla:cpu"}[backend]
         assert done.stdout.startswith(f"{name} ×{cores} · my_training:main · fp32\nepoch 1/2  loss 0."), done.stdout
@@ -32,6 +31,31 @@ def test_the_shipped_example_learns_the_same_on_every_backend_and_number_of_proc
         losses[backend, cores] = found["train_loss"]
     assert len({round(loss, 4) for loss in losses.values()}) == 1, losses
     assert losses["cpu", 1] < 0.45, "always guessing the more frequent answer is 0.6"
+
+
+LOADER = """
+import os
+import torch
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index, os.getpid()
+
+def main(backend, run):
+    numbers, processes = zip(*run.data_loader(Numbers(), 4, shuffle=False))
+    return {"numbers": torch.cat(numbers).tolist(), "here": os.getpid() in torch.cat(processes).tolist()}
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_examples_are_prepared_by_as_many_processes_as_are_asked_for(tmp_path: Path, processes: int) -> None:
+    (tmp_path / "mine.py").write_text(LOADER)
+    run = play(tmp_path, {"entry": "mine:main", "num_workers": processes}, "--backend", "cpu", code=tmp_path)
+    assert run.code == 0, run.stdout + run.stderr
+    found = run.read("metrics.json")
+    assert (found["numbers"], found["here"]) == (list(range(8)), processes == 0)
 
 
 DROPOUT = """
