@@ -24,7 +24,7 @@ from tests.emulator_fixture import emulator, shared_emulator  # noqa: E402
 
 __all__ = ["cli", "clouds", "emulator", "shared_emulator", "tpujob"]
 
-IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "payload/test_run.py")  # their rows, kills and trainings
+IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "tests/payload/")  # their rows, kills and trainings
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
 PROCESSES_PER_CORE = 3  # most of what these tests do is wait
 
@@ -64,8 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if file.endswith(IN_ONE_PIECE) else nodeid
+            return next((piece for piece in IN_ONE_PIECE if piece in nodeid), nodeid)
 
     return Together(config, log)
 
