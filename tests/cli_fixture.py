@@ -28,7 +28,7 @@ from orchestrator.emulator import control
 from orchestrator.engine.owners import FileOwners
 from orchestrator.ledger.ledger import Ledger
 from tests.emulator_fixture import Emulator, running_emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import until
 
 NO_DELAYS = {f"TPUJOB_EMULATOR_{what}_S": "0" for what in ("PROVISION", "STOP", "START", "DELETE")}
 
@@ -344,7 +344,3 @@ def tpujob(
 
 def press(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
     process.send_signal(number)
-
-
-def wait_for(condition: Any, _timeout_s: float = HANG_S) -> None:
-    until(condition)

@@ -26,7 +26,7 @@ __all__ = ["cli", "clouds", "emulator", "shared_emulator", "tpujob"]
 
 IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "tests/payload/")  # their rows, kills and trainings
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
-PROCESSES_PER_CORE = 3  # most of what these tests do is wait
+PROCESSES_PER_CORE = 2  # much of what these tests do is wait
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -68,12 +68,17 @@ class Emulator:
 
 @contextmanager
 def running_emulator(state_dir: Path) -> Iterator[Emulator]:
-    started = Emulator(control.ensure_running(state_dir), state_dir)
-    started.patch_settings(**NO_DELAYS)
+    ends, lives = os.pipe()  # the daemon ends with this process, also where that is killed
     try:
+        started = Emulator(control.ensure_running(state_dir, ends_with=ends), state_dir)
+    finally:
+        os.close(ends)
+    try:
+        started.patch_settings(**NO_DELAYS)
         yield started
     finally:
         control.stop(state_dir)
+        os.close(lives)
         assert control.running(state_dir) is None
         left = [process for process in psutil.process_iter() if _works_in(process, state_dir)]
         assert not left, f"processes outlived the emulator: {left}"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli_fixture import Tpujob, wait_for
+from tests.cli_fixture import Tpujob
+from tests.waiting import until
 
 ZONE = "us-central1-a"
 
@@ -61,7 +62,7 @@ def test_a_sweep_of_some_zones_is_no_sweep_of_the_project(tpujob: Tpujob) -> Non
 
 def test_what_is_alive_is_shown_with_its_switches_and_its_worst_case(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
-    wait_for(lambda: all(switch["armed"] for switch in examined(tpujob)[0]["slices"][0]["switches"]))
+    until(lambda: all(switch["armed"] for switch in examined(tpujob)[0]["slices"][0]["switches"]))
     said, _ = examined(tpujob)
     (found,) = said["slices"]
     assert (found["name"], found["mode"], found["state"]) == ("alice", "hold", "READY")

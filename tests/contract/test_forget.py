@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 from orchestrator.engine.owners import FileOwners
-from tests.cli_fixture import Tpujob, wait_for
+from tests.cli_fixture import Tpujob
+from tests.waiting import until
 
 ZONE = "us-central1-a"
 
@@ -95,7 +96,7 @@ def test_what_nobody_can_see_is_forgotten_by_who_says_so_and_the_ledger_keeps_it
 
 def test_a_deletion_that_is_stuck_may_be_given_up_after_a_while(tpujob: Tpujob) -> None:
     stuck_down(tpujob, "nodes.delete", kind="stuck", seconds=3600)
-    wait_for(lambda: "DELETING" in str(tpujob.admin("GET", "status")["nodes"]))
+    until(lambda: "DELETING" in str(tpujob.admin("GET", "status")["nodes"]))
     early = tpujob("forget", "alice", "--verified-by-me")
     assert early.returncode == 64 and "give it ten minutes" in early.stderr
     ledger(tpujob, "update lease set down_at = ?", time.time() - 700)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import control
-from tests.cli_fixture import Cli, Tpujob, wait_for
-from tests.waiting import HANG_S
+from tests.cli_fixture import Cli, Tpujob
+from tests.waiting import HANG_S, until
 
 ZONE = "us-central1-a"
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
@@ -32,7 +32,7 @@ def make(cli: Cli, name: str, **labels: str) -> str:
     """A node made by nobody of this machine."""
     body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
     request(cli, "POST", f"{NODES}?nodeId={name}", body)
-    wait_for(lambda: node(cli, name)["state"] == "READY")
+    until(lambda: node(cli, name)["state"] == "READY")
     return name
 
 
@@ -43,9 +43,9 @@ def queue(cli: Cli, name: str, **labels: str) -> str:
     body = {"tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
     request(cli, "POST", f"{requests}?queuedResourceId={name}", body)
     state = lambda: request(cli, "GET", f"{requests}/{name}")["state"]["state"]  # noqa: E731
-    wait_for(lambda: state() == "ACTIVE")
+    until(lambda: state() == "ACTIVE")
     request(cli, "DELETE", f"{NODES}/{name}")
-    wait_for(lambda: state() == "SUSPENDED")
+    until(lambda: state() == "SUSPENDED")
     return name
 
 
@@ -123,7 +123,7 @@ def test_a_zone_that_is_not_whole_is_75_and_what_is_seen_there_goes_all_the_same
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     tpujob.settings(unreachable=["us-west4-a"])
     process = tpujob.start("sweep", "--zone", ZONE, "--zone", "us-west4-a")
-    wait_for(lambda: dead not in names(tpujob))
+    until(lambda: dead not in names(tpujob))
     tpujob.settings(unreachable=[])
     out, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, "an outage that ends within the sweep costs nothing"
@@ -174,7 +174,7 @@ def held(cli: Cli, handle: str = "alice") -> str:
 def unclaim(cli: Cli, name: str) -> None:
     labels = node(cli, name)["labels"] | {"tpujob-lease": str(int(time.time()) - 3600)}
     operation = request(cli, "PATCH", f"{NODES}/{name}?updateMask=labels", {"labels": labels})
-    wait_for(lambda: request(cli, "GET", f"/v2/{operation['name']}").get("done"))
+    until(lambda: request(cli, "GET", f"/v2/{operation['name']}").get("done"))
 
 
 def test_what_a_sweep_deletes_is_no_longer_owed_by_the_ledger_that_made_it(tpujob: Tpujob) -> None:
@@ -233,7 +233,7 @@ def test_local_leaves_alone_what_this_ledger_does_not_owe(tpujob: Tpujob) -> Non
 def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -> None:
     name = held(tpujob)
     request(tpujob, "DELETE", f"{NODES}/{name}")
-    wait_for(lambda: names(tpujob) == set())
+    until(lambda: names(tpujob) == set())
     done = tpujob("sweep", "--local")
     assert (done.returncode, done.stdout) == (0, "1 released, 0 not proven, 0 claimed\n")
 
@@ -257,7 +257,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_asked(tpujob: T
 def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
     tpujob.settings(unreachable=[ZONE])
     process: subprocess.Popen[str] = tpujob.start("sweep", "--zone", ZONE)
-    wait_for(lambda: tpujob.requests("nodes.list"))
+    until(lambda: tpujob.requests("nodes.list"))
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(HANG_S) == 130
     process.communicate()
@@ -266,7 +266,7 @@ def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
 def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
     tpujob.settings(provision_s=1.5)
     process = tpujob.start("up", "alice", "--zone", ZONE)
-    wait_for(lambda: names(tpujob))
+    until(lambda: names(tpujob))
     while process.poll() is None:
         assert tpujob("sweep", "--zone", ZONE).returncode == 0
     assert process.returncode == 0

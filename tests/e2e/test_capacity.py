@@ -134,12 +134,13 @@ def preempted(cli: Cli, job: str, at: list[int]) -> tuple[list[str], str]:
 
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
-def test_a_training_that_is_preempted_goes_on_elsewhere_with_the_same_losses(cli: Cli) -> None:
-    undisturbed = cli("run", training(cli, ONE_ZONE, "xla", 3, []))
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.exhaustive)])
+def test_a_training_that_is_preempted_goes_on_elsewhere_with_the_same_losses(cli: Cli, backend: str) -> None:
+    undisturbed = cli("run", training(cli, ONE_ZONE, backend, 3, []))
     assert undisturbed.returncode == 0, undisturbed.stderr
     expected = losses(cli, cli.only_run())
 
-    taken, _ = preempted(cli, training(cli, ONE_ZONE, "xla", 3, [2]), [2])
+    taken, _ = preempted(cli, training(cli, ONE_ZONE, backend, 3, [2]), [2])
     shown = newest_run(cli)
     assert losses(cli, shown) == expected
     (first, second) = shown["attempts"]

@@ -17,7 +17,7 @@ def lives() -> Iterator[Any]:
             yield pytest.param(scenario, kind, marks=marks, id=f"{scenario.name}: {kind}")
 
 
-@pytest.mark.parametrize(("scenario", "kind"), lives())
+@pytest.mark.parametrize(("scenario", "kind"), list(lives()))
 def test_a_death_at_any_step_breaks_no_promise(scenario: Scenario, kind: str) -> None:
     died, broken = sweep(scenario, kind)
     assert not [f"at step {step}: {result.violations[0]}" for step, _, result in broken]

@@ -33,7 +33,7 @@ def chunks() -> Iterator[Any]:
         yield pytest.param(first, marks=() if first < WORLDS else pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("first", chunks())
+@pytest.mark.parametrize("first", list(chunks()))
 def test_random_worlds_keep_every_promise(first: int) -> None:
     for seed in range(first, first + CHUNK):
         check(seed)
