@@ -7,6 +7,8 @@ import sqlite3
 import time
 from typing import Any
 
+import pytest
+
 from orchestrator.engine.owners import FileOwners
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
@@ -65,6 +67,7 @@ def test_what_can_be_proven_after_all_is_proven_and_not_forgotten(tpujob: Tpujob
     assert ledger(tpujob, "select state from lease") == [("gone",)]
 
 
+@pytest.mark.exhaustive
 def test_what_the_api_shows_is_not_forgotten(tpujob: Tpujob) -> None:
     stuck_down(tpujob, "nodes.delete", **FORBIDDEN)
     refused = tpujob("forget", "alice", "--verified-by-me")
@@ -72,6 +75,7 @@ def test_what_the_api_shows_is_not_forgotten(tpujob: Tpujob) -> None:
     assert ledger(tpujob, "select state from lease") == [("down",)]
 
 
+@pytest.mark.exhaustive
 def test_without_the_flag_it_says_how_to_look_and_changes_nothing(tpujob: Tpujob) -> None:
     stuck_down(tpujob, "nodes.*", **FORBIDDEN)
     shown = tpujob("forget", "alice")
@@ -94,6 +98,7 @@ def test_what_nobody_can_see_is_forgotten_by_who_says_so_and_the_ledger_keeps_it
     assert len(tpujob.alive()) == 1, "it deletes nothing: that is the person's now"
 
 
+@pytest.mark.exhaustive
 def test_a_deletion_that_is_stuck_may_be_given_up_after_a_while(tpujob: Tpujob) -> None:
     stuck_down(tpujob, "nodes.delete", kind="stuck", seconds=3600)
     until(lambda: "DELETING" in str(tpujob.admin("GET", "status")["nodes"]))

@@ -263,6 +263,7 @@ def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
     process.communicate()
 
 
+@pytest.mark.exhaustive
 def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
     tpujob.settings(provision_s=1.5)
     process = tpujob.start("up", "alice", "--zone", ZONE)

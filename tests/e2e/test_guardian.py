@@ -69,6 +69,7 @@ def test_after_a_run_that_ended_well_no_guardian_is_left(guarded: Cli) -> None:
     until_no_guardian(guarded)
 
 
+@pytest.mark.exhaustive
 def test_a_held_slice_is_released_when_its_time_is_over(guarded: Cli) -> None:
     assert guarded("up", "alice", "--zone", "us-central1-a").returncode == 0
     assert len(guarded.alive()) == 1 and len(guardians(guarded)) == 1

@@ -73,6 +73,7 @@ def killed(tpujob: Tpujob, point: str, *words: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.exhaustive
 def test_killed_up_is_adopted_by_the_next_up(tpujob: Tpujob) -> None:
     killed(tpujob, "Create:1:after", "up", "alice", "--zone", "us-central1-a")
     again = tpujob("up", "alice")
@@ -82,6 +83,7 @@ def test_killed_up_is_adopted_by_the_next_up(tpujob: Tpujob) -> None:
     assert tpujob.alive() == []
 
 
+@pytest.mark.exhaustive
 def test_a_down_that_was_killed_is_finished_by_the_next_command(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
     killed(tpujob, "Delete:1:before", "down", "alice")
@@ -90,6 +92,7 @@ def test_a_down_that_was_killed_is_finished_by_the_next_command(tpujob: Tpujob) 
     assert tpujob.alive() == []
 
 
+@pytest.mark.exhaustive
 def test_a_killed_emulator_comes_back_with_its_nodes_and_they_are_released(cli: Cli) -> None:
     assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
     endpoint = control.running(cli.emulator_directory)

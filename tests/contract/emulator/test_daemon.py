@@ -183,6 +183,7 @@ def test_a_daemon_killed_the_moment_a_file_of_a_worker_appears_goes_on_with_it(
         assert machine.says("echo here") == "here"
 
 
+@pytest.mark.exhaustive
 def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
     assert not lives(job)
 
 
+@pytest.mark.exhaustive
 def test_another_port_is_taken_when_the_old_one_is_in_use(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="moved", node=node_body(metadata={"ssh-keys": ssh_keys})))
@@ -223,6 +225,7 @@ def test_stop_ends_the_processes_of_the_vms_and_keeps_the_nodes(
     assert [node["state"] for node in again.status()["nodes"]] == ["READY"]
 
 
+@pytest.mark.exhaustive
 def test_stop_ends_what_a_killed_daemon_left_behind(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="orphan", node=node_body(metadata={"ssh-keys": ssh_keys})))

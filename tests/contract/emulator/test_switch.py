@@ -304,6 +304,7 @@ def test_a_switch_that_a_job_killed_comes_back(make: Make) -> None:
     until(lambda: running() - {killed})
 
 
+@pytest.mark.exhaustive
 def test_a_switch_outlives_a_daemon_that_was_killed(make: Make, emulator: Emulator) -> None:
     node = make(emulator=emulator)
     until(lambda: armed(node))

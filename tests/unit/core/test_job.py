@@ -199,7 +199,7 @@ _KEYWORDS = "name tpu zone train command env us-central1 ~ null yes 1e3 ${env:A}
 _WORDS = st.sampled_from([*_KEYWORDS.split(), *"{}[],'#\\\0\t\n", '"', "? ", "- ", ": ", "\n  ", "|\n", "---\n"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=200), st.binary(max_size=200), st.lists(_WORDS, max_size=40).map("".join)))
 @example("? ? a")
 @example('{"\\ud800": 1, command: "\\ud800"}')
@@ -223,7 +223,7 @@ _KEYS = st.sampled_from([*job.JobSpec.model_fields, "x"])
 _PART_KEYS = st.sampled_from([*job_tpu.Tpu.model_fields, *job.Train.model_fields, *job.Limits.model_fields, "A"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.dictionaries(_KEYS, st.dictionaries(_PART_KEYS, _PLAIN, max_size=4) | _PLAIN, max_size=4))
 def test_any_values_under_the_known_keys_are_a_job_or_a_list_of_mistakes(data: dict[str, object]) -> None:
     try:
