@@ -446,11 +446,16 @@ def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
     monkeypatch.setattr("orchestrator.remote.link.HANDSHAKE_S", 5.0)
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "dead_hosts")
-    fleet.start(request("dead", "for i in $(seq 40); do echo line $i; sleep 0.1; done"))
+    fleet.start(
+        request(
+            "dead", "echo line 1; until [ -e ~/go ]; do sleep 0.1; done; for i in $(seq 2 40); do echo line $i; done"
+        )
+    )
     log = Log()
     fleet.follow(log)
     until(lambda: log.of)
     way.blocked.set()
+    (one.home() / "go").touch()
     while fleet.wait(10).workers[0].state is not WorkerState.UNREACHABLE:
         pass
     way.blocked.clear()
