@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -137,7 +138,8 @@ def play(tier: str, beside: bool, number: int) -> Run:
     words += [f"--shuffle={number}"] if beside else []
     with hogs(HOGS if beside else ()) as greedy, (PLACE / f"{name}.log").open("wb") as log:
         began, busy = time.monotonic(), _busy_s(greedy)
-        done = subprocess.run(words, cwd=TOP, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        code = _until_ended(subprocess.Popen(words, cwd=TOP, preexec_fn=_hear_ctrl_c, **streams))  # noqa: PLW1509
         took, used = time.monotonic() - began, _busy_s(greedy) - busy
     cases = list(ElementTree.parse(found).iter("testcase")) if found.exists() else []
     slowest = max(cases, key=lambda case: float(case.get("time", 0)), default=None)
@@ -145,9 +147,24 @@ def play(tier: str, beside: bool, number: int) -> Run:
     skipped = sum(case.find("skipped") is not None for case in cases)
     passed = len({_id(case) for case in cases}) - len(set(failed)) - skipped
     slow, slow_s = (_id(slowest), float(slowest.get("time", 0))) if slowest is not None else ("", 0.0)
-    run = Run(tier, beside, number, done.returncode, passed, skipped, failed, slow, slow_s, took, used, load)
+    run = Run(tier, beside, number, code, passed, skipped, failed, slow, slow_s, took, used, load)
     print(f"         {passed} passed, {len(failed)} failed, {skipped} skipped in {took:.0f} s", *failed, flush=True)
     return run
+
+
+def _hear_ctrl_c() -> None:
+    """Also where this runs in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _until_ended(tests: subprocess.Popen[bytes]) -> int:
+    """Its exit code. Who ends us ends it, too, with time to end what it started."""
+    try:
+        return tests.wait()
+    except BaseException:
+        tests.send_signal(signal.SIGINT)
+        tests.wait()
+        raise
 
 
 def _id(case: ElementTree.Element) -> str:
@@ -219,6 +236,7 @@ def main() -> int:
     if arguments.hog:
         hog(arguments.hog[0], int(arguments.hog[1]))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     PLACE.mkdir(parents=True, exist_ok=True)
     record = Record.open()
     for tier, rounds in (("default", arguments.rounds), ("the rest", arguments.rest)):
