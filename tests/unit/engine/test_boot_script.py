@@ -22,6 +22,7 @@ from orchestrator.core.lease import Lease, Purpose
 from orchestrator.core.pace import GOOGLE
 from orchestrator.core.slices import SliceName
 from orchestrator.engine.boot_script import restamped, startup_script, switch_config, switch_sha256, switch_source
+from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
 
 NOW = 1_800_000_000.0
@@ -101,8 +102,7 @@ class Machine:
     def end(self) -> None:
         """Until nobody is found: one that is just being started could be missed once."""
         while found := [process for process in psutil.process_iter() if self._is_mine(process)]:
-            for process in found:
-                process.kill()
+            kill_all(found)
             time.sleep(0.05)
 
     def _is_mine(self, process: psutil.Process) -> bool:

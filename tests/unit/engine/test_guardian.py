@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.engine import guardian
+from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -37,8 +38,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "state"
     directory.mkdir()
     yield directory
-    for process in guardians(directory):
-        process.kill()
+    kill_all(guardians(directory))
 
 
 @pytest.fixture

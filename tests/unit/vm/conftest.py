@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
 
 PREFIX = b"tpujob:"
@@ -103,6 +105,9 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     made = Worker(tmp_path / "home")
     made.home.mkdir()
     yield made
-    left = [child for supervisor in made.supervisors() for child in supervisor.children(recursive=True)]
-    for process in {*left, *made.supervisors(), *made.processes()}:  # only when a test failed
-        process.kill()
+    supervisors = made.supervisors()
+    left = [*supervisors, *made.processes()]
+    for supervisor in supervisors:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left += supervisor.children(recursive=True)
+    kill_all(left)  # some are there only when a test failed
