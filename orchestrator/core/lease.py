@@ -81,7 +81,8 @@ class Lease:
     def mode(self) -> Mode:
         if self.detached_at is not None:
             return Mode.DETACHED
-        return Mode.HOLD if self.purpose is Purpose.HOLD else Mode.RUN
+        # What `up` brings is its process's until it is held: if that dies before, the switch counts its silence.
+        return Mode.RUN if self.hold_until is None else Mode.HOLD
 
     @property
     def ends_at(self) -> float:

@@ -42,6 +42,7 @@ class Case:
     races: dict[str, Race] = field(default_factory=dict)  # lease → those that were asked for together with it
     requested_at: dict[str, float] = field(default_factory=dict)  # lease → when its queued request came to be
     waiting_until: dict[str, float] = field(default_factory=dict)  # lease → when the cloud ends that request
+    seen_ready: set[str] = field(default_factory=set)  # leases whose slice its command has seen READY
     kept: str = ""  # the lease that outlives its command, held or detached
     hold_until: float | None = None
     hold_s: float | None = None

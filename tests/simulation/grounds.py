@@ -443,11 +443,17 @@ def early_out_of_its_queue() -> Hunt:
 
 
 @ground
+def up_dies_with_everything() -> Hunt:
+    for at in (0.5, 2.0, 4.0):
+        yield f"power cut at {at} s", one(Doing("up", hold_s=60.0), layers=SWITCH, provision_s=5.0, **_dead_laptop(at))
+
+
+@ground
 def dies_before_it_is_held() -> Hunt:
-    doing = Doing("up", hold_s=60.0, wish=Wish(ZONES[:1], 1, 120.0))
+    doing = Doing("up", hold_s=60.0, sweep_every_s=20.0, wish=Wish(ZONES[:1], 1, 120.0))
     for step in range(165, 215, 4):
         rest = {"crashes": [("up", step, "machine")]}
-        yield f"machine dies at step {step}", one(doing, layers=SWITCH, **rest)
+        yield f"machine dies at step {step}", one(doing, layers=SWEEPER, **rest)
 
 
 def _succeeds(doing: Doing, **plan: Any) -> Callable[[], Result]:

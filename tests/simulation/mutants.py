@@ -17,7 +17,7 @@ from orchestrator.cloud import queued
 from orchestrator.cloud.questions import Questions
 from orchestrator.core import absence, claims, names
 from orchestrator.core.absence import Verdict
-from orchestrator.core.lease import Created, Intent, LeaseState, Mode, Refused, Sent
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent
 from orchestrator.core.slices import Listing, SliceState
 from orchestrator.engine import acquire, attempt, claim, race, recover, release, run, search, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
@@ -737,10 +737,21 @@ def held_at_once() -> Iterator[None]:
     real = claims.lease_until
 
     def lease_until(lease: Any, now: float, pace: Any) -> Any:
-        unheld = lease.ready_at is not None and lease.mode is Mode.HOLD and lease.hold_until is None
+        unheld = lease.ready_at is not None and lease.purpose is Purpose.HOLD and lease.hold_until is None
         return lease.deadline if unheld else real(lease, now, pace)
 
     with patch.object(claims, "lease_until", lease_until):
+        yield
+
+
+@mutant("the switch counts no silence of what `up` brings before it is held (ours)", "up_dies_with_everything")
+def held_from_the_start() -> Iterator[None]:
+    def mode(lease: Any) -> Mode:
+        if lease.detached_at is not None:
+            return Mode.DETACHED
+        return Mode.HOLD if lease.purpose is Purpose.HOLD else Mode.RUN
+
+    with patch.object(Lease, "mode", property(mode)):
         yield
 
 

@@ -219,7 +219,7 @@ def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
                 + 20 * pace.poll_s
                 + extra
             )
-        by_label = worker > 0 or mode != "run" or case.for_hold
+        by_label = worker > 0 or mode != "run" or _may_be_held(case, thing)
         candidates.append(_finish(world, "vm", thing, begin, since, need * 1.02, until, by_label=by_label))
     return min(candidates, default=NEVER)
 
@@ -250,13 +250,18 @@ def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
     detached = _job_s(case, thing, begin) + pace.linger_s + pace.grace_s + 3 * pace.poll_s
     if mode == "detached":
         return detached
-    if mode == "hold" or case.for_hold:
+    if mode == "hold" or _may_be_held(case, thing):
         # One that was cut off when the run became a hold hears of it late, and of a run it would see signs of life.
-        late_s = pace.ttl_s if not case.for_hold and _was_cut_off(world, begin - pace.ttl_s - pace.grace_s) else 0.0
+        late_s = pace.ttl_s if _was_cut_off(world, begin - pace.ttl_s - pace.grace_s) else 0.0
         return _label_s(world, case, thing, begin) + 2 * pace.grace_s + 3 * pace.poll_s + late_s
     if case.detach:
         return max(run, detached)  # the job may have the claim already, and its command not know it
     return max(run, case.keep_s + 2 * pace.grace_s + 3 * pace.poll_s) if case.keep_s is not None else run
+
+
+def _may_be_held(case: Case, thing: Thing) -> bool:
+    """Had the command of `up` seen its slice READY? From then on the labels may say that it is held."""
+    return case.for_hold and thing.lease_id in case.seen_ready
 
 
 def _was_cut_off(world: World, since: float) -> bool:

@@ -318,6 +318,8 @@ class Truth:
                 self.intents[after.name.node], self.intended_at[after.name.node] = after, now
             case Ready():
                 case = self.case_of(after.id)
+                if case is not None:
+                    case.seen_ready.add(after.id)
                 if case is not None and after.id in case.races:
                     race = case.races[after.id]
                     race.winner, race.won_at = (race.winner, race.won_at) if race.winner else (after.id, now)

@@ -53,8 +53,13 @@ def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> N
         **{"beat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 600.0},
         **{"margin_s": 120.0, "stagger_s": 60.0},
     }
-    held = replace(LEASE, purpose=Purpose.HOLD)
+    held = replace(LEASE, purpose=Purpose.HOLD, hold_until=NOW + 3600)
     assert switch_config(held, claims.labels(held, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "hold"
+
+
+def test_what_up_asks_for_is_born_as_a_run_so_that_the_switch_counts_silence_until_it_is_held() -> None:
+    brought = replace(LEASE, purpose=Purpose.HOLD)
+    assert switch_config(brought, claims.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "run"
 
 
 def test_the_script_is_small_and_has_no_placeholder_left() -> None:
