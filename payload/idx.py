@@ -119,5 +119,8 @@ def write_array(path: Path, array: NDArray[np.uint8]) -> None:
 
 
 def sha256(path: Path) -> str:
+    digest = hashlib.sha256()  # not hashlib.file_digest, which Python 3.10 lacks
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
