@@ -50,10 +50,11 @@ format:  ## let ruff repair what it can
 
 check: lint test-fast sim  ## the quick check, under three minutes on two quiet cores: lint, unit tests, simulation
 
-docs:  ## write again what is generated: docs/cli.md, the job file's tables and schema, the exit codes in README.md
+docs:  ## write again what is generated: docs/cli.md, the bounds of docs/guarantee.md, the job file's tables and schema, the exit codes in README.md
 	$(PYTHON) docs/cli_reference.py
 	$(PYTHON) docs/job_reference.py
 	$(PYTHON) docs/gcloud_table.py
+	$(PYTHON) docs/guarantee/bounds.py
 
 bench:  ## measure again what bench/RESULTS.md says: some minutes, on a quiet machine
 	@set -e; for script in $(filter-out bench/stress.py,$(sort $(wildcard bench/*.py))); do echo "== $$script"; $(PYTHON) $$script; done

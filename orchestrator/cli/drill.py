@@ -58,23 +58,26 @@ def drill(
 
 def line(finding: Finding) -> str:
     from orchestrator.core.durations import format_duration
+    from orchestrator.drill.words import formula, symbolic
 
     disaster, bound = finding.disaster, finding.disaster.bound
     billed = "never came to its end" if finding.unclaimed_s is None else f"billed unclaimed {finding.unclaimed_s:.1f} s"
-    google = disaster.promise(disaster.world.on_google).symbolic
+    google = symbolic(disaster.bound_on_google)
     return " · ".join(
         (
             f"{disaster.number:>2} {disaster.name}",
             disaster.broken,
             f"ended by {finding.finished_by}",
             billed,
-            f"bound {format_duration(bound.seconds)} = {bound.formula} (on Google Cloud {google})",
+            f"bound {format_duration(bound.seconds)} = {formula(bound)} (on Google Cloud {google})",
             "ok" if finding.ok else f"BROKEN: {finding.problem}",
         )
     )
 
 
 def shape(finding: Finding) -> dict[str, Any]:
+    from orchestrator.drill.words import formula, symbolic
+
     disaster, bound = finding.disaster, finding.disaster.bound
     return {
         "number": disaster.number,
@@ -83,8 +86,8 @@ def shape(finding: Finding) -> dict[str, Any]:
         "finished_by": finding.finished_by,
         "unclaimed_s": finding.unclaimed_s,
         "bound_s": bound.seconds,
-        "formula": bound.formula,
-        "on_google_cloud": disaster.promise(disaster.world.on_google).symbolic,
+        "formula": formula(bound),
+        "on_google_cloud": symbolic(disaster.bound_on_google),
         "speed": disaster.speed,
         "ok": finding.ok,
         "problem": finding.problem,

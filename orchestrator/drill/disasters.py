@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core import pace as paces
-from orchestrator.drill import promise
-from orchestrator.drill.promise import Bound, Promise, World
 from orchestrator.drill.stage import Stage
+from orchestrator.promises import PROMISES, TERMS, Bound, Promise, World, bound
 
 SPEED = 100.0
 OUTAGE_S = 14.0  # longer than the time to live: the switch is decided before the API is back
@@ -40,17 +38,22 @@ class Disaster:
     @property
     def world(self) -> World:
         return World(
-            pace=paces.emulated(self.speed),
+            speed=self.speed,
             deletion_s=self.delete_s + EMULATORS_OWN_S,
             outage_s=self.outage_s,
             failed_deletes=self.failed_deletes,
-            provision_s=self.provision_s,
-            sweep_every_s=promise.SWEEP_EVERY_S / self.speed,
+            ready_s=self.provision_s,
+            sweep_every_s=TERMS["S"].google_s / self.speed,
         )
 
     @property
     def bound(self) -> Bound:
-        return self.promise(self.world)
+        return bound(self.promise, self.world)
+
+    @property
+    def bound_on_google(self) -> Bound:
+        """Of the same disaster there."""
+        return bound(self.promise, self.world.on_google)
 
 
 def ctrl_c(stage: Stage) -> None:
@@ -101,45 +104,45 @@ def power_cut_and_no_permission(stage: Stage) -> None:
 DISASTERS = (
     Disaster(
         1, "Ctrl-C", "Ctrl-C in the middle of a job",
-        ctrl_c, promise.owner, cli_code=130,
+        ctrl_c, PROMISES["command"], cli_code=130,
     ),
     Disaster(
         2, "killed while creating", "kill -9 of the CLI while the slice is CREATING",
-        killed_while_creating, promise.guardian, provision_s=3.0,
+        killed_while_creating, PROMISES["guardian"], provision_s=3.0,
     ),
     Disaster(
         3, "killed while running", "kill -9 of the CLI while the job runs",
-        killed_while_running, promise.guardian,
+        killed_while_running, PROMISES["guardian"],
     ),
     Disaster(
         4, "power cut", "kill -9 of everything local while the job runs",
-        power_cut, promise.switch,
+        power_cut, PROMISES["switch"],
     ),
     Disaster(
         5, "power cut and outage", f"kill -9 of everything local as the API goes down for {OUTAGE_S:.0f} s",
-        power_cut_and_outage, promise.switch, outage_s=OUTAGE_S,
+        power_cut_and_outage, PROMISES["switch after an outage"], outage_s=OUTAGE_S,
     ),
     Disaster(
         6, "lost reply", "the reply to the create call is lost",
-        job_ends, promise.owner, cli_code=0,
+        job_ends, PROMISES["command"], cli_code=0,
         faults=({"kind": "lost_reply", "operation": "nodes.create", "when": {"first": 1}},),
     ),
     Disaster(
         7, "failing deletes", "the delete is accepted and its operation fails, twice",
-        job_ends, promise.owner, cli_code=0, failed_deletes=2,
+        job_ends, PROMISES["command"], cli_code=0, failed_deletes=2,
         faults=({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 0.5, "when": {"first": 2}},),
     ),
     Disaster(
         8, "dropped delete", "kill -9 of the CLI while the slice is CREATING, and the cloud drops the delete",
-        killed_while_creating, promise.guardian_of_a_create, provision_s=6.0,
+        killed_while_creating, PROMISES["guardian of a create"], provision_s=6.0,
         faults=({"kind": "delete_dropped", "when": {"first": 1}},),
     ),
     Disaster(
         9, "nobody comes", "a detached job ends, and nobody is there",
-        detached_and_alone, promise.switch_of_a_detached_run,
+        detached_and_alone, PROMISES["switch of a detached run"],
     ),
     Disaster(
         10, "nobody may", "kill -9 of everything local, and the VM may not delete",
-        power_cut_and_no_permission, promise.sweeper, speed=300.0, settings={"vm_may": ["get"]}, swept=True,
+        power_cut_and_no_permission, PROMISES["sweep"], speed=300.0, settings={"vm_may": ["get"]}, swept=True,
     ),
 )  # fmt: skip

@@ -15,8 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.drill import promise, rehearse
+from orchestrator.drill import rehearse
 from orchestrator.drill.disasters import DISASTERS, power_cut_and_no_permission
+from orchestrator.promises import PROMISES
 from tests.waiting import until
 
 FINISHERS = {
@@ -74,7 +75,7 @@ def test_a_promise_that_is_not_kept_is_called_broken(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rehearse, "LATE_S", 0.5)
     monkeypatch.setattr(rehearse, "AFTER_S", 0.5)
     # Nobody comes to sweep, and the VM may not delete: what the guardian would have done in time stays undone.
-    alone = replace(DISASTERS[9], promise=promise.guardian, script=power_cut_and_no_permission, swept=False)
+    alone = replace(DISASTERS[9], promise=PROMISES["guardian"], script=power_cut_and_no_permission, swept=False)
     finding = rehearse.play(alone, tmp_path / "alone", threading.Event())
     assert finding.problem is not None and finding.finished_by == "nobody"
     assert "billed for longer than promised" in finding.problem and "left behind: a node" in finding.problem

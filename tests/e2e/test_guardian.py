@@ -13,7 +13,6 @@ import pytest
 
 from tests.cli_fixture import Cli
 from tests.e2e.test_life import HELLO, SLEEP
-from tests.faults.bounds import GUARDIAN
 from tests.faults.world import World
 from tests.waiting import until
 
@@ -112,7 +111,7 @@ def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire(world: W
     world.until_alone()
     seconds = world.first_delete() - died_at
     print(f"the delete was on the wire {seconds:.2f} s after the kill -9")
-    assert seconds <= world.promise.work(GUARDIAN)
+    assert seconds <= world.promise.seconds("guardian")
     assert world.states() == {"gone"} and not world.alive()
 
 

@@ -113,6 +113,17 @@ def dies_creating(w: World) -> None:
     _next_command(w)
 
 
+@row("7a'", "the machine dies while `up` waits for its slice, which is CREATING", provision_s=5)
+def up_dies_creating(w: World) -> None:
+    """Nobody holds it yet: the switch counts the silence of its command, as of a run."""
+    w.begin("up", "alice", "--zone", "us-central1-a")
+    w.until_alive("CREATING")
+    died_at = w.power_cut()
+    w.until_absent()
+    w.keeps("C3'", died_at, w.promise.creating(5))
+    _next_command(w)
+
+
 @row("7b", "the machine dies during the setup")
 def dies_setup(w: World) -> None:
     command = w.begin(

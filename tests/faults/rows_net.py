@@ -8,11 +8,12 @@ import time
 import psutil
 
 from tests.cli_fixture import signal_all
-from tests.faults.bounds import GRACE, TTL
+from orchestrator.promises import seconds
 from tests.faults.row import row
 from tests.faults.world import World
 from tests.waiting import until
 
+TTL, GRACE = seconds("ttl"), seconds("grace")  # on Google Cloud
 OUT_S = 1.3 * TTL
 LOOKS = int((TTL + GRACE) / 60) + 5  # of a switch, so many in a time to live and the grace after it
 

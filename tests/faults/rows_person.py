@@ -10,7 +10,6 @@ import time
 from typing import Any
 
 from orchestrator.emulator import control
-from tests.faults.bounds import RETRY
 from tests.faults.row import row
 from tests.faults.world import World
 from tests.waiting import until
@@ -150,6 +149,6 @@ def three_times(w: World) -> None:
     back_at = time.time()
     w.admin("DELETE", "faults")
     w.until_alone()
-    w.keeps("C1, from the end of the outage on", back_at, w.promise.guardian() + RETRY)
+    w.keeps("C1, from the end of the outage on", back_at, w.promise.guardian() + w.promise.seconds("retry"))
     assert w.states() == {"gone"}
     assert json.loads(w.do("status", "--json").out)["slices"] == []

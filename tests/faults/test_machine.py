@@ -38,7 +38,9 @@ def test_a_machine_on_which_work_takes_five_times_as_long_makes_them_five_times_
     assert machine.slowness(NOW - 15) == 1.0, "that was before"
     slow, quiet = Promise(30, 0, 5.0), Promise(30, 0)
     assert slow.guardian() == pytest.approx(5 * quiet.guardian())
-    assert slow.switch() - quiet.switch() == pytest.approx(4 * quiet.work(8.0)), "periods are the product's own time"
+    assert slow.switch() - quiet.switch() == pytest.approx(4 * (quiet.seconds("switch") - 20 / 30 + 2.0)), (
+        "periods stay"
+    )
 
 
 def test_a_measure_that_does_not_end_counts_for_as_long_as_it_takes(measured: Path) -> None:

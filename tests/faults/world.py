@@ -320,7 +320,7 @@ class World(Cli):
         """From a machine that knows nothing, as soon as the slice's label lets it."""
         self.step_aside()
         if self.alive():
-            until(lambda: time.time() > claimed_until + bounds.MARGIN / self.speed + 1, "the end of the label")
+            until(lambda: time.time() > claimed_until + self.promise.seconds("margin") + 1, "the end of the label")
         done = self.do("sweep", "--zone", "us-central1-a", env=self.elsewhere())
         assert done.code() == 0, done.err
 

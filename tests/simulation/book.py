@@ -11,6 +11,7 @@ from orchestrator.core import attempt as attempts
 from orchestrator.core import lease as leases
 from orchestrator.core.attempt import Attempt, AttemptEvent, Began
 from orchestrator.core.lease import Intent, Lease, LeaseEvent
+from orchestrator.core.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import LedgerUnavailable
 
@@ -24,6 +25,7 @@ class Book:
         self.leases: dict[str, Lease] = {}
         self.attempts: dict[str, Attempt] = {}
         self.runs: set[str] = set()
+        self.anchors: dict[str, Anchor] = {}
         self.heard = heard
         self.full = False  # the disk
 
@@ -59,6 +61,13 @@ class Book:
         if self.heard is not None:
             for change in changes:
                 self.heard(*change)
+
+    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
+        before = self.anchors.get(cloud)
+        after = change(before, [lease for lease in self.open_leases() if lease.cloud == cloud])
+        if not self.full:
+            self.anchors[cloud] = after
+        return after
 
     def lease(self, lease_id: str) -> Lease:
         try:

@@ -83,6 +83,7 @@ class Plan:
     ledger_lost_at: float | None = None
     clock_offset_s: float = 0.0
     clock_drift: float = 0.0
+    clock_steps: list[tuple[float, float]] = field(default_factory=list)  # when the laptop's wall clock is set, by how much
     vm_drift: float = 0.0
 
     @property

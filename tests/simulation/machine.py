@@ -9,6 +9,7 @@ from orchestrator.core.slices import Capabilities
 from orchestrator.engine.effects import OpenAttempts, OpenLeases, Program
 from orchestrator.engine.recover import close_attempts, overdue, recover
 from orchestrator.errors import TpujobError
+from orchestrator.ledger.clocks import Clocks
 from tests.simulation.book import Book
 from tests.simulation.guard import Guardian
 from tests.simulation.process import Process
@@ -48,6 +49,7 @@ class Machine:
         wrong = (0.0, 0.0) if right_clock else (world.plan.clock_offset_s, world.plan.clock_drift)
         self.clock = Clock(world.timeline, *wrong)
         self.book = Book(world.truth.heard)
+        self.clocks = Clocks(self.book, self.clock)
         self.locks: dict[str, Process] = {}
         self.processes: list[Process] = []
         self.guardians: list[Guardian] = []
@@ -57,6 +59,10 @@ class Machine:
         self._count = self._boots = 0
         if timer_s is not None:
             self.timeline.after(timer_s, self._timer, self._boots)
+
+    def now(self) -> float:
+        """What a command that is typed now takes for the time."""
+        return self.clocks.now(CLOUD)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -121,6 +127,8 @@ class Machine:
         self.world.say(f"{self.name} is back")
         self.on, self.asleep, self.on_since = True, False, self.timeline.now
         self._boots += 1
+        self.clock.restart()
+        self.clocks = Clocks(self.book, self.clock)
         if self.timer_s is not None:
             self.timeline.after(min(2.0, self.timer_s), self._timer, self._boots)
         self.world.came_back(self)
@@ -156,3 +164,4 @@ class Machine:
         """The file is deleted: those that have it open go on with it, all others begin an empty one."""
         self.world.say("the ledger is deleted")
         self.book = Book(self.world.truth.heard)
+        self.clocks = Clocks(self.book, self.clock)

@@ -16,6 +16,7 @@ from orchestrator.engine.cloud_effects import Delete, DeleteAll
 from orchestrator.engine.effects import Now, Program, Shield, Sleep, Tell
 from orchestrator.engine.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted, TpujobError
+from orchestrator.ledger.clocks import Clocks
 from tests.simulation.book import Book
 from tests.simulation.sky import CALLS, Port
 from tests.simulation.vm import SimFleet
@@ -55,6 +56,7 @@ class Process:
         self.started_at, self.ended_at = self.timeline.now, 0.0
         self.steps = 0
         self._book = machine.book
+        self._clocks = Clocks(machine.book, machine.clock)
         self.guardian: Guardian | None = None  # whose process this is
         self.owners = Locks(machine, self)
         self.cloud = Port(machine.world.sky, self)
@@ -77,8 +79,15 @@ class Process:
         """Opened once by a command, which does not notice that the file was replaced; by a guardian for each question."""
         return self._book if self.guardian is None else self.machine.book
 
-    def now(self) -> float:
-        return self.machine.clock.now()
+    def now(self, cloud: str | None = None) -> float:
+        clocks = self._clocks if self.guardian is None else Clocks(self.machine.book, self.machine.clock)
+        return clocks.now("emulated")
+
+    def time_is_sure(self) -> bool:
+        return self._clocks.is_sure("emulated")
+
+    def told_time(self, server_now: float, asked_at: float) -> None:
+        self._clocks.told("emulated", server_now, asked_at)
 
     def tell(self, told: Tell) -> None:
         if self.world.trace is not None and not told.passing:
@@ -178,7 +187,7 @@ class Process:
             answer, error = None, None
             kind = type(effect)
             if kind is Now:
-                answer = self.machine.clock.now()
+                answer = self.now()
                 continue
             if kind is Tell:
                 self.tell(effect)  # type: ignore[arg-type]

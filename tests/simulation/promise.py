@@ -1,15 +1,17 @@
-"""The promise table as numbers, once: how long a slice may be billed after its last claim ended, in this very world.
+"""How long a slice may be billed after its last claim ended, in this very world: what `orchestrator.promises` says, and trouble.
 
-The periods are those that the documentation promises (a Pace), the rest is what the world really did: which actors lived,
-how long the API was away, how many calls failed. Nothing here looks at labels or at what a program decided, so a mutant
-cannot loosen its own bound.
+Every period and every layer's own time is that of the table of promises, never the code's. The rest is what the world
+really did: which actors lived, how long the API was away, how many calls failed. Nothing here looks at labels or at what a
+program decided, so a mutant cannot loosen its own bound.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator import promises
 from tests.simulation.faults import FOREVER as ALWAYS
 from tests.simulation.faults import TIMEOUT_S, Window
 
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 NEVER = 1e18
-OWN_S = 10.0  # C0: the owner itself
-NOTICE_S = 5.0  # C1: the guardian
-POLL_MOST_S = 30.0  # between two looks of a teardown that waits for a late create, or for the API to come back
-SWITCH_EXTRA_S = 20.0  # C3: beyond TTL and grace, at Google's pace
+OWN_S = promises.seconds("command")  # C0: the owner itself
+NOTICE_S = promises.seconds("guardian")  # C1
+SWEEP_S = promises.seconds("sweep")  # C7: one pass
+POLL_MOST_S = (
+    promises.LOOK_S
+)  # between two looks of a teardown that waits for a late create, or for the API to come back
 RELEASE_S = 590.0  # for so long a command waits for the proof itself
 GUARDIAN_POLL_S = 20.0
 COLLECT_S = 1800.0  # row 59: artifacts that do not come
@@ -37,6 +41,35 @@ STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that 
 SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
 EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "sweeper": ("api", "ci-api")}
 LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Those of the table, at the speed of the world."""
+
+    beat_s: float
+    poll_s: float
+    ttl_s: float
+    grace_s: float
+    boot_s: float
+    linger_s: float
+    margin_s: float
+    stagger_s: float
+    renew_s: float
+    label_ttl_s: float
+    provision_s: float
+    switch_s: float  # C3: its own, beyond the periods
+
+
+@functools.cache
+def _periods(speed: float) -> Periods:
+    named = {"label_ttl_s": "label"}
+    return Periods(**{each: promises.seconds(named.get(each, each[:-2]), speed) for each in Periods.__slots__})
+
+
+def periods(world: World) -> Periods:
+    """What the page says of this world, whatever the code does."""
+    return _periods(world.speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +172,7 @@ def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
     """The deletes leave when it is seen who won; what did not work then is done again once the winner's job is followed."""
     plan, need = world.plan, RACE_PAUSE_S + len(race.lease_ids)
     busy_s = world.boot_s + 5.0 + (CONNECT_S if plan.worker_dies or plan.vms_stand_still or plan.cut else 0.0)
-    busy_s += world.pace.boot_s + HAND_OVER_S if case.detach else HAND_OVER_S if case.keep_s is not None else 0.0
+    busy_s += periods(world).boot_s + HAND_OVER_S if case.detach else HAND_OVER_S if case.keep_s is not None else 0.0
     others = [other for other in world.truth.things.values() if other.lease_id in race.lease_ids - {thing.lease_id}]
     if any(other.lost_at is not None or other.failed_deletes for other in others):  # they are released first
         trouble_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
@@ -184,7 +217,7 @@ def _was_disturbed(world: World, begin: float, end: float) -> bool:
 
 
 def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
-    pace, plan, ready_at = world.pace, world.plan, thing.ready_at
+    pace, plan, ready_at = periods(world), world.plan, thing.ready_at
     until = world.timeline.now if thing.died_at is None else thing.died_at
     if not (world.layers.switch and plan.script_runs) or ready_at is None or plan_forever(world, "vm-api"):
         return NEVER
@@ -208,16 +241,15 @@ def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
         if when == ALWAYS:
             continue
         since = max(start, origin + when + world.boot_s)
-        extra = SWITCH_EXTRA_S / world.speed + 3.0
         if worker == 0:
-            need = _by_mode(world, case, thing, begin) + extra
+            need = _by_mode(world, case, thing, begin) + pace.switch_s
         else:
             need = (
                 _label_s(world, case, thing, begin)
                 + 2 * pace.grace_s
                 + worker * pace.stagger_s
                 + 20 * pace.poll_s
-                + extra
+                + pace.switch_s
             )
         by_label = worker > 0 or mode != "run" or _may_be_held(case, thing)
         candidates.append(_finish(world, "vm", thing, begin, since, need * 1.02, until, by_label=by_label))
@@ -239,13 +271,13 @@ def _sweeper(world: World, case: Case, thing: Thing, begin: float) -> float:
     if world.sweep_every_s is None or not world.layers.sweeper:
         return NEVER
     until = world.timeline.now if thing.died_at is None else thing.died_at
-    need = _label_s(world, case, thing, begin) + world.pace.margin_s + world.sweep_every_s + NOTICE_S
+    need = _label_s(world, case, thing, begin) + periods(world).margin_s + world.sweep_every_s + SWEEP_S
     return _finish(world, "sweeper", thing, begin, begin, need, until)
 
 
 def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
     """What the switch on worker 0 waits for, from the end of the claim on."""
-    pace, mode = world.pace, case.mode_of(thing.lease_id)
+    pace, mode = periods(world), case.mode_of(thing.lease_id)
     run = pace.ttl_s + pace.grace_s
     detached = _job_s(case, thing, begin) + pace.linger_s + pace.grace_s + 3 * pace.poll_s
     if mode == "detached":
@@ -278,7 +310,7 @@ def _job_s(case: Case, thing: Thing, begin: float) -> float:
 
 def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     """How much longer than the claim a label may promise at most."""
-    pace, mode, final_at = world.pace, case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
+    pace, mode, final_at = periods(world), case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
     first = thing.born_at + pace.provision_s + pace.boot_s + clock_doubt_s(world) + 5.0
     if thing.lease_id in case.requested_at:  # it might have had to wait so long
         first += case.requested_at[thing.lease_id] + case.waits_s * 1.01 - thing.born_at
@@ -369,7 +401,7 @@ def _finish(
     outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
     if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
         return NEVER
-    after = world.pace.grace_s + 3 * world.pace.poll_s if layer == "vm" else POLL_MOST_S
+    after = periods(world).grace_s + 3 * periods(world).poll_s if layer == "vm" else POLL_MOST_S
     need += sum(length for length in outages) + len(outages) * (after + 2.0)
     roles = {"local": LOCAL, "vm": ("vm",), "sweeper": ("sweeper",)}[layer]
     felt, slow = (
@@ -399,8 +431,8 @@ def _finish(
 
 def _vm_trouble_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
     """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
-    pace = world.pace
-    since = start if by_label else start + need - pace.grace_s - SWITCH_EXTRA_S / world.speed - 3.0
+    pace = periods(world)
+    since = start if by_label else start + need - pace.grace_s - pace.switch_s
     felt = [lasted for at, role, lasted in world.faults.felt_calls if role == "vm" and since <= at <= until]
     trouble_s = sum(felt) + len(felt) * pace.beat_s / 2
     if by_label:  # expiry is counted in polls that succeed: at worst half of them do
@@ -479,25 +511,25 @@ def beats_got_through(world: World, thing: Thing) -> bool:
         return True
     if (pause := _just_resumed(world, now - origin)) is not None:
         now = origin + pause[0] - 0.001  # right after a pause nobody is judged by what could not be seen in it
-    back = now - origin - world.pace.ttl_s - 3 * world.pace.beat_s
+    back = now - origin - periods(world).ttl_s - 3 * periods(world).beat_s
     plan = world.plan
     disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_stand_still
     disturbed += [(at, at + (back_s if back_s is not None else ALWAYS)) for _, at, back_s in plan.worker_dies]
     if _overlap(disturbed, back, now - origin):
         return False
-    if now - ready_at < world.pace.ttl_s * 0.98:
+    if now - ready_at < periods(world).ttl_s * 0.98:
         return True
-    return connected_at is not None and connected_at - ready_at < world.pace.ttl_s - 3 * world.pace.beat_s
+    return connected_at is not None and connected_at - ready_at < periods(world).ttl_s - 3 * periods(world).beat_s
 
 
 def _just_resumed(world: World, now: float) -> Window | None:
     """The VMs stood still, and that ended less than a grace ago."""
-    return next((w for w in world.plan.vms_stand_still if w[1] <= now < w[1] + 0.8 * world.pace.grace_s), None)
+    return next((w for w in world.plan.vms_stand_still if w[1] <= now < w[1] + 0.8 * periods(world).grace_s), None)
 
 
 def renewals_got_through(world: World, thing: Thing) -> bool:
     """Had it every chance to renew its label in time?"""
-    now, origin, pace = world.timeline.now, world.faults.begun_at, world.pace
+    now, origin, pace = world.timeline.now, world.faults.begun_at, periods(world)
     back = now - origin - pace.label_ttl_s
     plan = world.plan
     windows = [w for edge in EDGES["local"] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
@@ -523,7 +555,7 @@ def clock_doubt_s(world: World) -> float:
 def was_blind(world: World) -> bool:
     """A switch that is refused its look at the labels goes by what it was born with, and that is no hold."""
     now = world.faults.since()
-    back = now - world.pace.ttl_s - world.pace.grace_s
+    back = now - periods(world).ttl_s - periods(world).grace_s
     return bool(_overlap(world.plan.forbidden.get("vm-api", []), back, now))
 
 

@@ -68,7 +68,7 @@ def drafts(
 def _draft(world: World, wish: Wish, zone: str, queued: bool, life_s: float, purpose: Purpose, handle: str) -> Draft:
     lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
     name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id), queued)
-    now = world.laptop.clock.now()
+    now = world.laptop.now()
     lease = Lease(
         id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
         runtime_version=RUNTIME, spot=wish.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
@@ -187,7 +187,7 @@ def extend_all(world: World, by_s: float) -> None:
         if case is not None and process is not None:
             case.sure_life_s = case.sure_life_s or case.life_s
             case.asked_more_s = by_s * 1.01
-            case.life_s = max(case.life_s, world.laptop.clock.now() + by_s + case.life_s - lease.created_at)
+            case.life_s = max(case.life_s, world.laptop.now() + by_s + case.life_s - lease.created_at)
 
 
 def sweep_from_elsewhere(world: World, every_s: float) -> None:

@@ -17,6 +17,7 @@ from tests.simulation.shapes import Wish
 from tests.simulation.world import SPEED, ZONES, Layers, World
 
 SCARCE = 0.4  # of all worlds
+STEPPED = 0.3  # of all worlds: the laptop's wall clock is set while something goes on
 LAPTOP_S = 25.0  # of one world in which nothing goes wrong, roughly: where faults are worth most
 
 
@@ -287,6 +288,14 @@ def clock_set_wrong(rng: Random, plan: Plan, doing: Doing) -> None:
     plan.clock_offset_s = rng.choice((-86400.0, -3600.0, -60.0, 60.0, 3600.0, 86400.0))
 
 
+def set_clock(rng: Random, plan: Plan, doing: Doing) -> None:
+    """While the command works, while it tears down, between it and the next command."""
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        by_s = rng.choice((1.0, -1.0)) * rng.choice((10.0, 120.0, 7200.0, 86400.0, 366 * 86400.0))
+        when = _moment(rng, doing) if rng.random() < 0.8 else _moment(rng, doing) + rng.uniform(0.0, 60.0)
+        plan.clock_steps.append((when, by_s))
+
+
 CRASHES = ("crash", "crash_again", "signals")
 
 
@@ -332,6 +341,10 @@ def world_of(
     plan.families = (*chosen, *plan.families)
     for name in chosen:
         FAMILIES[name](rng, plan, doing)
+    steps = Random(seed ^ 0x57E9)
+    if steps.random() < STEPPED and "clock_steps" not in without:
+        plan.families = (*plan.families, "clock_steps")
+        set_clock(steps, plan, doing)
     if plan.while_creating is not None and any(f.kind == "operation_fails" for f in plan.create_effects):
         # A create whose operation is over cannot bring to life what was absent then: the design note's assumption A6.
         plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")

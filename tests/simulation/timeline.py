@@ -47,17 +47,26 @@ class Timeline:
 
 
 class Clock:
-    """What one machine takes for the time: set wrong by `offset_s`, and running wrong by `drift` (0.01 is one percent)."""
+    """The clocks of one machine: the wall clock is wrong by `offset_s`, and both run wrong by `drift` (0.01 is one percent)."""
 
-    __slots__ = ("_timeline", "drift", "offset_s", "started_at")
+    __slots__ = ("_boots", "_started_at", "_timeline", "drift", "offset_s")
 
     def __init__(self, timeline: Timeline, offset_s: float = 0.0, drift: float = 0.0) -> None:
         self._timeline = timeline
-        self.offset_s, self.drift, self.started_at = offset_s, drift, timeline.now
+        self.offset_s, self.drift = offset_s, drift
+        self._boots, self._started_at = 0, timeline.now
 
-    def now(self) -> float:
-        true = self._timeline.now
-        return true + self.offset_s + (true - self.started_at) * self.drift
+    def restart(self) -> None:
+        self._boots, self._started_at = self._boots + 1, self._timeline.now
+
+    def boot_id(self) -> str:
+        return f"boot {self._boots}"
+
+    def boot_s(self) -> float:
+        return (self._timeline.now - self._started_at) * (1.0 + self.drift)
+
+    def wall(self) -> float:
+        return self._started_at + self.offset_s + self.boot_s()
 
     def really_s(self, seconds: float) -> float:
         """How long it takes until this clock has gone on by `seconds`."""

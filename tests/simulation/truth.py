@@ -167,7 +167,7 @@ class Truth:
             ends.append((thing.lost_at, "it was taken away"))
         if mode == "detached":
             if thing.on.job_ends_at is not None:
-                ends.append((thing.on.job_ends_at + self.world.pace.linger_s * 1.01, "its job ended"))
+                ends.append((thing.on.job_ends_at + promise.periods(self.world).linger_s * 1.01, "its job ended"))
         elif mode == "hold":
             ends.append(((case.hold_until or 0.0) + case.asked_more_s, "its hold ended"))
         else:
@@ -353,6 +353,6 @@ class Truth:
             case.sure_life_s = case.life_s if in_time else sure_s  # else its job is being stopped already
             if case.kept != lease.id or case.hold_until is None:
                 return
-        ahead_s = max(lease.ends_at - self.world.laptop.clock.now(), 0.0)
+        ahead_s = max(lease.ends_at - self.world.laptop.now(), 0.0)
         case.hold_s, case.hold_until, case.kept = ahead_s, now + ahead_s * 1.01, lease.id
         self.world.watch_leaks()

@@ -186,6 +186,8 @@ class World:
             at(plan.disk_full[1], self._fill_disk, False)
         if plan.ledger_lost_at is not None:
             at(plan.ledger_lost_at, self._lose_ledger)
+        for when, by_s in plan.clock_steps:
+            at(when, self._set_clock, by_s)
         if plan.preempt_at is not None:
             at(plan.preempt_at, self._preempt, 0.0, "READY")
         for when, notice_s in plan.preemptions:
@@ -353,6 +355,10 @@ class World:
         self.thawed_at = self.timeline.now
         if self.main is not None and not self.laptop.asleep:
             self.main.thaw()
+
+    def _set_clock(self, by_s: float) -> None:
+        self.say(f"the laptop's wall clock is set, by {by_s:+.0f} s")
+        self.laptop.clock.offset_s += by_s
 
     def _sleep(self) -> None:
         self.frozen_since = self.timeline.now

@@ -1,0 +1,227 @@
+"""What tpujob promises: for how long a slice may still be billed after its last claim ended, by what happened. Written by hand.
+
+docs/guarantee.md prints this table; `tpujob drill`, the fault matrix and the simulator hold what they measure to it. It imports
+nothing of what keeps the promise, and nothing of that may import it: a change of a period cannot move the promise with it.
+tests/unit/test_promises.py derives each number from the periods of the code, so such a change is seen. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EMULATED_SPEED = 30.0  # the emulated cloud judges claims so much faster, unless it is told otherwise
+EMULATED_READY_S = 2.0  # and from create to READY it takes so long there, unless it is told otherwise
+LOOK_S = 30.0  # the longest pause between two looks of a teardown; at first it is a quarter of what was waited
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of a formula, in seconds on Google Cloud.
+
+    `emulated_s` is the same on an emulated cloud before its speed divides it; `real_s` is added there, and no speed shortens it.
+    `letter`: how long it takes is not ours to promise.
+    """
+
+    words: str
+    google_s: float
+    emulated_s: float | None = None
+    real_s: float = 0.0
+    letter: str = ""
+
+
+TERMS = {
+    "command": Term("the command's own", 10, 0, real_s=10),
+    "guardian": Term("the guardian's own", 5, 0, real_s=5),
+    "timer": Term("until the timer", 300, 0, real_s=300),
+    "sweep": Term("the sweep's own", 5, 0, real_s=5),
+    "switch": Term("the switch's own", 20, real_s=3),  # processes start no quicker there
+    "retry": Term("the longest pause between two tries", 30, 0, real_s=30),
+    "look": Term("the next look", LOOK_S),
+    "beat": Term("beat", 60),
+    "poll": Term("poll", 60),
+    "rare poll": Term("poll of a worker that is not the first", 300),
+    "ttl": Term("time to live", 900),
+    "grace": Term("grace", 180),
+    "boot": Term("boot", 600),
+    "linger": Term("linger", 600),
+    "margin": Term("margin", 120),
+    "stagger": Term("the worker's turn", 60),
+    "renew": Term("until the label is renewed", 1800),
+    "label": Term("what a renewed label promises", 4500),
+    "provision": Term("what the first label grants the create", 2700, 9000),
+    "claimed": Term("what the label still promises", 4500, 9600),  # there the first one reaches furthest
+    "READY": Term("until READY", 2700),
+    "D": Term("deletion", 300, letter="D"),
+    "O": Term("outage", 0, letter="O"),
+    "S": Term("until the next sweep", 1800, letter="S"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A line of the page. `formula` names terms; it is empty where another line says how long, or nobody can."""
+
+    class_: str
+    happened: str
+    deletes: str  # who does
+    formula: str
+    google: str
+    emulated: str
+
+
+PROMISES = {
+    "command": Promise(
+        "C0", "the end of a run, Ctrl-C, SIGTERM, an error", "the command",
+        "command + D", "10 s + D", "10 s + D",
+    ),
+    "guardian": Promise(
+        "C1", "the command was killed", "guardian",
+        "guardian + D", "5 s + D", "5 s + D",
+    ),
+    "guardian of a create": Promise(
+        "C1", "… while the slice was CREATING, and the cloud takes no delete before READY", "guardian",
+        "guardian + READY + look + D", "45 m 35 s + D", "7.5 s + D",
+    ),
+    "timer": Promise(
+        "C2", "the guardian was killed, too; the machine lives", "timer; without one, as C3",
+        "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D",
+    ),
+    "switch": Promise(
+        "C3", "the machine died, slept or left; the run was attached", "switch",
+        "ttl + grace + switch + D", "18 m 20 s + D", "39.7 s + D",
+    ),
+    "switch of a detached run": Promise(
+        "C3", "… the run was detached: after the end of its job", "switch",
+        "linger + grace + 3 poll + switch + D", "16 m 20 s + D", "35.7 s + D",
+    ),
+    "switch of a held slice": Promise(
+        "C3", "… the slice was held: after the end of its time", "switch",
+        "grace + grace + 3 poll + switch + D", "9 m 20 s + D", "21.7 s + D",
+    ),
+    "switch of a create": Promise(
+        "C3'", "… a run or an `up` lost everybody here while its slice was CREATING or booting", "switch",
+        "READY + boot + ttl + grace + switch + D", "1 h 13 m + D", "1 m 2 s + D",
+    ),
+    "cut off": Promise(
+        "C4", "the client is cut off from the cloud for good", "switch",
+        "", "as C3", "as C3",
+    ),
+    "outage": Promise(
+        "C5", "the API was away: the command or its guardian is there", "it",
+        "command + O + retry + D", "40 s + O + D", "40 s + O + D",
+    ),
+    "switch after an outage": Promise(
+        "C5", "… nobody but the switch is there", "switch",
+        "ttl + grace + switch + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
+    ),
+    "dead VM": Promise(
+        "C6", "a VM hangs or died, the client lives", "the command",
+        "", "as C0, at the latest 10 min after its last word", "the same",
+    ),
+    "sweep": Promise(
+        "C7", "C3, and the switch is dead, not armed, or may not delete", "sweep",
+        "claimed + margin + sweep + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
+    ),
+    "revoked": Promise(
+        "C8", "the client's credentials were revoked", "switch",
+        "", "as C3", "as C3",
+    ),
+    "all revoked": Promise(
+        "C8", "… and those of the VMs", "sweep",
+        "", "as C7", "as C7",
+    ),
+    "clock": Promise(
+        "C9", "a clock shows another time, by whatever much", "",
+        "", "labels are in the server's time; + 1 %", "+ 1 %",
+    ),
+    "no ledger": Promise(
+        "C10", "the ledger is lost or damaged", "sweep",
+        "", "as C7; by hand: at once after the label", "as C7",
+    ),
+    "stuck": Promise(
+        "C11", "the cloud accepts deletes, and the node stays", "",
+        "", "not bounded by us: said at once, tried without end", "the same",
+    ),
+    "frozen": Promise(
+        "C12", "403 to everything: project, billing or organisation is frozen", "",
+        "", "not bounded: said at once, exit code 75", "the same",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a bound depends on beside the table. `speed` None: Google Cloud."""
+
+    speed: float | None = None
+    deletion_s: float = TERMS["D"].google_s  # D
+    outage_s: float = 0.0  # O
+    sweep_every_s: float = TERMS["S"].google_s  # S
+    ready_s: float = TERMS["READY"].google_s  # from the create call to READY
+    failed_deletes: int = 0  # accepted, and they came to nothing
+    slowness: float = 1.0  # how many times as long as on a quiet machine its own work takes
+
+    @property
+    def on_google(self) -> World:
+        """The same disaster there."""
+        return World(outage_s=self.outage_s, failed_deletes=self.failed_deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    words: str
+    seconds: float
+    letter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+
+def seconds(name: str, speed: float | None = None, *, slowness: float = 1.0) -> float:
+    """One term of the table, at this speed of an emulated cloud or on Google Cloud."""
+    term = TERMS[name]
+    if speed is None:
+        return term.google_s
+    emulated_s = term.google_s if term.emulated_s is None else term.emulated_s
+    return emulated_s / speed + term.real_s * slowness
+
+
+def bound(promise: Promise, world: World) -> Bound:
+    """The formula in this world. Each delete that came to nothing costs a D and a look more."""
+    assert promise.formula, f"{promise.class_} has no formula of its own"
+    parts: list[Part] = []
+    for word in promise.formula.split(" + "):
+        count, _, name = word.rpartition(" ")
+        parts += _deletion(world) if name == "D" else [_part(name, int(count or 1), world)]
+    return Bound(tuple(parts))
+
+
+def _part(name: str, count: int, world: World) -> Part:
+    term = TERMS[name]
+    given = {
+        "READY": world.ready_s,
+        "O": world.outage_s,
+        "S": world.sweep_every_s,
+        "look": _look_s(world.ready_s),
+    }
+    each_s = given[name] if name in given else seconds(name, world.speed, slowness=world.slowness)
+    return Part(f"{count} × {term.words}" if count > 1 else term.words, count * each_s, term.letter)
+
+
+def _deletion(world: World) -> list[Part]:
+    failed, d = world.failed_deletes, TERMS["D"]
+    if not failed:
+        return [Part(d.words, world.deletion_s, d.letter)]
+    looks_s = sum(_look_s(times * world.deletion_s) for times in range(1, failed + 1))
+    deletions = Part(f"{failed + 1} deletions", (failed + 1) * world.deletion_s, f"{failed + 1} {d.letter}")
+    return [Part(f"{failed} looks", looks_s), deletions]
+
+
+def _look_s(waited_s: float) -> float:
+    return min(LOOK_S, waited_s / 4)

@@ -1,0 +1,71 @@
+"""Where nothing but a death happens, the simulator allows what the table of promises says, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator import promises
+from orchestrator.core import pace
+from orchestrator.promises import PROMISES
+from tests.simulation.faults import Plan
+from tests.simulation.grounds import GUARDIAN, NOBODY, RUN, SWEEPER, SWITCH
+from tests.simulation.swarm import Doing
+from tests.simulation.world import SPEED, Layers, World
+
+READY_S, DELETE_S = 5.0, 0.5
+TRAVEL_S = 1.0  # of a delete, there and back
+CLOCKS = 1.02  # two of them may be wrong by one percent each
+UP, SWEEP_EVERY_S = Doing("up", hold_s=60.0), 20.0
+
+
+def everything(at: float) -> dict[str, Any]:
+    return {"crashes": [(None, at, "machine")]}
+
+
+@pytest.mark.parametrize(
+    ("promise", "doing", "layers", "plan"),
+    [
+        ("command", Doing("run", lasts_s=5.0), Layers(), {}),
+        ("guardian", RUN, GUARDIAN, {"crashes": [(None, 12.0, "cli")]}),
+        ("switch", RUN, SWITCH, everything(12.0)),
+        ("switch of a create", RUN, SWITCH, everything(2.0)),
+        ("switch of a create", UP, SWITCH, everything(2.0)),
+        ("switch of a create", UP, SWITCH, everything(0.5)),
+        ("switch of a held slice", UP, SWITCH, everything(20.0)),
+        ("sweep", Doing("run", lasts_s=60.0, sweep_every_s=SWEEP_EVERY_S), SWEEPER, everything(12.0)),
+        ("sweep", Doing("up", hold_s=60.0, sweep_every_s=SWEEP_EVERY_S), SWEEPER, everything(2.0)),
+    ],
+)
+def test_a_world_in_which_only_somebody_dies_is_held_to_the_table(
+    promise: str, doing: Doing, layers: Layers, plan: dict[str, Any]
+) -> None:
+    world = World(1, doing, Plan(provision_s=READY_S, delete_s=DELETE_S, **plan), layers=layers)
+    assert not world.run().violations
+    of_the_table = promises.World(
+        speed=SPEED, deletion_s=DELETE_S + TRAVEL_S, ready_s=READY_S, sweep_every_s=SWEEP_EVERY_S
+    )
+    bound_s = promises.bound(PROMISES[promise], of_the_table).seconds
+    assert world.verdicts
+    for took_s, verdict in world.verdicts.values():
+        assert took_s <= verdict.allowed_s <= CLOCKS * bound_s
+
+
+def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_table_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def allowed_s() -> list[float]:
+        world = World(1, RUN, Plan(provision_s=READY_S, **everything(12.0)), layers=SWITCH)
+        world.run()
+        return [verdict.allowed_s for _, verdict in world.verdicts.values()]
+
+    before = allowed_s()
+    monkeypatch.setattr(pace, "GOOGLE", pace.Pace(ttl_s=9000.0, grace_s=1800.0))
+    assert allowed_s() == before
+
+
+def test_with_nobody_left_nothing_is_promised() -> None:
+    world = World(1, RUN, Plan(provision_s=READY_S, **everything(12.0)), layers=NOBODY)
+    world.run()
+    assert {verdict.layer for _, verdict in world.verdicts.values()} == {"nobody"}

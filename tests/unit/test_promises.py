@@ -1,0 +1,116 @@
+"""The table of promises is what the periods of the code add up to, and what its page says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator import promises
+from orchestrator.core import pace as paces
+from orchestrator.core.pace import GOOGLE, Pace
+from orchestrator.drill.words import formula, symbolic
+from orchestrator.emulator.records import Settings
+from orchestrator.promises import EMULATED_READY_S, EMULATED_SPEED, PROMISES, Bound, Part, Promise, World, bound
+from orchestrator.vm.switch import RARELY, SOON
+
+EMULATED = World(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
+HERE = World(speed=100, deletion_s=1.5, ready_s=6.0, sweep_every_s=18.0)
+EVERY = [promise for promise in PROMISES.values() if promise.formula]
+
+
+def derived(pace: Pace) -> dict[str, float]:
+    """Every period of the table, from the code's."""
+    return {
+        "beat": pace.beat_s,
+        "poll": pace.poll_s,
+        "rare poll": RARELY * pace.poll_s,
+        "ttl": pace.ttl_s,
+        "grace": pace.grace_s,
+        "boot": pace.boot_s,
+        "linger": pace.linger_s,
+        "margin": pace.margin_s,
+        "stagger": pace.stagger_s,
+        "renew": pace.renew_s,
+        "label": pace.label_ttl_s,
+        "provision": pace.provision_s,
+        "claimed": max(pace.label_ttl_s, pace.provision_s + pace.boot_s),
+    }
+
+
+@pytest.mark.parametrize("name", derived(GOOGLE))
+def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
+    assert promises.seconds(name) == derived(GOOGLE)[name]
+    for speed in (1.0, EMULATED_SPEED, 300.0):
+        assert promises.seconds(name, speed) == pytest.approx(derived(paces.emulated(speed))[name])
+
+
+def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -> None:
+    from orchestrator.engine.retry import pauses
+
+    assert paces.EMULATED_SPEED == EMULATED_SPEED
+    assert Settings().provision_s == EMULATED_READY_S
+    assert promises.seconds("READY") == GOOGLE.provision_s and promises.seconds("D") == GOOGLE.absent_s
+    longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
+    assert longest == promises.LOOK_S
+    # After its countdown the switch looks again within a beat, asks the API, and deletes.
+    assert GOOGLE.beat_s / 12 + GOOGLE.poll_s / SOON <= promises.seconds("switch")
+
+
+@pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.happened}")
+def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: Promise) -> None:
+    assert symbolic(bound(promise, World())) == promise.google
+    assert symbolic(bound(promise, EMULATED)) == promise.emulated
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("command", 10 + 1.5),
+        ("guardian", 5 + 1.5),
+        ("guardian of a create", 5 + 6 + 1.5 + 1.5),
+        ("switch", 9 + 1.8 + 3.2 + 1.5),
+        ("switch of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
+        ("switch of a detached run", 6 + 1.8 + 1.8 + 3.2 + 1.5),
+        ("sweep", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
+    ],
+)
+def test_the_bounds_on_a_faster_emulator_are_these(name: str, seconds: float) -> None:
+    assert bound(PROMISES[name], HERE).seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("promise", EVERY, ids=lambda promise: promise.formula)
+def test_every_delete_that_comes_to_nothing_costs_one_deletion_and_one_look_more(promise: Promise) -> None:
+    unlucky = bound(promise, replace(HERE, failed_deletes=2))
+    looks_s = 1.5 / 4 + 3.0 / 4
+    assert unlucky.seconds == pytest.approx(bound(promise, HERE).seconds + 2 * HERE.deletion_s + looks_s)
+    assert symbolic(unlucky).endswith(" + 3 D")
+
+
+def test_on_google_cloud_a_look_is_half_a_minute_away_at_most() -> None:
+    assert symbolic(bound(PROMISES["command"], World(failed_deletes=2))) == "1 m 10 s + 3 D"
+
+
+def test_what_runs_in_processes_is_not_promised_faster_than_processes_are() -> None:
+    assert promises.seconds("switch", 1000) > 3.0
+    assert promises.seconds("switch", 100) == pytest.approx(3.2)
+    assert promises.seconds("switch") == 20.0
+
+
+def test_a_slow_machine_stretches_its_own_work_and_no_period() -> None:
+    for promise, own_s in (("command", 10), ("guardian", 5), ("switch", 3)):
+        slow = bound(PROMISES[promise], replace(HERE, slowness=5.0)).seconds
+        assert slow == pytest.approx(bound(PROMISES[promise], HERE).seconds + 4 * own_s)
+
+
+def test_a_formula_names_every_part_with_its_length_and_adds_up() -> None:
+    grace_and_deletions = Bound((Part("grace", 1.8), Part("3 deletions", 4.5, "3 D")))
+    assert grace_and_deletions.seconds == pytest.approx(6.3)
+    assert formula(grace_and_deletions) == "grace 1.8 s + 3 deletions 4.5 s"
+    assert symbolic(grace_and_deletions) == "1.8 s + 3 D"
+
+
+@pytest.mark.parametrize("promise", EVERY, ids=lambda promise: promise.formula)
+def test_a_slower_cloud_never_tightens_a_bound(promise: Promise) -> None:
+    slower = replace(HERE, speed=50, deletion_s=3.0, ready_s=12.0, sweep_every_s=36.0)
+    assert bound(promise, slower).seconds >= bound(promise, HERE).seconds
