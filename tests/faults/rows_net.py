@@ -7,8 +7,8 @@ import time
 
 import psutil
 
-from tests.cli_fixture import signal_all
 from orchestrator.promises import seconds
+from tests.cli_fixture import signal_all
 from tests.faults.row import row
 from tests.faults.world import World
 from tests.waiting import until

@@ -1,6 +1,6 @@
-"""How long a slice may be billed after its last claim ended, in this very world: what `orchestrator.promises` says, and trouble.
+"""How long a slice may be billed after its last claim ended, in this very world: the table's word, and what went wrong.
 
-Every period and every layer's own time is that of the table of promises, never the code's. The rest is what the world
+Every period and every layer's own time is that of `orchestrator.promises`, never the code's. The rest is what the world
 really did: which actors lived, how long the API was away, how many calls failed. Nothing here looks at labels or at what a
 program decided, so a mutant cannot loosen its own bound.
 """
