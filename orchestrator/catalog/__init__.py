@@ -22,6 +22,9 @@ PRICES_AS_OF = "price table 2026-11"
 _FLEX_START = {"v6e": ("asia-northeast1-b", "us-east5-a"), "v5e": ("us-west4-a",)}
 _FLEX_START_SERVING = dict.fromkeys(("v5litepod-1", "v5litepod-4", "v5litepod-8"), ("us-central1-a",))
 
+# What people and libraries call a family, where the API's name is another one.
+_FAMILIES = {"v5e": "v5litepod", "v5lite": "v5litepod"}
+
 _API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
 
 
@@ -64,6 +67,20 @@ class Offer:
 def lookup(accelerator_type: str) -> AcceleratorType | None:
     """None: the table does not know this type (which may only mean that it is newer than the table)."""
     return _table().types.get(accelerator_type)
+
+
+def canonical(text: str) -> str:
+    """The API's name of the accelerator type that somebody means: `v5e-8`, `tpu-v5e-8`, `V5LITEPOD-8` → `v5litepod-8`.
+
+    What the table does not know comes back as it was written. The API itself takes only its own names.
+    """
+    found = _said(text)
+    return found if found in _table().types else text
+
+
+def _said(text: str) -> str:
+    family, dash, number = text.strip().lower().removeprefix("tpu-").rpartition("-")
+    return f"{_FAMILIES.get(family, family)}{dash}{number}"
 
 
 def types() -> tuple[str, ...]:
@@ -122,11 +139,10 @@ def nearest(text: str, *, count: int = 3) -> list[str]:
     """Types that somebody who wrote `text` may have meant: same family and closest number, else similar letters."""
     import difflib  # only a mistake needs it
 
-    said = text.strip().lower()
+    said = _said(text)
     if said.isdecimal():
         return [name for name in reversed(types()) if name.endswith(f"-{said}")][:count]
     family, _, number = said.rpartition("-")
-    family = {"v5e": "v5litepod", "v5lite": "v5litepod"}.get(family, family)
     kin = [kind.name for kind in _table().types.values() if kind.family == family]
     if kin and number.isdecimal():
         wanted = int(number[:9])

@@ -37,17 +37,17 @@ def print_table(
     session: Session, runs: list[str], *, as_json: bool = False, as_markdown: bool = False, as_csv: bool = False
 ) -> None:
     """One column for each run, in this order; a run that is named twice gets one."""
-    import time
-
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.report import compare as tables
+    from orchestrator.report import costs
     from orchestrator.report.figures import figures
 
-    found = {run.id: (run, attempt) for run, attempt in map(session.ledger.find_run, runs)}
-    columns = [
-        figures(run, attempt, session.ledger.lease(attempt.lease_id) if attempt.lease_id else None, time.time())
-        for run, attempt in found.values()
-    ]
+    ledger = session.ledger
+    found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, runs)}
+    columns = []
+    for run, last in found.values():
+        usd = costs.of_run(ledger, run, session.now(run.cloud))
+        columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, usd))
     if as_json:
         emit_json(tables.shape(columns))
     elif as_csv:

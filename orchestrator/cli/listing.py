@@ -12,7 +12,9 @@ def list_runs(as_json: Json = False) -> None:
     """The runs of this machine, newest first."""
     from orchestrator.cli.session import Session
     from orchestrator.cli.talk import emit, emit_json
-    from orchestrator.core.durations import format_duration
+    from orchestrator.core.attempt import LOCAL
+    from orchestrator.core.durations import format_duration, format_usd
+    from orchestrator.report import costs
     from orchestrator.report.times import day_clock
 
     session = Session.open()
@@ -28,6 +30,7 @@ def list_runs(as_json: Json = False) -> None:
             "created_at": run.created_at,
             "ended_at": attempt.ended_at,
             "directory": run.directory,
+            "usd": costs.of_run(session.ledger, run, session.now(run.cloud)),
         }
         for run, attempt in session.ledger.runs()
     ]
@@ -38,5 +41,7 @@ def list_runs(as_json: Json = False) -> None:
     else:
         for row in rows:
             took = format_duration(row["ended_at"] - row["created_at"]) if row["ended_at"] else "-"
-            emit("\t".join([row["run"], row["name"], row["state"], day_clock(row["created_at"]), took, row["cloud"]]))
+            usd = "" if row["cloud"] == LOCAL else format_usd(row["usd"])
+            start = day_clock(row["created_at"])
+            emit("\t".join([row["run"], row["name"], row["state"], start, took, row["cloud"], usd]))
     raise Done(session.exit_code())

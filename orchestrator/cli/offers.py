@@ -79,6 +79,7 @@ def _types(text: str | None, rows_of: set[str]) -> tuple[str, ...]:
         return ()
     kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
     meant = tuple(kind.name for kind in kinds if text in (kind.generation, kind.family))
+    text = catalog.canonical(text)
     if meant or text in rows_of:
         return meant or (text,)
     generations = ", ".join(dict.fromkeys(kind.generation for kind in kinds))

@@ -22,7 +22,7 @@ def show(
     session = Session.open()
     session.recover()
     found, attempt = session.ledger.find_run(run)
-    shape = report(session.ledger, found, attempt)
+    shape = report(session.ledger, found, attempt, session.now(found.cloud))
     if as_json:
         emit_json(shape)
     else:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.core.lease import Lease
     from orchestrator.engine.tenure import Draft
 
+IDLE, NEVER = "1h", "never"
+
 
 def up(
     name: Annotated[str | None, typer.Argument(help="What to call it; by default your user name.")] = None,
@@ -36,9 +38,12 @@ def up(
         str, typer.Option("--ttl", "--max-duration", help="It is deleted after this time at the latest.")
     ] = "24h",
     idle: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="It is deleted when nobody was on it and no job ran for so long."),
-    ] = None,
+        str,
+        typer.Option(
+            metavar="DURATION|never",
+            help="It is deleted when no job ran on it and nothing that was started over SSH lived on its worker 0 for so long.",
+        ),
+    ] = IDLE,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Delete and make again what was preempted, unasked.")
     ] = False,
@@ -49,23 +54,26 @@ def up(
     project: Project = None,
 ) -> None:
     """Bring a TPU slice to READY and hold it. Doing it twice is harmless."""
+    from orchestrator import catalog
     from orchestrator.cli import slices
     from orchestrator.cli.amounts import duration
     from orchestrator.cli.known import known_to
     from orchestrator.cli.session import Session, default_handle
     from orchestrator.cli.talk import emit, emit_json
     from orchestrator.core import names
+    from orchestrator.core.durations import format_duration
     from orchestrator.core.lease import LeaseState, Purpose
     from orchestrator.core.plan import Wish, make
     from orchestrator.engine import hold, prepare
     from orchestrator.errors import TpujobError, UserError
     from orchestrator.report.times import day_clock
 
+    accelerator = catalog.canonical(accelerator) if accelerator else None
     handle = name or default_handle()
     if problem := names.job_name_problem(handle):
         raise UserError(f"{handle!r} {problem}", hint="give another NAME")
     hold_s = duration("--ttl", max_duration, least="6m", most="7d")
-    idle_s = duration("--idle", idle, least="1m", most="7d") if idle is not None else None
+    idle_s = None if idle == NEVER else duration("--idle", idle, least="1m", most="7d")
     wait_s = duration("--wait", wait, least="1s", most="7d") if wait is not None else 0.0
     way = _way(spot, provisioning)
 
@@ -98,6 +106,9 @@ def up(
         )
     if existing is None or dry_run:
         slices.show_plan(session, plan)
+        if idle_s is not None and idle_s < hold_s:
+            ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
+            session.talk.say("plan", f"{ends} (`--idle` says otherwise, `--idle {NEVER}` switches it off)")
     drafted: list[str] = []
 
     def draft() -> tuple[Draft, ...]:

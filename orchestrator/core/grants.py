@@ -99,6 +99,7 @@ def generations() -> tuple[str, ...]:
 
 
 def _checked(accelerator: str, count: int, zone: str, *, spot: bool) -> Grant:
+    accelerator = catalog.canonical(accelerator)
     if catalog.lookup(accelerator) is None and accelerator not in generations():
         near = ", ".join(catalog.nearest(accelerator)) or ", ".join(generations())
         raise ValueError(f"{accelerator!r} is neither an accelerator type nor a generation; nearest: {near}")

@@ -67,6 +67,7 @@ class Lease:
     down_at: float | None = None
     gone_at: float | None = None
     reason: str = ""  # why it is to be deleted
+    run: str | None = None  # the run that it was asked for; None: `up` did
 
     @property
     def billed_from(self) -> float | None:

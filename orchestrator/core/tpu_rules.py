@@ -20,9 +20,9 @@ _RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 
 
 def accelerator_text(value: Any) -> Any:
-    """Only its kind: whether such a type exists depends on `unlisted`."""
+    """By the API's name. Only its kind is checked: whether such a type exists depends on `unlisted`."""
     if isinstance(value, str):
-        return value
+        return catalog.canonical(value)
     raise ValueError(placement.accelerator_problem(shown(str(value))))
 
 
@@ -99,6 +99,7 @@ def _wish(wish: Mapping[str, Any], at: Mapping[str, Path], train: Mapping[str, A
     kind = wish.get("accelerator", "v5litepod-8")
     if not isinstance(kind, str):
         return
+    kind = catalog.canonical(kind)
     problem = placement.accelerator_problem(kind, unlisted=unlisted)
     if problem:
         yield at["accelerator"], problem

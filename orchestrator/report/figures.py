@@ -11,15 +11,14 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.core.attempt import Attempt, Run
-from orchestrator.core.lease import Lease, Purpose
+from orchestrator.core.lease import Lease
 from orchestrator.report import timing as timings
 from orchestrator.report.artifact_files import count, figure, read_object, section, words
 from orchestrator.report.timing import Timing
-from orchestrator.report.words import usd_so_far
 
 
-def figures(run: Run, attempt: Attempt, lease: Lease | None, now: float) -> dict[str, Any]:
-    """One run's column of a comparison; the stable shape of `tpujob compare --json`."""
+def figures(run: Run, attempt: Attempt, lease: Lease | None, usd: float | None) -> dict[str, Any]:
+    """One run's column of a comparison; the stable shape of `tpujob compare --json`. `usd`: all of it (`report.costs`)."""
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
     timing = timings.of_run(directory)
@@ -37,7 +36,7 @@ def figures(run: Run, attempt: Attempt, lease: Lease | None, now: float) -> dict
         "test_accuracy": _share(metrics.get("test_accuracy")),
         "train_loss": _last_loss(metrics),
         "peak_rss_bytes": count(metrics.get("peak_rss_bytes")),
-        "usd": _usd(run, attempt, lease, now),
+        "usd": usd,
         "prices_as_of": catalog.PRICES_AS_OF,
         "problems": _problems(timing),
     }
@@ -103,16 +102,6 @@ def _share(value: Any) -> float | None:
 def _last_loss(metrics: dict[str, Any]) -> float | None:
     losses = metrics.get("train_loss")
     return figure(losses[-1]) if isinstance(losses, list) and losses else None
-
-
-def _usd(run: Run, attempt: Attempt, lease: Lease | None, now: float) -> float | None:
-    """By the dated table, what Google Cloud would bill; None on this machine, and where there is no price."""
-    if lease is None:
-        return None
-    until = attempt.ended_at or now
-    if lease.purpose is Purpose.HOLD:  # it was there before and stays: only its time with this run counts
-        return None if lease.usd_per_hour is None else lease.usd_per_hour * max(until - run.created_at, 0.0) / 3600
-    return usd_so_far(lease, until)
 
 
 def _problems(timing: Timing | None) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.core.plan import Candidate, Dropped, Order, Plan
+from orchestrator.core.scripts import VM_PYTHON
 from orchestrator.report.columns import aligned
 from orchestrator.report.times import day_clock
 
@@ -24,9 +25,17 @@ _ORDERS = {
 
 
 def plan_lines(
-    plan: Plan, now: float, *, emulated: bool, emulated_cores: int | None = None, overlap_s: float | None = None
+    plan: Plan,
+    now: float,
+    *,
+    emulated: bool,
+    emulated_cores: int | None = None,
+    overlap_s: float | None = None,
+    python: str | None = None,
 ) -> list[str]:
-    """What a run is about to do. `overlap_s`: for how long a loser of a race may live beside the winner."""
+    """What a run is about to do. `overlap_s`: for how long a loser of a race may live beside the winner. `python`: the
+    version that emulated workers have, for a job that brings code of its own.
+    """
     first = plan.candidates[0]
     workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
     cores = f"{first.cores} cores"
@@ -38,6 +47,8 @@ def plan_lines(
     if len(plan.candidates) > 1:
         lines.append(_others(plan))
     lines.append(_price_line(plan, emulated))
+    if python is not None:
+        lines.append(f"the job's own code gets Python {python} here; a TPU VM has Python {VM_PYTHON}")
     if len(plan.racing) > 1 and overlap_s is not None:
         lines.append(_race_line(plan, overlap_s))
     if plan.asked is not None:
@@ -117,16 +128,28 @@ def _price_line(plan: Plan, emulated: bool) -> str:
     first, worst = plan.candidates[0], plan.worst_case_usd
     if first.granted:
         listed = "" if first.list_usd_per_hour is None else f"; listed at about ${first.list_usd_per_hour:,.2f}/h"
-        later = "" if not worst else f"; the others at most {format_usd(worst)} by the deadline"
+        later = f"; the others at most {_sum(plan)}" if worst else ""
         return f"granted to you, by your settings: it costs nothing{listed}{later} ({catalog.PRICES_AS_OF})"
     if first.usd_per_hour is None:
         kind = f"{first.accelerator_type} ({_way(first)})" if first.provisioning.queued else first.accelerator_type
         return f"price unknown: the {catalog.PRICES_AS_OF} has none for {kind} in {first.zone}"
-    bound = f", at most {format_usd(worst)} by the deadline" if worst is not None else ""
+    bound = "" if worst is None else f", at most {_sum(plan)}"
     if plan.max_cost is not None:
         bound = f"; its budget of {format_usd(plan.max_cost)} lasts {format_duration(first.life_s)}"
     start = "on Google Cloud this would be" if emulated else "this costs"
     return f"{start} about ${first.usd_per_hour:,.2f}/h{bound} ({catalog.PRICES_AS_OF})"
+
+
+def _sum(plan: Plan) -> str:
+    """The worst case with the figures that it is made of, so that it can be checked: `$329.47 (24 h at $13.728/h in …)`."""
+    worst = max(plan.candidates, key=lambda one: one.worst_case_usd or 0.0)
+    hours, rest = divmod(worst.life_s, 3600)
+    time = format_duration(worst.life_s) if rest else f"{hours:.0f} h"
+    usd = f"{worst.usd_per_hour:,.5f}".rstrip("0")  # with all of its figures: rounded, the product would be another
+    usd += "0" * (2 - len(usd.partition(".")[2]))
+    where = f" in {worst.zone}" if worst.usd_per_hour != plan.candidates[0].usd_per_hour else ""
+    kind = f" for {worst.accelerator_type}" if worst.accelerator_type != plan.candidates[0].accelerator_type else ""
+    return f"{format_usd(worst.worst_case_usd)} ({time} at ${usd}/h{kind}{where})"
 
 
 def _race_line(plan: Plan, overlap_s: float) -> str:

@@ -6,18 +6,16 @@ are data to be read with care, never trusted to have a shape.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.attempt import LOCAL, Attempt, AttemptState, Run
 from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import compare, story
+from orchestrator.report import compare, costs, story
 from orchestrator.report.artifact_files import read_object
 from orchestrator.report.figures import figures
 from orchestrator.report.times import day_clock
-from orchestrator.report.words import usd_so_far
 
 if TYPE_CHECKING:
     from orchestrator.engine.job_run import Outcome
@@ -69,8 +67,9 @@ def _artifact_words(outcome: Outcome) -> str:
     return f"{count} artifact{'s' if count > 1 else ''}, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
 
 
-def report(ledger: Ledger, run: Run, attempt: Attempt) -> dict[str, Any]:
-    """The stable shape of `tpujob show --json`."""
+def report(ledger: Ledger, run: Run, attempt: Attempt, now: float) -> dict[str, Any]:
+    """The stable shape of `tpujob show --json`. `now`: by the ledger's time of the run's cloud."""
+    usd = costs.of_run(ledger, run, now)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     directory = Path(run.directory)
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
@@ -86,6 +85,7 @@ def report(ledger: Ledger, run: Run, attempt: Attempt) -> dict[str, Any]:
         "created_at": run.created_at,
         "ended_at": attempt.ended_at,
         "directory": run.directory,
+        "usd": usd,
         "lease": None
         if lease is None
         else {
@@ -98,12 +98,12 @@ def report(ledger: Ledger, run: Run, attempt: Attempt) -> dict[str, Any]:
             "state": str(lease.state),
             "ready_at": lease.ready_at,
             "gone_at": lease.gone_at,
-            "usd": usd_so_far(lease, attempt.ended_at or run.created_at),
+            "usd": costs.of_lease(lease, now),
             "emulated": lease.cloud == "emulated",
         },
-        "attempts": story.attempts(ledger, run, time.time()),
+        "attempts": story.attempts(ledger, run, now),
         "story": [{"at": at, "what": what} for at, what in _story(ledger, attempt)],
-        "figures": figures(run, attempt, lease, time.time()),
+        "figures": figures(run, attempt, lease, usd),
         "metrics": metrics(directory),
         "files": [{"path": str(path.relative_to(directory)), "size_bytes": path.stat().st_size} for path in files],
     }
@@ -160,10 +160,8 @@ def report_lines(shape: dict[str, Any]) -> list[str]:
         lines.append(f"why      {shape['detail']}")
     lease = shape["lease"]
     if lease is not None:
-        cost = f"{format_usd(lease['usd'])}{' (emulated: not billed)' if lease['emulated'] else ''}"
-        lines.append(
-            f"slice    {lease['node']} · {lease['accelerator_type']} · {lease['zone']} · {lease['state']} · {cost}"
-        )
+        lines.append(f"slice    {lease['node']} · {lease['accelerator_type']} · {lease['zone']} · {lease['state']}")
+    lines += _cost_lines(shape)
     lines += story.lines(shape["attempts"])
     lines += [f"story    {day_clock(event['at'])}  {event['what']}" for event in shape["story"]]
     for words in _metric_words(shape["metrics"]):
@@ -172,3 +170,15 @@ def report_lines(shape: dict[str, Any]) -> list[str]:
     lines += [f"file     {file['path']}  {file['size_bytes']:,} bytes" for file in shape["files"]]
     lines.append(f"in       {shape['directory']}")
     return lines
+
+
+def _cost_lines(shape: dict[str, Any]) -> list[str]:
+    """Of the whole run; how much each attempt took is in the lines of the story. Nothing where nothing can cost anything."""
+    if shape["cloud"] == LOCAL:
+        return []
+    words = [format_usd(shape["usd"])]
+    if shape["cloud"] == "emulated":
+        words[0] += " (emulated: not billed)"
+    if len(shape["attempts"]) > 1:
+        words.append(f"all {len(shape['attempts'])} attempts")
+    return [f"cost     {' · '.join(words)}"]

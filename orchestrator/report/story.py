@@ -1,6 +1,6 @@
 """The story of a run: its attempts, the zones that were tried for each and why not, what was lost, what it cost.
 
-Read from the ledger's events, which nothing ever changes; money is by the dated table, from create call to proven absence.
+Read from the ledger's events, which nothing ever changes; money is what `report.costs` says.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from typing import Any
 from orchestrator.core.attempt import Attempt, Run
 from orchestrator.core.durations import format_duration, format_usd
 from orchestrator.core.lease import Lease
-from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.report import costs
 from orchestrator.report.times import clock
-from orchestrator.report.words import usd_so_far
 
 
 def attempts(ledger: Ledger, run: Run, now: float) -> list[dict[str, Any]]:
     """One row for each attempt, in order."""
     rows: list[dict[str, Any]] = []
+    amounts = costs.of_attempts(ledger, run, now)
     for attempt in ledger.attempts_of(run.id):
         events = ledger.events(attempt.id)
         tried = [data for _, kind, data in events if kind == "tried"]
         lease = _lease(ledger, attempt)
         began = next((at for at, kind, _ in events if kind == "began"), run.created_at)
         cause = next((data["cause"] for _, kind, data in events if kind == "ended" and data.get("cause")), None)
-        leases = [lease, *(_lease_of(ledger, data["lease_id"]) for data in tried)]
         rows.append(
             {
                 "attempt": attempt.id,
@@ -41,7 +40,7 @@ def attempts(ledger: Ledger, run: Run, now: float) -> list[dict[str, Any]]:
                 "provisioning": lease.provisioning if lease else None,
                 "ready_at": lease.ready_at if lease else None,
                 "tried": [{"where": data["where"], "why": data["why"], "at": data["at"]} for data in tried],
-                "usd": _sum(leases, attempt.ended_at or now),
+                "usd": amounts[attempt.id],
             }
         )
     for before, after in pairwise(rows):
@@ -65,12 +64,6 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def usd(rows: list[dict[str, Any]]) -> float | None:
-    """Of all attempts. None when a price is unknown."""
-    amounts = [row["usd"] for row in rows]
-    return None if None in amounts else sum(amounts)
-
-
 def _ran(row: dict[str, Any]) -> str:
     if row["running_at"] is None:
         return "never ran"
@@ -81,18 +74,5 @@ def _usd(amount: float | None) -> str:
     return "price unknown" if amount is None else format_usd(amount)
 
 
-def _sum(leases: list[Lease | None], now: float) -> float | None:
-    amounts = [usd_so_far(lease, now) for lease in leases if lease is not None and lease.ready_at is not None]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
-
-
 def _lease(ledger: Ledger, attempt: Attempt) -> Lease | None:
-    return _lease_of(ledger, attempt.lease_id) if attempt.lease_id else None
-
-
-def _lease_of(ledger: Ledger, lease_id: str) -> Lease | None:
-    try:
-        return ledger.lease(lease_id)
-    except UnknownLease:
-        return None
+    return ledger.lease(attempt.lease_id) if attempt.lease_id else None

@@ -30,20 +30,13 @@ SPAN_WORDS = {
 }
 
 
-def usd_so_far(lease: Lease, now: float) -> float | None:
-    """Dollars from the create call (queued: from its capacity on) to absence or now, by the dated table.
+def outcome_lines(
+    outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float], usd: float | None
+) -> list[str]:
+    """The four lines that end a run: result, spans, cost, released.
 
-    None when the price is unknown.
+    `inside` are the payload's own spans, in seconds; `usd` is what the whole run cost (`report.costs`), None if unknown.
     """
-    if lease.billed_from is None:
-        return 0.0
-    if lease.usd_per_hour is None:
-        return None
-    return lease.usd_per_hour * max((lease.gone_at or now) - lease.billed_from, 0.0) / 3600
-
-
-def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float]) -> list[str]:
-    """The four lines that end a run: result, spans, cost, released. `inside` are the payload's own spans, in seconds."""
     total_s = outcome.ended_at - outcome.started_at
     spans = [
         f"{words} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
@@ -56,7 +49,7 @@ def outcome_lines(outcome: Outcome, *, emulated: bool, result: str, inside: Mapp
     done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
     if outcome.run.cloud == LOCAL:
         return [*done, "cost     none: it ran on this machine"]
-    return [*done, f"cost     {_cost(outcome, emulated)}", f"released {_released(outcome)}"]
+    return [*done, f"cost     {_cost(outcome, emulated, usd)}", f"released {_released(outcome)}"]
 
 
 def _inside(spans: Mapping[str, float]) -> str:
@@ -64,21 +57,20 @@ def _inside(spans: Mapping[str, float]) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _cost(outcome: Outcome, emulated: bool) -> str:
+def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
     lease = outcome.lease
-    if lease is None:
+    if lease is None and not usd:
         return "nothing was created"
-    if outcome.tenure.kept_until is not None:
-        price = format_usd_per_hour(lease.usd_per_hour)
-        return f"{'(emulated) ' if emulated else ''}{price} goes on while {lease.handle} is kept"
-    amount = usd_so_far(lease, outcome.ended_at)
-    if amount is None:
-        return "unknown: the price table has no price for it"
-    amount += outcome.spent_usd  # by attempts before it
-    about = f"about {format_usd(amount)}" if amount >= 0.01 else format_usd(amount)
+    goes_on = ""
+    if lease is not None and outcome.tenure.kept_until is not None:
+        goes_on = f"; {format_usd_per_hour(lease.usd_per_hour)} goes on while {lease.handle} is kept"
+    if usd is None:
+        why = "the ledger could not say" if lease and lease.usd_per_hour else "the price table has no price for it"
+        return f"unknown: {why}{goes_on}"
+    about = f"about {format_usd(usd)}" if usd >= 0.01 else format_usd(usd)
     if emulated:
-        return f"$0.00 (emulated; on Google Cloud {about}, {catalog.PRICES_AS_OF})"
-    return f"{about} ({catalog.PRICES_AS_OF})"
+        return f"$0.00 (emulated; on Google Cloud {about}, {catalog.PRICES_AS_OF}{goes_on})"
+    return f"{about} ({catalog.PRICES_AS_OF}){goes_on}"
 
 
 def _released(outcome: Outcome) -> str:

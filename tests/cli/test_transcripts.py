@@ -42,7 +42,7 @@ def test_a_run(tpujob: Tpujob) -> None:
         f"cloud    {EMULATED}\n"
         "plan     v5litepod-8 · us-central1-a · v2-alpha-tpuv5-lite · on-demand · 1 worker · 8 cores emulated as 2"
         " · ends by DAY at the latest\n"
-        "plan     on Google Cloud this would be about $9.60/h, at most $4.80 by the deadline (price table 2026-11)\n"
+        "plan     on Google Cloud this would be about $9.60/h, at most $4.80 (30 m at $9.60/h) (price table 2026-11)\n"
         "lease    NODE · no guardian (TPUJOB_GUARDIAN=off)\n"
         "ready    v5litepod-8 us-central1-a in SECONDS · NODE\n"
         "run      RUN · SECONDS · runs/demo-RUN · tpujob show RUN\n"

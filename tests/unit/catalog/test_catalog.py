@@ -55,6 +55,37 @@ def test_every_shape_adds_up(name: str) -> None:
     assert catalog.zones_with(name)
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("v5e-8", "v5litepod-8"),
+        ("tpu-v5e-8", "v5litepod-8"),
+        ("v5litepod-8", "v5litepod-8"),
+        ("tpu-v5litepod-8", "v5litepod-8"),
+        (" V5E-16 ", "v5litepod-16"),
+        ("tpu-v6e-8", "v6e-8"),
+        ("tpu-v5p-8", "v5p-8"),
+        ("tpu-v4-8", "v4-8"),
+        ("v5e-7", "v5e-7"),
+        ("tpu-v9z-8", "tpu-v9z-8"),
+        ("tpu-", "tpu-"),
+        ("", ""),
+    ],
+)
+def test_one_type_has_one_name_whatever_people_call_it(written: str, name: str) -> None:
+    assert catalog.canonical(written) == name
+
+
+@pytest.mark.parametrize("written", ["tpu-v5e-7", "v5e-7", "v5lite-7", "v5litepod-7"])
+def test_a_size_that_does_not_exist_is_answered_with_sizes_of_its_own_family(written: str) -> None:
+    assert catalog.nearest(written)[0] == "v5litepod-8"
+    assert {name.partition("-")[0] for name in catalog.nearest(written)} == {"v5litepod"}
+
+
+def test_the_api_itself_takes_only_its_own_names() -> None:
+    assert catalog.lookup("v5e-8") is None and catalog.lookup("tpu-v6e-8") is None
+
+
 # Shapes of v4 and v5p slices as Google's xpk lists them.
 LISTED_BY_XPK = (
     "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 8x8x12 8x8x16 "

@@ -17,7 +17,8 @@ from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.run import run_job
 from orchestrator.engine.work import still_ours
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
-from orchestrator.report import story
+from orchestrator.report import costs, story
+from orchestrator.report.words import outcome_lines
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
 
@@ -77,7 +78,7 @@ def restartable(world: VirtualWorld, bag: Bag, times: int = 3) -> JobRun:
         if used_s > 86400:
             raise DeadlineExceeded("too little is left")
         lease, request = lease_and_request(next(names), zone=ZONE, now=world.time)
-        return ((replace(lease, spot=True), replace(request, spot=True)),)
+        return ((replace(lease, spot=True, run=plain.run.id), replace(request, spot=True)),)
 
     plain = job(world)
     spot = tuple((replace(lease, spot=True), request) for lease, request in plain.drafts)
@@ -171,15 +172,20 @@ def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
 def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     prepared = restartable(world, Bag(world))
-    first = lease_and_request(50, zone="us-east1-c", now=world.time)
+    lease, request = lease_and_request(50, zone="us-east1-c", now=world.time)
+    first = (replace(lease, run=prepared.run.id), request)
     world.cloud.full_zones = {"us-east1-c"}
-    run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
+    outcome = run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
     [(run_, _)] = world.ledger.runs()
     rows = story.attempts(world.ledger, run_, world.time)
     assert [row["cause"] for row in rows] == ["preempted", None]
     assert [no["where"] for no in rows[0]["tried"]] == ["v5litepod-8 us-east1-c"] and rows[1]["tried"] == []
     assert 60 <= rows[0]["lost_s"] <= 150, "deleting, proving and creating anew"
     assert rows[0]["usd"] == pytest.approx(9.6 * 0.25, rel=0.2)
+    total = costs.of_run(world.ledger, run_, world.time)
+    assert total == pytest.approx(rows[0]["usd"] + rows[1]["usd"]) and rows[1]["usd"] > 9.6 * 0.25
+    said = outcome_lines(outcome, emulated=False, result="", inside={}, usd=total)
+    assert f"cost     about ${total:,.2f} (" in said[2]
     told = story.lines(rows)
     assert told[0].startswith("attempt  1 · us-central1-a on-demand · ran 11 m") and "preempted" in told[0]
     assert told[1].endswith("v5litepod-8 us-east1-c: no capacity") and told[2].startswith("attempt  2")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from orchestrator.core.attempt import Attempt, AttemptState, Run
-from orchestrator.core.lease import Purpose
 from orchestrator.report import compare
 from orchestrator.report.figures import figures
 from tests.unit.engine.virtual import lease_and_request
@@ -51,9 +50,9 @@ def run_of(directory: Path, *, mode: str = "drained", metrics: Any = METRICS, **
     return replace(run, **changes), attempt
 
 
-def column(directory: Path, *, lease: Any = None, **changes: Any) -> dict[str, Any]:
+def column(directory: Path, *, usd: float | None = None, **changes: Any) -> dict[str, Any]:
     run, attempt = run_of(directory, **changes)
-    return figures(run, attempt, lease, AT + 1800)
+    return figures(run, attempt, None, usd)
 
 
 def test_the_three_figures_of_the_tutorials_are_the_first_three_rows(tmp_path: Path) -> None:
@@ -114,21 +113,16 @@ def test_a_stamped_run_shows_no_spread_and_says_how_to_get_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("lease", "changes", "shown"),
+    ("usd", "cloud", "shown"),
     [
-        pytest.param(replace(LEASE, sent_at=AT, gone_at=AT + 900), {}, "$2.40", id="create to proven end"),
-        pytest.param(
-            replace(LEASE, sent_at=AT, gone_at=AT + 900), {"cloud": "emulated"}, "0 (emulated; $2.40)", id="emulated"
-        ),
-        pytest.param(replace(LEASE, sent_at=AT, usd_per_hour=None), {}, "unknown", id="no price in the table"),
-        pytest.param(
-            replace(LEASE, sent_at=AT - 9e5, purpose=Purpose.HOLD), {}, "$4.80", id="held: only the time of this run"
-        ),
-        pytest.param(None, {"cloud": "local"}, "0 (this machine)", id="no cloud at all"),
+        pytest.param(2.4, "google", "$2.40", id="on Google Cloud"),
+        pytest.param(2.4, "emulated", "0 (emulated; $2.40)", id="emulated"),
+        pytest.param(None, "google", "unknown", id="no price in the table"),
+        pytest.param(None, "local", "0 (this machine)", id="no cloud at all"),
     ],
 )
-def test_dollars(tmp_path: Path, lease: Any, changes: Any, shown: str) -> None:
-    assert compare.dollars(column(tmp_path / "a", lease=lease, **changes)) == shown
+def test_dollars(tmp_path: Path, usd: float | None, cloud: str, shown: str) -> None:
+    assert compare.dollars(column(tmp_path / "a", usd=usd, cloud=cloud)) == shown
 
 
 def test_an_emulated_run_says_that_its_figures_are_not_a_tpus(tmp_path: Path) -> None:
@@ -156,7 +150,7 @@ def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path:
 
 def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: Path) -> None:
     run = Run("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
-    found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, AT)
+    found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, None)
     text = compare.text([found])
     assert "hello: it left no timing.jsonl" in text and "hello: the run is failed" in text
     assert compare.one(found) == []

@@ -23,7 +23,16 @@ def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
         "v5litepod-16 · us-east1-b · v2-alpha-tpuv5-lite · on-demand · 4 workers · 16 cores · ends by"
     )
     assert others == "if us-east1-b has no capacity: us-east1-c"
-    assert price == "this costs about $19.20/h, at most $19.20 by the deadline (price table 2026-11)"
+    assert price == "this costs about $19.20/h, at most $19.20 (1 h at $19.20/h) (price table 2026-11)"
+
+
+def test_the_worst_case_shows_the_sum_that_it_is() -> None:
+    *_, price = plan_lines(make([Wish("v5litepod-8", ("any",))]), AT, emulated=False)
+    assert price == (
+        "this costs about $9.60/h, at most $329.47 (24 h at $13.728/h in southamerica-west1-b) (price table 2026-11)"
+    )
+    *_, odd = plan_lines(make([replace(V5E, max_duration_s=5400), replace(V6E, places=("us-east5-b",))]), AT, emulated=False)
+    assert "at most $14.40 (1 h 30 m at $9.60/h) (" in odd
 
 
 def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
@@ -50,7 +59,7 @@ def test_what_is_granted_is_said_to_cost_nothing_and_never_shown_as_zero_dollars
     *_, price = plan_lines(plan, AT, emulated=False)
     assert price == (
         "granted to you, by your settings: it costs nothing; listed at about $8.80/h; "
-        "the others at most $8.00 by the deadline (price table 2026-11)"
+        "the others at most $8.00 (1 h at $8.00/h in us-central1-a) (price table 2026-11)"
     )
     _, first, second = table(plan)
     assert first.count("granted") == 3 and "0.00" not in first and "8.00" in second

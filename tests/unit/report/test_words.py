@@ -10,12 +10,11 @@ from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import Released
 from orchestrator.report.times import day_clock
-from orchestrator.report.words import banner, fate, outcome_lines, usd_so_far
+from orchestrator.report.words import banner, fate, outcome_lines
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
 GOOGLE = replace(LEASE, cloud="google", sent_at=1_000_000.0)
-QUEUED = replace(GOOGLE, name=replace(GOOGLE.name, queued=True))
 AT = 1_000_000.0
 
 
@@ -56,21 +55,6 @@ def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease", "usd"),
-    [
-        pytest.param(LEASE, 0.0, id="no create left"),
-        pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),
-        pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
-        pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
-        pytest.param(replace(QUEUED, ready_at=AT + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
-        pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="a price that nobody knows is not zero"),
-    ],
-)
-def test_dollars_run_from_the_create_to_proven_absence(lease: object, usd: float | None) -> None:
-    assert usd_so_far(lease, AT + 1800) == (usd if usd is None else pytest.approx(usd))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("lease", "words"),
     [
         pytest.param(replace(GOOGLE, state=LeaseState.GONE, gone_at=AT), "absent (checked 13:46:40Z)", id="gone"),
@@ -86,7 +70,6 @@ def test_dollars_run_from_the_create_to_proven_absence(lease: object, usd: float
 def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
     assert words in fate(lease)
     run = Run("r", "r", "job.yaml", "google", AT, "runs/r")
-    released = outcome_lines(Outcome(run, Attempt("r-1", run.id), lease=lease), emulated=False, result="", inside={})[
-        -1
-    ]
+    outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
+    *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
     assert words in released and "nothing was created" not in released

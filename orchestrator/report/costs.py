@@ -1,0 +1,91 @@
+"""What slices and runs cost, by the dated price table: the one place where dollars are summed.
+
+`status`, `show`, `compare`, `list` and the line that ends a run all take their figures from here, so they agree. A slice
+counts from its create call (a queued one from its capacity on) to its proven absence, and until then to now: what is not
+proven absent may still be billed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.core.attempt import LOCAL, Attempt, Run
+from orchestrator.core.lease import Lease, Purpose
+from orchestrator.ledger.ledger import Ledger
+
+
+def of_lease(lease: Lease, now: float) -> float | None:
+    """Dollars of one slice so far. 0 before its create call left; None when its price is unknown."""
+    return _between(lease, lease.billed_from, lease.gone_at or now)
+
+
+def at_most(lease: Lease) -> float | None:
+    """Dollars of one slice if it lives until its claim ends, from its create call (or, without one yet, from its intent)."""
+    since = lease.billed_from or lease.sent_at or lease.created_at
+    return None if lease.usd_per_hour is None else lease.usd_per_hour * max(lease.ends_at - since, 0.0) / 3600
+
+
+def of_run(ledger: Ledger, run: Run, now: float) -> float | None:
+    """Dollars of all attempts of a run, with every zone that was tried and every loser of a race.
+
+    None: a price is unknown, or the ledger does not know the run. None too for a run on this machine, which has no price.
+    """
+    amounts = of_attempts(ledger, run, now)
+    return total(amounts.values()) if amounts and run.cloud != LOCAL else None
+
+
+def of_attempts(ledger: Ledger, run: Run, now: float) -> dict[str, float | None]:
+    """The same for each attempt, by its id, in their order: together they are `of_run`.
+
+    A slice that the run asked for counts for the attempt during which it was asked for. Of a slice that was there before
+    (`tpujob up`) and stays, only the time of the attempts on it counts; of one that the run keeps (`--keep`), the time to
+    the end of the run.
+    """
+    attempts = ledger.attempts_of(run.id)
+    if not attempts:
+        return {}
+    began = [_began(ledger, run, attempt) for attempt in attempts]
+    ended = attempts[-1].ended_at
+    amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in attempts}
+    own = ledger.leases_of(run.id)
+    for lease in own:
+        if _came_to_nothing(ledger, lease):
+            continue
+        number = max((index for index, at in enumerate(began) if at <= lease.created_at), default=0)
+        until = ended if lease.purpose is Purpose.HOLD and ended is not None else now
+        amounts[attempts[number].id].append(_between(lease, lease.billed_from, min(until, lease.gone_at or until)))
+    known = {lease.id for lease in own}
+    for attempt, at in zip(attempts, began, strict=True):
+        if attempt.lease_id is not None and attempt.lease_id not in known:
+            borrowed = ledger.lease(attempt.lease_id)
+            until = min(attempt.ended_at or now, borrowed.gone_at or now)
+            amounts[attempt.id].append(_between(borrowed, at, until))
+    return {attempt: total(parts) for attempt, parts in amounts.items()}
+
+
+def total(amounts: Iterable[float | None]) -> float | None:
+    """None when one of them is unknown: a sum without it would be too small."""
+    known = list(amounts)
+    return sum(amount for amount in known if amount is not None) if None not in known else None
+
+
+def _between(lease: Lease, since: float | None, until: float) -> float | None:
+    if since is None:
+        return 0.0
+    return None if lease.usd_per_hour is None else lease.usd_per_hour * max(until - since, 0.0) / 3600
+
+
+def _began(ledger: Ledger, run: Run, attempt: Attempt) -> float:
+    return next((at for at, kind, _ in ledger.events(attempt.id) if kind == "began"), run.created_at)
+
+
+def _came_to_nothing(ledger: Ledger, lease: Lease) -> bool:
+    """Was every create refused, or seen to fail? Then there never was a slice.
+
+    The create of a slice that is deleted before it is READY settles during the deletion. One that settles before has failed.
+    """
+    if lease.ready_at is not None:
+        return False
+    kinds = [kind for _, kind, _ in ledger.events(lease.id)]
+    before = kinds[: kinds.index("down")] if "down" in kinds else kinds
+    return lease.sends <= 0 or "settled" in before
