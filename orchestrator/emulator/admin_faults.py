@@ -13,7 +13,7 @@ from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.fault_data import MAX_SECONDS, BadFault
-from orchestrator.emulator.json_body import json_object
+from orchestrator.emulator.json_body import NUMBER, json_object
 from orchestrator.emulator.records import Node
 from orchestrator.emulator.request_log import RequestLog
 from orchestrator.emulator.trouble import CONDITIONS
@@ -62,7 +62,7 @@ class FaultAdmin:
     async def requests(self, request: web.Request) -> web.Response:
         """`?after=NUMBER` and `?node=ID` (or its full name) leave out the rest."""
         after = request.query.get("after", "0")
-        if not (after.isascii() and after.isdigit()):
+        if not NUMBER.fullmatch(after):
             raise bad_field(f"after is the number of a request, not {after!r}.")
         return web.json_response({"requests": self.log.rows(int(after), request.query.get("node"))})
 
@@ -96,7 +96,7 @@ class FaultAdmin:
 
     async def _worker(self, node: Node, body: dict[str, Any]) -> None:
         index, condition = body.get("worker"), body.get("condition")
-        if condition not in CONDITIONS:
+        if not isinstance(condition, str) or condition not in CONDITIONS:
             raise ApiError("INVALID_ARGUMENT", f"condition is one of {', '.join(CONDITIONS)}, not {condition!r}.")
         hosts = self.driver.hosts.get(node.uid)
         if node.state != "READY" or hosts is None:

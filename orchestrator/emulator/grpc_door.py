@@ -78,13 +78,15 @@ class GrpcDoor:
             raise ApiError("FAILED_PRECONDITION", str(error)) from None
         return server
 
-    async def answer(self, service: str, method: str, request: dict[str, Any], authorization: str) -> dict[str, Any]:
-        """The answer's JSON, or Refusal."""
+    async def answer(
+        self, service: str, method: str, request: dict[str, Any], headers: dict[str, str]
+    ) -> dict[str, Any]:
+        """The answer's JSON, or Refusal. `headers` are those of the call that the guard judges by."""
         try:
             call = transcoding.http_call(service, method, request, self._version(service, request))
         except ApiError as error:
             raise Refusal(Status(error.code, error.message, list(error.details))) from None
-        http_status, text = await self._ask(call, authorization)
+        http_status, text = await self._ask(call, headers)
         if http_status != 200:
             raise Refusal(transcoding.status_of(http_status, text))
         try:
@@ -101,9 +103,8 @@ class GrpcDoor:
         begun_in = operation.api_version if operation is not None else "v2"
         return transcoding.TPU_VERSIONS.get(service, begun_in if begun_in in ("v2", "v2alpha1") else "v2")
 
-    async def _ask(self, call: HttpCall, authorization: str) -> tuple[int, str]:
+    async def _ask(self, call: HttpCall, headers: dict[str, str]) -> tuple[int, str]:
         assert self._session is not None, "the door is closed"
-        headers = {"Authorization": authorization} if authorization else {}
         try:
             async with self._session.request(
                 call.verb, URL(call.target, encoded=True), json=call.body, headers=headers

@@ -21,7 +21,9 @@ from orchestrator.emulator import transcoding
 from orchestrator.emulator.transcoding import Refusal, Status
 
 log = logging.getLogger(__name__)
-Answer = Callable[[str, str, dict[str, Any], str], Awaitable[dict[str, Any]]]
+Answer = Callable[[str, str, dict[str, Any], dict[str, str]], Awaitable[dict[str, Any]]]
+# What the guard looks at. gRPC's server for asyncio keeps :authority to itself; a `host` beside it is passed on.
+HEADERS = ("authorization", "origin", "host")
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 STOP_GRACE_S = 0.2
 
@@ -67,11 +69,9 @@ def _handled(service: str, method: str, answer: Answer) -> Any:
     asked, given = map(_message, transcoding.type_names(service, method))
 
     async def call(request: Any, context: Any) -> Any:
-        metadata = dict(context.invocation_metadata())
+        sent = {key: str(value) for key, value in context.invocation_metadata() if key in HEADERS}
         try:
-            found = await answer(
-                service, method, json_format.MessageToDict(request), str(metadata.get("authorization", ""))
-            )
+            found = await answer(service, method, json_format.MessageToDict(request), sent)
             return json_format.ParseDict(found, given(), ignore_unknown_fields=True)
         except Refusal as refusal:
             await _abort(context, refusal.status)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import re
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -21,6 +22,7 @@ from orchestrator.emulator.records import Node
 from orchestrator.emulator.vm_account import VmAccount
 
 log = logging.getLogger(__name__)
+HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::[0-9]*)?")
 # What Google answers to a path that no API has: a client must not take it for "this resource does not exist".
 NOT_AN_API = (
     "<!DOCTYPE html>\n<html lang=en>\n<title>Error 404 (Not Found)!!1</title>\n"
@@ -30,7 +32,8 @@ NOT_AN_API = (
 
 def is_loopback(host: str) -> bool:
     """`host` as in a Host header, with or without a port."""
-    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    found = HOST.fullmatch(host)
+    name = (found["v6"] or found["name"]) if found else ""
     if name.lower() == "localhost":
         return True
     try:
@@ -39,12 +42,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_local_program(request: web.BaseRequest) -> bool:
+    """As far as the headers say: it was addressed here, once, and no web page sent it."""
+    hosts = request.headers.getall("Host", [])
+    return len(hosts) == 1 and is_loopback(hosts[0]) and "Origin" not in request.headers
+
+
 def check(request: web.Request, token: str, account: VmAccount, state: CloudState) -> Node | None:
     """The node whose VM is calling; None: the user."""
-    if not is_loopback(request.headers.get("Host", "")):
-        raise api_errors.forbidden("The Host header must name this machine's loopback interface.")
-    if "Origin" in request.headers:
-        raise api_errors.forbidden("Requests from web pages are refused.")
+    if not is_local_program(request):
+        raise api_errors.forbidden(
+            "The Host header must name this machine's loopback interface; web pages are refused."
+        )
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     given = given.strip() if scheme.lower() == "bearer" else ""
     if hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):

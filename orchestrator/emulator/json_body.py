@@ -1,22 +1,50 @@
-"""The JSON object that a request carries, or the refusal of anything else."""
+"""What a request carries: text, or a JSON object, or the refusal of anything else."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, NoReturn
 
 from aiohttp import web
 
 from orchestrator.emulator.api_errors import bad_field
 
+MAX_DEPTH = 100  # protobuf's own limit
+NUMBER = re.compile(r"[0-9]{1,18}")  # in a text; Python refuses to read one of more than 4300 digits
+
+
+async def text_of(request: web.BaseRequest) -> str:
+    """UTF-8, whatever charset a header names. ValueError: it is not, or its encoding for the way is broken."""
+    try:
+        return (await request.read()).decode()
+    except web.RequestPayloadError as error:
+        raise ValueError(str(error)) from None
+
 
 async def json_object(request: web.Request) -> dict[str, Any]:
     """An empty body is an empty object."""
     try:
-        text = await request.text()
-        body = json.loads(text) if text.strip() else {}
-    except ValueError as error:  # not UTF-8, or not JSON
+        text = await text_of(request)
+        body = json.loads(text, parse_constant=_refuse) if text.strip() else {}
+        if "\\u" in text:  # half a character, which nobody could write down again
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or too deep to be read
         raise bad_field(f"The body is not JSON: {error}.") from None
     if not isinstance(body, dict):
         raise bad_field("The body is not a JSON object.")
+    _check_depth(body)
     return body
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number of JSON")
+
+
+def _check_depth(body: dict[str, Any]) -> None:
+    level: list[dict[str, Any] | list[Any]] = [body]
+    for _ in range(MAX_DEPTH):
+        held = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [inner for values in held for inner in values if isinstance(inner, dict | list)]
+    if level:
+        raise bad_field(f"The body is more than {MAX_DEPTH} levels deep.")

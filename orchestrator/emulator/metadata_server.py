@@ -1,6 +1,7 @@
 """The metadata server of one worker: what a program on a TPU VM learns about its node, and where it publishes.
 
-Read by google-auth, gcloud and scripts through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT.
+Read by google-auth, gcloud and scripts through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT. No client sends a
+secret to it, so it answers by whose process asks: those of the user who runs the emulator.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from orchestrator import catalog
-from orchestrator.emulator import guard
+from orchestrator.emulator import guard, peers
+from orchestrator.emulator.json_body import NUMBER, text_of
 from orchestrator.emulator.node_request import project_number
 from orchestrator.emulator.pulse import Pulse
 from orchestrator.emulator.records import Maintenance, Node
@@ -23,7 +26,13 @@ from orchestrator.emulator.wire import maintenance_json
 FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 ROOT = "/computeMetadata/v1/"
 NO_NOTICE = {"error": "no notifications have been received yet, try again later"}
-MAX_ATTRIBUTE_BYTES = 256 * 1024
+# What Google documents of custom metadata, of which guest attributes are a kind: a key of less than 128 bytes, a value of
+# at most 256 KiB, less than 512 KB in all; the characters are those that gcloud's --query-path takes.
+MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_BYTES = 127, 256 << 10, (512 << 10) - 1
+ATTRIBUTE = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_KEY_BYTES}}}")
+# Clients trust a host key and a port that they find here: `tpu_vm` writes them itself, and nobody else can.
+OWN = ("hostkeys", "tpujob-emulator")
+MAX_WAIT_S = 1e6
 Tree = dict[str, Any]
 
 
@@ -141,7 +150,7 @@ class MetadataServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
-        if not guard.is_loopback(request.headers.get("Host", "")) or "Origin" in request.headers:
+        if not _may_ask(request):
             return web.Response(text="Only programs of this worker are answered.\n", status=403, headers=FLAVOR)
         if request.path == "/":
             return web.Response(text="computeMetadata/\n", headers=FLAVOR)
@@ -168,7 +177,7 @@ class MetadataServer:
         known = query.get("last_etag", "") or _etag(value)
         limit = query.get("timeout_sec", "")
         loop = asyncio.get_running_loop()
-        end = loop.time() + int(limit) if limit.isascii() and limit.isdigit() else None
+        end = loop.time() + min(float(limit), MAX_WAIT_S) if NUMBER.fullmatch(limit) else None
         while value is not None and _etag(value) == known and not self._closed:
             if not await self.cloud.pulse.wait(None if end is None else max(0.0, end - loop.time())):
                 break
@@ -178,15 +187,39 @@ class MetadataServer:
     async def _publish(self, request: web.BaseRequest, path: str) -> web.Response:
         match path.split("/"):
             case ["instance", "guest-attributes", namespace, key] if namespace and key:
-                text = await request.text()
+                pass
             case _:
                 return web.Response(status=404, headers=FLAVOR)
-        if len(text) > MAX_ATTRIBUTE_BYTES or self.worker >= len(self.node.hosts):
-            return web.Response(status=400, headers=FLAVOR)
-        self.node.hosts[self.worker].attributes[f"{namespace}/{key}"] = text
+        if namespace in OWN:
+            return _refused(403, f"The worker itself publishes {namespace}/.")
+        if not (ATTRIBUTE.fullmatch(namespace) and ATTRIBUTE.fullmatch(key)):
+            return _refused(400, f"A namespace and a key are up to {MAX_KEY_BYTES} letters, digits, - and _.")
+        try:
+            text = await text_of(request)
+        except ValueError as error:
+            return _refused(400, f"The value is not a text: {error}.")
+        if self.worker >= len(self.node.hosts):
+            return _refused(400, "This worker has no place for it yet.")
+        name, attributes = f"{namespace}/{key}", self.node.hosts[self.worker].attributes
+        others = sum(len(k) + len(v.encode()) for k, v in attributes.items() if k != name)
+        size = len(text.encode())
+        if size > MAX_VALUE_BYTES or others + len(name) + size > MAX_BYTES:
+            return _refused(400, f"A value has at most {MAX_VALUE_BYTES} bytes, all of a worker {MAX_BYTES}.")
+        attributes[name] = text
         self.cloud.changed()
         self.cloud.flush()
         return web.Response(headers=FLAVOR)
+
+
+def _may_ask(request: web.BaseRequest) -> bool:
+    """No web page, and no process of another user of this machine."""
+    if not guard.is_local_program(request):
+        return False
+    return request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))
+
+
+def _refused(status: int, why: str) -> web.Response:
+    return web.Response(text=f"{why}\n", status=status, headers=FLAVOR)
 
 
 def _etag(value: Any) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.emulator.api_errors import bad_request
+from orchestrator.emulator.api_errors import bad_field, bad_request
 from orchestrator.emulator.node_request import check_node_id, parse_node
 from orchestrator.emulator.queue_records import NodeSpec, QueuedResource, State
 from orchestrator.emulator.records import is_spot
@@ -124,4 +124,7 @@ def seconds_in(text: str) -> float:
 
 
 def unix_time(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise bad_field(f'"{text}" is not a time.') from None

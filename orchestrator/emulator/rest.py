@@ -14,7 +14,7 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors, node_request, wire
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.driver import Driver
-from orchestrator.emulator.json_body import json_object
+from orchestrator.emulator.json_body import NUMBER, json_object
 from orchestrator.emulator.rest_calls import (
     ANY_ZONE,
     ZONE,
@@ -189,9 +189,7 @@ class RestApi:
             node = self.state.begin_maintenance(name, now)
         else:
             asked = {camel(key): value for key, value in body.items()}.get("workerIds") or ["0"]
-            if not isinstance(asked, list) or not all(
-                isinstance(w, str) and w.isascii() and w.isdigit() for w in asked
-            ):
+            if not isinstance(asked, list) or not all(isinstance(w, str) and NUMBER.fullmatch(w) for w in asked):
                 raise bad_field("Invalid value at 'worker_ids'.")
             notice_s, workers = self.state.settings.notice_s, [int(worker) for worker in asked[:1]]
             node = self.state.maintain(name, now, notice_s=notice_s, workers=workers)

@@ -69,7 +69,8 @@ def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, An
 
 def guest_attributes_json(hosts: Sequence[Host], workers: Sequence[str], query: str) -> dict[str, Any]:
     """One entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
-    wanted = [hosts[int(w)] for w in workers if w.isascii() and w.isdigit() and int(w) < len(hosts)]
+    by_name = {str(index): host for index, host in enumerate(hosts)}
+    wanted = [by_name[w] for w in workers if w in by_name]
     everyone = not [w for w in workers if w]  # gcloud sends [""] for all
     entries = []
     for host in hosts if everyone else wanted:

@@ -1,0 +1,127 @@
+"""Another user of the same machine: the loopback interface is theirs, too, and nothing of the emulated cloud may be.
+
+Played by real processes of another uid, where the tests run as root. They are bash and OpenSSH, since that user may not be
+able to read this Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cli_fixture import Tpujob
+from tests.waiting import HANG_S, until
+
+NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
+BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+NOBODY = 65534
+# One request, and the status of its answer; the connection stays open until that has come.
+ASK = 'exec 3<>"/dev/tcp/127.0.0.1/$1"; printf "%s\\r\\n" "${@:2}" >&3; read -r -u 3 _ status _; printf %s "$status"'
+# The same, but gone as soon as it is sent.
+SHOUT = 'exec 3<>"/dev/tcp/127.0.0.1/$1"; printf "%s\\r\\n" "${@:2}" >&3; exec 3>&-'
+ARMED = json.dumps({"v": 1, "armed": True, "route": True, "permission": True, "mode": "run"})
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The only worker of a node, seen from this machine."""
+
+    tpujob: Tpujob
+    node: str
+
+    @property
+    def ports(self) -> set[int]:
+        (row,) = [row for row in self.tpujob.emulator.processes() if row["name"].endswith(self.node)]
+        return set(row["ports"])
+
+    @property
+    def published(self) -> dict[str, str]:
+        found = self.tpujob.emulator.request("POST", f"{NODES}/{self.node}:getGuestAttributes", {})
+        items = found["guestAttributes"][0]["queryValue"]["items"]
+        return {f"{item['namespace']}/{item['key']}": item["value"] for item in items}
+
+    @property
+    def metadata_port(self) -> int:
+        (port,) = self.ports - {int(self.published["tpujob-emulator/ssh-port"])}
+        return port
+
+
+@pytest.fixture
+def worker(tpujob: Tpujob) -> Iterator[Worker]:
+    tpujob.emulator.request("POST", f"{NODES}?nodeId=shared", BODY)
+    until(lambda: tpujob.emulator.request("GET", f"{NODES}/shared")["state"] == "READY", "the node")
+    yield Worker(tpujob, "shared")
+
+
+def send(script: str, port: int, method: str, path: str, body: str = "", **who: Any) -> str:
+    """As the user of these tests, or as `NOBODY`."""
+    head = [f"{method} /computeMetadata/v1/{path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Metadata-Flavor: Google"]
+    words = [*head, f"Content-Length: {len(body)}", "", body]
+    argv = ["/bin/bash", "-c", script, "bash", str(port), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False, cwd="/", **who)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def nobody() -> dict[str, Any]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as another user")
+    return {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+
+
+REQUESTS = [
+    ("GET", "instance/service-accounts/default/token", ""),
+    ("GET", "instance/attributes/ssh-keys", ""),
+    ("GET", "?recursive=true", ""),
+    ("GET", "", ""),
+    ("PUT", "instance/guest-attributes/hostkeys/ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIA=="),
+    ("PUT", "instance/guest-attributes/tpujob-emulator/ssh-port", "2222"),
+    ("PUT", "instance/guest-attributes/tpujob/switch", ARMED),
+    ("PUT", "instance/guest-attributes/a/b", "x"),
+]
+
+
+def test_a_worker_answers_its_own_user_and_no_other(worker: Worker, nobody: dict[str, Any]) -> None:
+    before, port = worker.published, worker.metadata_port
+    for method, path, body in REQUESTS:
+        assert send(ASK, port, method, path, body, **nobody) == "403", (method, path)
+    assert worker.published == before
+    assert send(ASK, port, *REQUESTS[0]) == "200"
+    assert send(ASK, port, *REQUESTS[-1]) == "200"
+    assert worker.published == before | {"a/b": "x"}
+
+
+def test_what_another_user_sends_and_runs_away_from_changes_nothing(worker: Worker, nobody: dict[str, Any]) -> None:
+    """A socket that nobody holds any more is root's to the kernel, and root may be the user of this emulator."""
+    before, port = worker.published, worker.metadata_port
+    for _ in range(20):
+        send(SHOUT, port, *REQUESTS[-2], **nobody)
+    assert send(ASK, port, *REQUESTS[-1]) == "200", "it answers, so it has read what came before"
+    assert worker.published == before | {"a/b": "x"}
+
+
+def test_not_even_its_own_user_writes_what_clients_trust(worker: Worker) -> None:
+    before, port = worker.published, worker.metadata_port
+    for path in (
+        "hostkeys/ssh-ed25519",
+        "hostkeys/hostname",
+        "hostkeys/new",
+        "hostkeys%2Fssh-ed25519",
+        "tpujob-emulator/ssh-port",
+    ):
+        assert send(ASK, port, "PUT", f"instance/guest-attributes/{path}", "x") == "403", path
+    assert worker.published == before
+
+
+def test_another_user_cannot_read_what_the_emulator_writes(worker: Worker, nobody: dict[str, Any]) -> None:
+    directory = worker.tpujob.state_dir
+    for path in (directory, directory / "token", directory / "vms", directory / "state.json"):
+        done = subprocess.run(["/bin/cat", str(path)], capture_output=True, check=False, cwd="/", **nobody)
+        assert done.returncode != 0 and b"denied" in done.stderr, path
