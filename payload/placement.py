@@ -96,7 +96,7 @@ def _processes(cores: str | int, device: str, backend: str, host: Host) -> int:
     if not have:
         raise ConfigError(f"backend: {backend}, but this host has no {what}; auto takes what there is")
     if isinstance(cores, int) and cores > have:
-        raise ConfigError(f"cores: {cores} asked for, but this host has {have} {what}")
+        raise ConfigError(f"cores: {cores} asked for, but this host has {_plural(have, what[:-1], what)}")
     return cores if isinstance(cores, int) else have
 
 

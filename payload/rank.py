@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -97,7 +98,11 @@ def _train(job: Job) -> None:
         artifacts.write_json(job.artifacts / "provenance.json", _provenance(job, backend))
     if job.config.entry is not None:
         run.say_here(f"{backend.name} ×{backend.world} · {job.config.entry} · {backend.precision}")
-    found = train(backend, run)
+    try:
+        found = train(backend, run)
+    except torch.OutOfMemoryError as error:
+        sentences = re.split(r"(?<=\.)\s", str(error))[:3]  # what was asked for, and what there was
+        raise ConfigError(f"{' '.join(sentences)} A smaller batch needs less") from None
     if found is not None and not isinstance(found, dict):
         raise ConfigError(
             f"entry: {job.config.entry} answered {type(found).__name__}; it must answer a dictionary or None"
@@ -199,6 +204,7 @@ def _metrics(backend: Backend, run: Run, found: dict[str, Any], each: list[dict[
         "timing": job.config.timing,
         "resumed_after_step": run.saved["step"] if run.saved else None,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_device_bytes": backend.peak_bytes(),
     }
 
 
@@ -210,6 +216,7 @@ def _provenance(job: Job, backend: Backend) -> dict[str, Any]:
         placement=job.placement.described(),
         emulated=job.placement.emulated,
         device=backend.name,
+        hardware=backend.hardware,
         processes=backend.world,
         seed=job.config.seed,
         dataset=job.source.described() if job.source else None,

@@ -5,7 +5,7 @@ The built-in training (train.py) and a job's own `entry:` function get the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ import torch
 from payload.failures import WorldError
 from payload.job import Job
 
-Batch = TypeVar("Batch")  # a tensor, or a tuple of them
+Batch = TypeVar("Batch")  # a tensor, or a nest of tuples, lists and dictionaries with tensors
 
 
 class Backend(Protocol):
@@ -24,6 +24,7 @@ class Backend(Protocol):
     world: int
     is_first_here: bool  # the one process of this host that talks and writes
     precision: str  # in words, for the log
+    hardware: str | None  # what the driver calls the device, if there is one to ask
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model on the device. Call what comes back; keep the original for its weights."""
@@ -58,6 +59,9 @@ class Backend(Protocol):
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Copies on the host, in one transfer. Waits for the device."""
 
+    def peak_bytes(self) -> int | None:
+        """The most that this process's tensors took on the device so far, if it has a memory of its own that tells."""
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over the world, on the host in double precision. Every process must ask."""
 
@@ -84,6 +88,18 @@ def open_backend(job: Job) -> Backend:
     from payload.backends.native import Cpu, Cuda
 
     return Cuda(job) if job.backend == "cuda" else Cpu(job)
+
+
+def moved(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same nest, each tensor where `move` takes it. What is no tensor stays as it is."""
+    if isinstance(batch, torch.Tensor):
+        return move(batch)
+    if isinstance(batch, Mapping):
+        return {key: moved(part, move) for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [moved(part, move) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
 
 
 def check_world(backend: Backend) -> None:

@@ -16,11 +16,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from payload.failures import PeerLost
+from payload.failures import PeerLost, WorldError
 from payload.job import Job
 
 # Several hosts import torch at different speeds, and on an emulated slice they all share one machine.
 TIMEOUT = timedelta(minutes=10)
+# Of this process's own device; the second since torch 2.8.
+_OWN = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 _PEER_WORDS = re.compile(r"gloo|nccl|tpu_dist|connection|socket|timed out|peer", re.IGNORECASE)
 
 
@@ -54,14 +56,20 @@ class Group:
 @contextmanager
 def naming_peer_loss(*, sure: bool = True) -> Iterator[None]:
     """gloo and its rendezvous raise RuntimeError and ValueError, with a C++ trace in the text. Where the block may fail for
-    other reasons too (not `sure`), the words decide."""
+    other reasons too (not `sure`), the words decide. What befalls the device of this process is nobody else's."""
     try:
         yield
+    except _OWN:
+        raise
     except (RuntimeError, ValueError) as error:
         if not sure and not _PEER_WORDS.search(str(error)):
             raise
-        first_line = (str(error).splitlines() or ["no reason given"])[0]
-        raise PeerLost(f"lost another process of this training: {first_line[:200]}") from None
+        text = str(error)
+        told = text.partition("Last error:\n")[2] or text  # where nccl says what its first line does not
+        first_line = (told.splitlines() or ["no reason given"])[0][:200]
+        if "Duplicate GPU" in first_line:
+            raise WorldError(f"{first_line}: each process needs a GPU of its own") from None
+        raise PeerLost(f"lost another process of this training: {first_line}") from None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from payload.backends import Batch
+from payload.backends import Batch, moved
 from payload.backends.group import Group, naming_peer_loss
 from payload.failures import ConfigError
 from payload.job import Job
@@ -24,6 +24,7 @@ class Native:
     kind = "cpu"  # of device
     collectives = "gloo"
     first_steps = 0  # so many choose or compile their kernels: they are told apart like those that compile
+    hardware: str | None = None
 
     def __init__(self, job: Job) -> None:
         self.name = self.kind
@@ -75,10 +76,14 @@ class Native:
         return min(self._steps, self.first_steps)
 
     def seed(self, number: int) -> None:
-        torch.manual_seed(number)  # of all devices
+        # Not torch.manual_seed: for each kind of device that might be started later it keeps a stack trace, 80 times the price.
+        torch.default_generator.manual_seed(number)
 
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return list(torch.stack(tensors).cpu()) if tensors else []
+
+    def peak_bytes(self) -> int | None:
+        return None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         values = values.double()
@@ -103,8 +108,19 @@ class Cpu(Native):
     """No compiler, no accelerator, the same loop."""
 
 
+def _convolves_in_tf32() -> bool:
+    convolutions = getattr(torch.backends.cudnn, "conv", None)  # since torch 2.9, which warns of the older name
+    return torch.backends.cudnn.allow_tf32 if convolutions is None else convolutions.fp32_precision == "tf32"
+
+
 class Cuda(Native):
     kind, collectives, first_steps = "cuda", "nccl", 1
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.hardware = torch.cuda.get_device_name(self.device)
+        if self._lower is None and torch.cuda.get_device_capability(self.device) >= (8, 0) and _convolves_in_tf32():
+            self.precision = "fp32, convolutions in tf32"  # PyTorch's default: 10 bits of the 23 after the point
 
     def _take_device(self, local_rank: int) -> torch.device:
         if torch.cuda.device_count() <= local_rank:
@@ -112,20 +128,32 @@ class Cuda(Native):
                 f"backend cuda: process {local_rank} finds {torch.cuda.device_count()} GPUs; this torch is "
                 f"{torch.__version__}, built for CUDA {torch.version.cuda or 'nowhere'}"
             )
-        torch.cuda.set_device(local_rank)
-        torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest kernels are worth looking for
+        try:
+            torch.cuda.set_device(local_rank)
+            torch.cuda.synchronize()  # opens it
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"backend cuda: GPU {local_rank} cannot be used: {reason}") from None
+        # Not the fastest kernels of this moment (cudnn.benchmark): they are others in the next process, which round in
+        # another way, and a training that was resumed would not go on bit for bit.
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
         return torch.device("cuda", local_rank)
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """From pinned memory, so that the copy of a batch and the work on the one before happen at the same time."""
         for batch in batches:
-            yield self._send(batch)
+            yield moved(batch, self._send)
 
-    def _send(self, batch: Any) -> Any:
-        if isinstance(batch, torch.Tensor):
-            pinned = batch if batch.is_pinned() else batch.pin_memory()
-            return pinned.to(self.device, non_blocking=True)
-        return type(batch)(self._send(part) for part in batch)
+    def _send(self, tensor: torch.Tensor) -> torch.Tensor:
+        pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+        return pinned.to(self.device, non_blocking=True)
 
     def drain(self) -> None:
         torch.cuda.synchronize()
+
+    def seed(self, number: int) -> None:
+        super().seed(number)
+        torch.cuda.manual_seed(number)
+
+    def peak_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import torch
 
-from payload.backends import Batch
+from payload.backends import Batch, moved
 from payload.backends.native import Native
 from payload.failures import INSTALL_TORCH_TPU, ConfigError
 from payload.job import Job
@@ -37,12 +37,7 @@ class Tpu(Native):
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         for batch in batches:
-            yield self._send(batch)
-
-    def _send(self, batch: Batch) -> Batch:
-        if isinstance(batch, torch.Tensor):
-            return batch.to(self.device, non_blocking=True)
-        return type(batch)(self._send(part) for part in batch)  # type: ignore
+            yield moved(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
 
     def drain(self) -> None:
         torch.accelerator.synchronize()

@@ -14,7 +14,7 @@ import torch_xla.runtime as xr
 from torch_xla.debug import metrics
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
-from payload.backends import Batch
+from payload.backends import Batch, moved
 from payload.backends.group import Group
 from payload.failures import ConfigError, WorldError
 from payload.job import Job
@@ -23,6 +23,8 @@ NEVER = 1 << 62
 
 
 class Xla:
+    hardware: str | None = None  # torch_xla does not say
+
     def __init__(self, job: Job) -> None:
         self.device = torch_xla.device()
         self._bf16 = job.config.precision == "bf16"
@@ -50,14 +52,9 @@ class Xla:
         if isinstance(batches, list):
             # Nothing to prepare: they are sent as they are. MpDeviceLoader's threads would only take turns with ours,
             # which costs more than such a step's whole trace.
-            return (self._send(batch) for batch in batches)
+            return (moved(batch, lambda tensor: tensor.to(self.device)) for batch in batches)
         # The loop ends each step itself, so that the clock can stamp it; the loader must not do so a second time.
         return MpDeviceLoader(batches, self.device, batches_per_execution=NEVER)
-
-    def _send(self, batch: Any) -> Any:
-        if isinstance(batch, torch.Tensor):
-            return batch.to(self.device)
-        return type(batch)(self._send(part) for part in batch)
 
     def autocast(self) -> AbstractContextManager[object]:
         return torch.autocast("xla", dtype=torch.bfloat16) if self._bf16 else nullcontext()
@@ -101,6 +98,9 @@ class Xla:
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         copies: list[torch.Tensor] = torch_xla._XLAC._xla_get_cpu_tensors(tensors)
         return copies
+
+    def peak_bytes(self) -> int | None:
+        return None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         if self._group is not None:

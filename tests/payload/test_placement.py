@@ -150,6 +150,8 @@ def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process_of_ours() -> None:
     assert (placement.device, placement.processes) == ("tpu", 8)
     with pytest.raises(ConfigError, match="cores: 5 asked for, but this host has 4 GPUs"):
         place(Config(cores=5), {}, host=GPUS, backend="cuda")
+    with pytest.raises(ConfigError, match=r"cores: 2 asked for, but this host has 1 GPU$"):
+        place(Config(cores=2), {}, host=Host(gpus=1), backend="cuda")
     with pytest.raises(ConfigError, match="backend: cuda, but this host has no GPUs; auto takes what there is"):
         place(Config(), {}, host=NOTHING, backend="cuda")
 

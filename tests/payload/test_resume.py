@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,41 @@ def test_a_training_killed_again_and_again_ends_like_one_that_was_not(
     assert last.read("metrics.json")["train_loss"] == whole.read("metrics.json")["train_loss"]
     headers = [line for line in (last.artifacts / "timing.jsonl").read_text().splitlines() if "schema" in line]
     assert json.loads(headers[-1])["resumed_after_step"] == 12
+
+
+def scaled(at: int | None = None) -> None:
+    """fp16 on the CPU, which is refused since it is slow there, with a scale that moves at every other step; dies after
+    step `at`."""
+    import torch
+
+    from payload import placement
+
+    real_place = placement.place
+
+    def place(config: Any, *arguments: Any, **more: Any) -> Any:
+        config, placed = real_place(replace(config, precision="fp32"), *arguments, **more)
+        return replace(config, precision="fp16"), placed
+
+    placement.place = place
+    torch.amp.GradScaler = partial(torch.amp.GradScaler, growth_interval=2)
+    if at is not None:
+        power_cut(at)
+
+
+def test_the_scale_of_the_loss_goes_on_too(tmp_path: Path, data: Path) -> None:
+    import torch
+
+    whole = play(tmp_path / "whole", SMALL, "--backend", "cpu", data=data, first=scaled)
+    killed = play(tmp_path / "killed", SMALL, "--backend", "cpu", data=data, first=partial(scaled, 13))
+    assert (whole.code, killed.code) == (0, 1), whole.stdout + whole.stderr + killed.stdout
+    last = play(tmp_path / "killed", SMALL, "--backend", "cpu", data=data, first=scaled)
+    assert last.code == 0 and "going on after step 12 of 16" in last.stdout, last.stdout + last.stderr
+    assert "fp16 autocast" in last.stdout
+    assert losses(last) == losses(whole) and weights(last) == weights(whole)
+    scales = [
+        torch.load(run.artifacts / "checkpoint.pt", weights_only=True)["backend"]["scaler"] for run in (whole, last)
+    ]
+    assert scales[0] == scales[1] and scales[0]["scale"] != 2.0**16, "that of the first step"
 
 
 def test_a_slice_of_two_hosts_goes_on_from_the_checkpoint_of_the_first(tmp_path: Path, data: Path, port: int) -> None:
