@@ -26,10 +26,13 @@ BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite
 
 def send(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
     """Exactly these headers, as a web page's browser or a stranger would send them."""
-    host, _, port = emulator.url.removeprefix("http://").rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=HANG_S)
-    connection.putrequest(method, path, skip_host=True)
     content = b"" if body is None else json.dumps(body).encode()
+    return send_to(int(emulator.url.rpartition(":")[2]), method, path, content, headers)
+
+
+def send_to(port: int, method: str, path: str, content: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+    connection.putrequest(method, path, skip_host=True)
     for name, value in {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(content)), **headers}.items():
         connection.putheader(name, value)
     connection.endheaders(content)
@@ -67,6 +70,22 @@ DOORS = [
     pytest.param({"Authorization": "Bearer wrong"}, 401, id="wrong-token"),
     pytest.param({"Authorization": "Bearer {token}", "Host": "evil.example"}, 403, id="rebound-name"),
     pytest.param({"Authorization": "Bearer {token}", "Host": "127.0.0.1.evil.example"}, 403, id="rebound-look-alike"),
+    *(
+        pytest.param(
+            {"Authorization": "Bearer {token}", "Host": host},
+            403,
+            id=f"rebound-{host}",
+            marks=[] if host == "[::1].evil.example" else pytest.mark.exhaustive,
+        )
+        for host in (
+            "[::1].evil.example",
+            "127.0.0.1:80.evil.example",
+            "[::1]evil",
+            "::1",
+            "[::1",
+            "localhost.evil.example",
+        )
+    ),
     pytest.param({"Authorization": "Bearer {token}", "Origin": "http://evil.example"}, 403, id="web-page"),
     pytest.param({"Authorization": "Bearer {token}", "Origin": "http://127.0.0.1"}, 403, id="local-web-page"),
 ]
@@ -118,6 +137,61 @@ def test_everything_that_it_writes_is_its_users_alone(tpujob: Tpujob, node: str)
     assert len(tpujob.emulator.token) >= 43, "256 bits"
     host_keys = [path for path in directory.rglob("host_key*") if not path.name.endswith(".pub")]
     assert host_keys and all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in host_keys)
+
+
+BAD_BODIES = [
+    pytest.param(b"[" * 200_000, {}, id="endless-depth"),
+    pytest.param(b'{"a":' * 101 + b"1" + b"}" * 101, {}, id="too-deep"),
+    pytest.param(b"{}\xff", {}, id="not-utf-8"),
+    pytest.param(b"{", {"Content-Type": "application/json; charset=nonsense"}, id="unknown-charset"),
+    pytest.param(b"{", {"Content-Type": "application/json; charset*=utf-8''x"}, id="odd-charset"),
+    pytest.param(b"garbage", {"Content-Encoding": "gzip"}, id="not-gzip"),
+    pytest.param(b'{"name": "\\ud800"}', {}, id="half-a-character"),
+    pytest.param(b'{"seconds": NaN}', {}, id="no-number"),
+    pytest.param(b'{"seconds": ' + b"9" * 5000 + b"}", {}, id="long-number"),
+    pytest.param(b"5", {}, id="no-object"),
+]
+TAKING_JSON = [
+    *(("POST", f"{NODES}?nodeId=intruder"), ("PATCH", f"{NODES}/x?updateMask=labels")),
+    *(("POST", f"{NODES}/x:simulateMaintenanceEvent".replace("v2", "v2alpha1")), ("POST", "/_emulator/faults")),
+    *(("PATCH", "/_emulator/settings"), ("PUT", "/_emulator/rehearsal"), ("POST", "/_emulator/grpc")),
+]
+
+
+@pytest.mark.parametrize(("content", "headers"), BAD_BODIES)
+def test_a_body_that_is_no_json_object_is_the_callers_mistake_at_every_door(
+    tpujob: Tpujob, content: bytes, headers: dict[str, str]
+) -> None:
+    emulator = tpujob.emulator
+    port, given = int(emulator.url.rpartition(":")[2]), {"Authorization": f"Bearer {emulator.token}", **headers}
+    for method, path in TAKING_JSON:
+        with tpujob.creating_nothing():
+            status, text = send_to(port, method, path, content, given)
+        assert (status, json.loads(text)["error"]["status"]) == (400, "INVALID_ARGUMENT"), (method, path, text)
+
+
+ODD_VALUES = [
+    ("POST", f"{NODES}/doors:getGuestAttributes", {"workerIds": "0"}, 400),
+    ("POST", f"{NODES}/doors:getGuestAttributes", {"workerIds": ["9" * 5000]}, 200),
+    ("POST", f"{NODES}/doors:simulateMaintenanceEvent".replace("v2", "v2alpha1"), {"workerIds": ["9" * 5000]}, 400),
+    ("GET", f"/_emulator/requests?after={'9' * 5000}", None, 400),
+    ("POST", "/_emulator/nodes/doors:worker", {"worker": 0, "condition": []}, 400),
+    *(
+        (
+            *("POST", NODES.replace("/nodes", "/queuedResources?queuedResourceId=intruder")),
+            {"tpu": {"nodeSpec": [{"nodeId": "x", "node": BODY}]}, "queueingPolicy": {"validUntilTime": time}},
+            400,
+        )
+        for time in ("2026-13-01T00:00:00Z", "2026-01-01T00:00:00+99:99")
+    ),
+]
+
+
+def test_a_value_that_nothing_can_be_made_of_is_the_callers_mistake(tpujob: Tpujob, node: str) -> None:
+    bearer = {"Authorization": f"Bearer {tpujob.emulator.token}"}
+    for method, path, body, status in ODD_VALUES:
+        said, text = send(tpujob.emulator, method, path, body, **bearer)
+        assert said == status, (path, body, text)
 
 
 def test_its_log_holds_no_token(tpujob: Tpujob, node: str) -> None:

@@ -224,6 +224,15 @@ def test_nobody_enters_without_the_token(shared_emulator: Emulator) -> None:
     ]
 
 
+@pytest.mark.parametrize("header", [("origin", "http://127.0.0.1"), ("host", "[::1].evil.example")])
+def test_no_web_page_enters_even_with_the_token(
+    client: tpu_v2.TpuClient, shared_emulator: Emulator, header: tuple[str, str]
+) -> None:
+    with pytest.raises(exceptions.PermissionDenied, match="web pages are refused"):
+        client.get_node(name=f"{ZONE}/nodes/page", metadata=[header])
+    assert shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "nobody"
+
+
 def test_a_lost_reply_is_a_broken_connection_and_the_node_is_there(client: tpu_v2.TpuClient, fault: Fault) -> None:
     fault("lost_reply", operation="nodes.create", match={"node": "lost1"})
     with pytest.raises(exceptions.ServiceUnavailable, match="Socket closed"):

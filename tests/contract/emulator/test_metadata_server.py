@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ class Metadata:
     def get(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> tuple[int, str]:
         sent = headers or {"Metadata-Flavor": "Google"}
         url = f"http://{self.root}/computeMetadata/v1/{path}"
-        request = urllib.request.Request(url, body and body.encode(), sent, method=method)
+        request = urllib.request.Request(url, None if body is None else body.encode(), sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=HANG_S) as reply:
                 assert reply.headers["Metadata-Flavor"] == "Google"
@@ -84,7 +85,9 @@ def test_without_the_flavor_header_it_refuses(metadata: Metadata) -> None:
     assert metadata.get("project/project-id", **forwarded)[0] == 403
 
 
-@pytest.mark.parametrize("extra", [{"Host": "rebound.example"}, {"Origin": "http://127.0.0.1"}])
+@pytest.mark.parametrize(
+    "extra", [{"Host": "rebound.example"}, {"Host": "[::1].rebound.example"}, {"Origin": "http://127.0.0.1"}]
+)
 def test_web_pages_learn_nothing(metadata: Metadata, extra: dict[str, str]) -> None:
     assert metadata.get("project/project-id", **{"Metadata-Flavor": "Google"} | extra)[0] == 403
 
@@ -102,7 +105,7 @@ def test_google_auth_on_a_worker_finds_project_and_token(third: Machine) -> None
         "found, project = google.auth.default(); found.refresh(transport.Request());"
         "print(project, found.token, found.service_account_email)"
     )
-    project, token, email = third.says(f"python -W ignore -c '{script}'").split()
+    project, token, email = third.says(f"{sys.executable} -W ignore -c '{script}'").split()
     assert project == "emulated"
     assert token.startswith("emulated-")
     assert email.endswith("-compute@developer.gserviceaccount.com")
@@ -118,3 +121,50 @@ def test_a_worker_publishes_guest_attributes_that_the_api_shows(
     assert seen == [[], [], [("state", "running")], []]
     assert metadata.get("instance/guest-attributes/no-key", "PUT", "x")[0] == 404
     assert metadata.get("instance/zone", "PUT", "x")[0] == 404
+
+
+ATTRIBUTES = "instance/guest-attributes"
+
+
+def test_what_a_worker_publishes_is_as_small_as_with_google(metadata: Metadata) -> None:
+    longest, largest = "k" * 127, "x" * (256 << 10)
+    for path, value, status in (
+        (f"caps/{longest}", "", 200),
+        (f"caps/{longest}k", "", 400),
+        ("caps/bytes", "\u00e4" * (128 << 10), 200),
+        ("caps/bytes", "\u00e4" * (128 << 10) + "x", 400),
+        ("caps/more", largest, 400),  # 512 KB in all
+        ("caps/bytes", "x", 200),  # in place of the large one
+        ("caps/more", largest, 200),
+        ("caps/more", "", 200),
+        ("caps/a%20b", "x", 400),
+        ("caps%2Fa/b", "x", 404),
+    ):
+        assert metadata.get(f"{ATTRIBUTES}/{path}", "PUT", value)[0] == status, path
+    for number in range(3):
+        metadata.get(f"{ATTRIBUTES}/caps/fill{number}", "PUT", largest)
+    published = json.loads(metadata.says(f"{ATTRIBUTES}/?recursive=true"))
+    assert (
+        sum(len(f"{name}/{key}{value}") for name, keys in published.items() for key, value in keys.items()) < 512 << 10
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"\xff", {}),
+        (b"\xff", {"Content-Type": "text/plain; charset=nonsense"}),
+        (b"garbage", {"Content-Encoding": "gzip"}),
+    ],
+)
+def test_what_is_no_text_is_refused(metadata: Metadata, body: bytes, headers: dict[str, str]) -> None:
+    sent = {"Metadata-Flavor": "Google", **headers}
+    url = f"http://{metadata.root}/computeMetadata/v1/{ATTRIBUTES}/job/bytes"
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(urllib.request.Request(url, body, sent, method="PUT"), timeout=HANG_S)
+
+
+def test_a_time_to_wait_that_is_no_number_is_none(metadata: Metadata) -> None:
+    """And a change is there already."""
+    for limit in ("9" * 18, "9" * 5000, "-1", "soon"):
+        assert metadata.says(f"instance/zone?wait_for_change=true&last_etag=older&timeout_sec={limit}")
