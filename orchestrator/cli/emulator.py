@@ -5,6 +5,7 @@ What goes wrong there is in `emulator_faults`, what there is of it in `emulator_
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,12 +45,25 @@ def up(
         int,
         typer.Option("--port", min=0, max=65535, help="The port of REST; by default that of last time, or a free one."),
     ] = 0,
+    lend_torch: Annotated[
+        bool | None,
+        typer.Option(
+            "--lend-torch/--no-lend-torch",
+            help="On nodes created from now on, `command:` jobs find this machine's torch, too; a TPU VM has none. "
+            "It stays so until you say otherwise.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start it (other commands do so by themselves) and print the environment for gcloud, curl and Python."""
     from orchestrator.emulator import control
     from orchestrator.errors import UserError
 
+    if lend_torch and importlib.util.find_spec("torch") is None:
+        raise UserError(
+            "--lend-torch: tpujob's Python environment has no torch",
+            hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
+        )
     directory = _directory()
     endpoint = control.ensure_running(directory, port)
     if port not in (0, _port_of(endpoint.url)):
@@ -61,6 +75,8 @@ def up(
             control.open_grpc(endpoint, grpc_port)
         except control.Refused as error:
             raise UserError(error.message) from error
+    if lend_torch is not None:
+        control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
     _show_environment(endpoint, directory, as_json)
 
 
@@ -88,6 +104,9 @@ def _show_environment(endpoint: Endpoint, directory: Path, as_json: bool) -> Non
     if as_json:
         return emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
     talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}: a Cloud TPU that nobody pays for")
+    if control.request(endpoint, "GET", "/_emulator/settings")["lend_torch"]:
+        words = "this machine's torch is lent to the commands of jobs; a TPU VM comes without it"
+        talk().say("emulator", f"{words} (`tpujob emulator up --no-lend-torch` ends that)")
     for name, value in found.items():
         emit(f"export {name}={shlex.quote(value)}")
     emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')

@@ -51,7 +51,7 @@ def plan(
         emit_json(_shape(session, spec, made, requests))
         raise Done(session.exit_code())
     session.announce()
-    slices.show_plan(session, made)
+    slices.show_plan(session, made, spec=spec)
     for line in words.table(made):
         emit(line)
     body = "; `--json` has its body" if len(requests) == 1 else "; `--json` has its body, and the others"

@@ -105,11 +105,11 @@ def start(
         session.talk.say(
             "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
         )
-    slices.show_plan(session, plan, emulation.cores if emulation else None)
+    slices.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
     runs_directory = Path(session.target.runs_dir or "runs").absolute()
-    new, attempt = prepare.new_run(spec, path, session.target.kind, runs_directory, bench=bench)
+    new, attempt = prepare.new_run(spec, path, session.target.kind, runs_directory, session.now(), bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
     make_directory(Path(new.directory))
     place, drafted = slices.place(session), list[str]()
@@ -123,6 +123,7 @@ def start(
             linger_s=spec.limits.linger,
             used_s=used_s,
             spent_usd=spent_usd,
+            run=new.id,
         )
         drafted.extend(lease.id for lease, _ in made)
         return made
@@ -184,12 +185,13 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
 
 def _bounds(session: Session, lease: Lease) -> str:
     """Who would end it if this machine never came back."""
-    import time
 
     from orchestrator.core.durations import format_duration
 
     swept = [ran for ran in session.ledger.sweeps(lease.cloud, lease.name.project) if ran.scope != "local"]
-    sweep = f"a sweep ran {format_duration(time.time() - swept[0].at)} ago" if swept else "no sweep was ever seen here"
+    sweep = (
+        f"a sweep ran {format_duration(session.now() - swept[0].at)} ago" if swept else "no sweep was ever seen here"
+    )
     return f"the switch on every worker ✓ · {sweep} (`tpujob doctor`) · no end by the cloud itself"
 
 
@@ -214,11 +216,10 @@ def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
 
 def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
     """The slice that `up` brought, if the job can run on it."""
-    import time
 
     from orchestrator.engine import prepare
 
-    fitting = [lease for lease in session.open_leases() if prepare.fits(lease, plan, spec, time.time())]
+    fitting = [lease for lease in session.open_leases() if prepare.fits(lease, plan, spec, session.now())]
     return fitting[0] if fitting else None
 
 
@@ -241,13 +242,26 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     _unpack_luggage(session, outcome)
     inside = payload_spans(Path(outcome.run.directory))
     emulated = session.target.kind == "emulated"
-    for line in outcome_lines(outcome, emulated=emulated, result=describe(outcome), inside=inside):
+    usd = _usd(session, outcome)
+    for line in outcome_lines(outcome, emulated=emulated, result=describe(outcome), inside=inside, usd=usd):
         emit(line)
     took = format_duration(outcome.ended_at - outcome.started_at)
     session.talk.say(
         "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
     )
     raise Done(session.exit_code(outcome.exit_code))
+
+
+def _usd(session: Session, outcome: Outcome) -> float | None:
+    """A ledger that cannot be read costs the figure and nothing else: result and exit code stay what they are."""
+    from orchestrator.errors import TpujobError
+    from orchestrator.report import costs
+
+    try:
+        return costs.of_run(session.ledger, outcome.run, outcome.ended_at)
+    except TpujobError as error:
+        session.talk.say("warning", f"{error.message}; what the run cost is not known")
+        return None
 
 
 def _unpack_luggage(session: Session, outcome: Outcome) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import sys
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.session import Session
 from orchestrator.core.plan import Plan
 from orchestrator.engine.prepare import Place
 from orchestrator.report.plan import dropped_lines, plan_lines
+
+if TYPE_CHECKING:
+    from orchestrator.core.job import JobSpec
 
 DEFAULT_EMULATED_CORES = 2
 
@@ -19,18 +23,23 @@ def place(session: Session) -> Place:
         owner=session.owner,
         lease_directory=session.lease_directory,
         pace=session.target.pace,
+        now=session.now,
         network=session.target.network,
         service_account=session.target.service_account,
     )
 
 
-def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None) -> None:
+def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> None:
+    """`spec`: of the job that is to run there."""
+    emulated = session.target.kind == "emulated"
+    brings_code = spec is not None and (spec.train is None or spec.train.entry is not None)
     lines = plan_lines(
         plan,
-        time.time(),
-        emulated=session.target.kind == "emulated",
+        session.now(),
+        emulated=emulated,
         emulated_cores=emulated_cores,
         overlap_s=session.target.pace.absent_s,
+        python="{}.{}".format(*sys.version_info) if emulated and brings_code else None,
     )
     for line in [*lines, *dropped_lines(plan.dropped)]:
         session.talk.say("plan", line)

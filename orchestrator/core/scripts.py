@@ -9,6 +9,7 @@ import hashlib
 import shlex
 from collections.abc import Sequence
 
+VM_PYTHON = "3.10"  # the images of TPU VMs are Ubuntu 22.04
 # What a TPU VM needs for a `train:` job (torch is not among torch_xla's own requirements). Both are on PyPI.
 TRAIN_REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0", "numpy>=1.26")
 TORCH_TPU_REQUIREMENTS = ("torch>=2.11,<=2.15", "torch_tpu==0.2.0", "numpy>=2")
@@ -24,17 +25,20 @@ def environment_name(requirements: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:12]
 
 
-def train_python(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
-    """The interpreter that `train_setup` makes, as the shell on the worker writes it."""
+def train_python(requirements: Sequence[str] | None = TRAIN_REQUIREMENTS) -> str:
+    """The interpreter that `train_setup` makes, as the shell on the worker writes it. None: that of an emulated worker."""
     return f'"{_binaries(requirements)}/python"'
 
 
-def in_train_environment(script: str, requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
+def in_train_environment(script: str, requirements: Sequence[str] | None = TRAIN_REQUIREMENTS) -> str:
     """Where `pip` and `python` are those of that environment: what a job's `setup` installs, its training finds."""
     return f'export PATH="{_binaries(requirements)}:$PATH"\n{script}'
 
 
-def _binaries(requirements: Sequence[str]) -> str:
+def _binaries(requirements: Sequence[str] | None) -> str:
+    """An emulated worker has an environment with this machine's torch from the beginning, and says where."""
+    if requirements is None:
+        return "${TPUJOB_EMULATED_TRAINING:?the emulator is older than this tpujob: run tpujob emulator stop}"
     return f"$HOME/tpujob/venvs/{environment_name(requirements)}/bin"
 
 
@@ -71,6 +75,12 @@ def train_main(python: str) -> str:
     return f"""export PYTHONPATH="$PWD" PYTHONUNBUFFERED=1
 exec {python} -m payload --config train.json
 """
+
+
+def saying_what_is_lent(main: str) -> str:
+    """A job's own commands on an emulated worker, whose emulator may lend them what no TPU VM has."""
+    said = "emulated: this machine's $TPUJOB_EMULATED_LENT is lent to the job's commands; a TPU VM comes without it"
+    return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{said}"\n{main}'
 
 
 def then_upload(main: str, upload: str) -> str:

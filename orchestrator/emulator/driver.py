@@ -16,6 +16,7 @@ from collections.abc import Callable
 from orchestrator.emulator import processes
 from orchestrator.emulator.cloud_state import CloudState
 from orchestrator.emulator.pulse import Pulse
+from orchestrator.emulator.pythons import Pythons
 from orchestrator.emulator.records import Host, Node, Power
 from orchestrator.emulator.store import Store
 from orchestrator.emulator.tpu_vm import SliceHosts
@@ -30,6 +31,7 @@ class Driver:
     def __init__(self, state: CloudState, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
+        self.pythons = Pythons(store.directory / "lent")
         self.account = VmAccount(store.token)
         self.hosts: dict[str, SliceHosts] = {}
         self.trouble = Trouble()
@@ -116,12 +118,12 @@ class Driver:
             nowhere = [Host(0, 0) for _ in range(node.workers)] if wanted is Power.ON else None
             self.state.powered(node.uid, wanted, self.clock(), nowhere)
             return self.changed()
-        hosts = self.hosts.setdefault(node.uid, SliceHosts(node, self.vms / node.uid, self.account, self))
+        hosts = self.hosts.setdefault(node.uid, self._hosts_of(node))
         log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
         await self.trouble.forget(node.uid)
         addresses = None
         if wanted is Power.ON:
-            addresses = await hosts.on()
+            addresses = await hosts.on(self.state.settings.lend_torch)
         elif wanted is Power.OFF:
             await hosts.off()
         else:
@@ -129,6 +131,9 @@ class Driver:
             del self.hosts[node.uid]
         self.state.powered(node.uid, wanted, self.clock(), addresses)
         return self.changed()
+
+    def _hosts_of(self, node: Node) -> SliceHosts:
+        return SliceHosts(node, self.vms / node.uid, self.account, self, self.pythons)
 
     def _has_machines(self, node: Node) -> bool:
         """Or once had some that are to be ended."""

@@ -79,6 +79,7 @@ class Settings:
     )  # of nodes and queued resources, with the account of the VMs
     vm_route: bool = True  # False: the API does not answer the VMs
     startup_script: bool = True  # False: it never runs
+    lend_torch: bool = False  # True: commands on nodes that are created from then on find this machine's torch
     machines: bool = True  # False: nodes are READY without TPU VMs behind them, for those who need only the API
 
     def has_capacity(self, zone: str, accelerator_type: str) -> bool:

@@ -6,16 +6,16 @@ The driver switches them on and off and erases them; after `off` or `erase` no p
 from __future__ import annotations
 
 import asyncio
-import os
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.emulator import processes
 from orchestrator.emulator.metadata_server import MetadataServer, Surroundings, hostname
+from orchestrator.emulator.pythons import COMMANDS, TRAINING, Pythons, lends_torch
 from orchestrator.emulator.records import Host, Node
 from orchestrator.emulator.vm_account import VmAccount
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.emulator.ssh_server import SshServer
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PROFILE = "# Login shells reset PATH; the emulated VM's Python is the one that runs the emulator.\nexport PATH={path}\n"
+PROFILE = "# Login shells reset PATH, in which the Python of this emulated VM comes first.\nexport PATH={path}\n"
 
 
 class Worker:
@@ -43,7 +43,7 @@ class Worker:
 
         self.home.mkdir(parents=True, exist_ok=True)
         self.switch.mkdir(mode=0o700, exist_ok=True)
-        (self.home / ".profile").write_text(PROFILE.format(path=_path()))
+        (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
         self.ssh = SshServer(
             self.directory / "host_key", self.home, lambda: self.node.spec.get("metadata", {}), self.environment
@@ -68,22 +68,28 @@ class Worker:
             self.ssh = None
         await self.metadata.close()
 
+    @property
+    def path(self) -> str:
+        return f"{self.directory / COMMANDS / 'bin'}:{SYSTEM_PATH}"
+
     def environment(self, user: str) -> Mapping[str, str]:
         address = f"127.0.0.1:{self.metadata_port}"
-        return {
+        found = {
             "HOME": str(self.home),
             "USER": user,
             "LOGNAME": user,
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
-            "PATH": _path(),
+            "PATH": self.path,
             "GCE_METADATA_HOST": address,
             "GCE_METADATA_IP": address,
             "GCE_METADATA_ROOT": address,
             "TPUJOB_SWITCH_DIR": str(self.switch),
             "TPUJOB_TPU_API": self.account.url,
+            "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
             processes.MARKER: marker(self.node),
         }
+        return found | ({"TPUJOB_EMULATED_LENT": "torch"} if lends_torch(self.directory) else {})
 
     def boot(self, script: str) -> subprocess.Popen[bytes]:
         """Start the startup-script; its output goes to a file beside the home directory."""
@@ -104,18 +110,23 @@ class Worker:
 class SliceHosts:
     """All workers of one node."""
 
-    def __init__(self, node: Node, directory: Path, account: VmAccount, cloud: Surroundings) -> None:
-        self.node, self.directory = node, directory
+    def __init__(self, node: Node, directory: Path, account: VmAccount, cloud: Surroundings, pythons: Pythons) -> None:
+        self.node, self.directory, self.pythons = node, directory, pythons
         self.workers = [Worker(node, i, directory / f"worker{i}", account, cloud) for i in range(node.workers)]
 
-    async def on(self) -> list[Host]:
+    async def on(self, lend_torch: bool) -> list[Host]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._equip, lend_torch)
         before: list[Host | None] = [*self.node.hosts] or [None] * len(self.workers)
         try:
             return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
         except BaseException:  # all of them or none, also when cancelled half-way
             await self._close()
             raise
+
+    def _equip(self, lend_torch: bool) -> None:
+        for worker in self.workers:
+            self.pythons.equip(worker.directory, lend_torch)
 
     async def off(self) -> None:
         await self._close()
@@ -141,7 +152,3 @@ class SliceHosts:
 
 def marker(node: Node) -> str:
     return f"{node.project}/{node.zone}/{node.node_id}/{node.uid}"
-
-
-def _path() -> str:
-    return f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}"  # noqa: PTH120  not resolved: a virtual environment's own

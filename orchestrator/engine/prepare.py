@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import secrets
-import shlex
-import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -50,6 +47,7 @@ class Place:
     owner: str
     lease_directory: Callable[[str], Path]
     pace: Pace
+    now: Callable[[], float]
     network: str = "default"
     service_account: str | None = None
 
@@ -86,17 +84,20 @@ def drafts(
     idle_s: float | None = None,
     used_s: float = 0.0,
     spent_usd: float = 0.0,
+    run: str | None = None,
 ) -> tuple[Draft, ...]:
     """A lease and its create request for every candidate, each with a name that was never used before.
 
     `linger_s` (how long a detached job's artifacts wait) and `idle_s` (a held slice without anybody on it is deleted
     after so long) are for the switch on the VM. `used_s` and `spent_usd` went to slices that were lost: so much less is
-    left. Raises DeadlineExceeded when that is nothing.
+    left. `run`: the run that asks, which they cost. Raises DeadlineExceeded when that is nothing.
     """
     pace = place.pace if linger_s is None else replace(place.pace, linger_s=linger_s)
     adapted = replace(place, pace=pace)
     return tuple(
-        _draft(plan, candidate, _left_s(plan, candidate, pace, used_s, spent_usd), adapted, handle, purpose, idle_s)
+        _draft(
+            plan, candidate, _left_s(plan, candidate, pace, used_s, spent_usd), adapted, handle, purpose, idle_s, run
+        )
         for candidate in plan.candidates
     )
 
@@ -112,11 +113,18 @@ def _left_s(plan: Plan, candidate: Candidate, pace: Pace, used_s: float, spent_u
 
 
 def _draft(
-    plan: Plan, candidate: Candidate, life_s: float, place: Place, handle: str, purpose: Purpose, idle_s: float | None
+    plan: Plan,
+    candidate: Candidate,
+    life_s: float,
+    place: Place,
+    handle: str,
+    purpose: Purpose,
+    idle_s: float | None,
+    run: str | None,
 ) -> Draft:
     from orchestrator.remote.keys import create_key, ssh_keys_metadata
 
-    now = time.time()
+    now = place.now()
     lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
     lease = Lease(
@@ -134,6 +142,7 @@ def _draft(
         provisioning=str(candidate.provisioning),
         usd_per_hour=candidate.usd_per_hour,
         budget_usd=plan.max_cost,
+        run=run,
     )
     labels = claims.labels(lease, now, place.pace)
     key = create_key(place.lease_directory(lease_id))
@@ -184,12 +193,12 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
 
 
 def check_local_training(backend: str = "xla", who: str = "emulated workers train") -> None:
-    """Under emulation, and `on: local`, a `train:` job runs in this very environment: say at once what it lacks."""
+    """Under emulation, and `on: local`, a `train:` job uses the torch of this environment: say at once what it lacks."""
     wanted = ("torch", "numpy", *{"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))
     missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
         raise UserError(
-            f"{who} in this Python environment, which has no {' and no '.join(missing)}",
+            f"{who} with the torch of this Python environment, which has no {' and no '.join(missing)}",
             hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
         )
 
@@ -228,13 +237,12 @@ def _directory(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What is different on the emulated cloud: this Python environment serves, and few processes stand for many cores.
+    """What is different on the emulated cloud: few processes stand for many cores.
 
     A slice whose hosts have fewer cores than that gets as many as they have.
     """
 
     cores: int
-    python: str = shlex.quote(sys.executable)
 
 
 def phases(
@@ -249,12 +257,13 @@ def phases(
     own = scripts.chain(spec.setup) if spec.setup else ""
     if spec.train is None:
         main, setup = f"{spec.command}\n", own
-    elif emulation is not None:
-        main, setup = scripts.train_main(emulation.python), own
+        if emulation is not None:
+            main = scripts.saying_what_is_lent(main)
     else:
-        wanted = scripts.requirements_of(spec.train.backend)
+        wanted = None if emulation is not None else scripts.requirements_of(spec.train.backend)
         main = scripts.train_main(scripts.train_python(wanted))
-        setup = scripts.train_setup(wanted) + (scripts.in_train_environment(own, wanted) if own else "")
+        setup = "" if wanted is None else scripts.train_setup(wanted)
+        setup += scripts.in_train_environment(own, wanted) if own else ""
 
     def main_of(attempt: Attempt) -> str:
         return main if spec.bucket is None else scripts.then_upload(main, _upload(spec, run, attempt))
@@ -339,9 +348,15 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
 
 
 def new_run(
-    spec: JobSpec, job_path: Path, cloud: str, runs_directory: Path, *, bench: Mapping[str, str] | None = None
+    spec: JobSpec,
+    job_path: Path,
+    cloud: str,
+    runs_directory: Path,
+    now: float,
+    *,
+    bench: Mapping[str, str] | None = None,
 ) -> tuple[Run, Attempt]:
-    """`bench`: of which comparison it is which variant."""
+    """`now` is the time of the ledger for this cloud. `bench`: of which comparison it is which variant."""
     run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
     job_text, directory_text = _printable(job_path), _printable(directory)
@@ -353,7 +368,7 @@ def new_run(
     described["secret_sources"] = secret_sources(spec.env)  # names, so that `attach` can hide the values too
     if bench is not None:
         described["bench"] = dict(bench)
-    run = Run(run_id, str(spec.name), job_text, cloud, time.time(), directory_text, described)
+    run = Run(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 
 

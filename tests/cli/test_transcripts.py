@@ -24,6 +24,7 @@ def plain(text: str) -> str:
     text = re.sub(r"^switch .*\n", "", text, flags=re.MULTILINE)
     # A slow machine's slice lives longer, and costs more.
     text = re.sub(r"(less than \$0\.01|(about )?\$\d+\.\d\d)(?= so far|, price table)", "MONEY", text)
+    text = re.sub(r"Python 3\.\d+ (?=here)", "PYTHON ", text)
     text = re.sub(r"\((1 d|23 h \d+ m) left\)", "(A DAY left)", text)
     text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
@@ -43,6 +44,7 @@ def test_a_run(tpujob: Tpujob) -> None:
         "plan     v5litepod-8 · us-central1-a · v2-alpha-tpuv5-lite · on-demand · 1 worker · 8 cores emulated as 2"
         " · ends by DAY at the latest\n"
         "plan     on Google Cloud this would be about $9.60/h, at most $4.80 (30 m at $9.60/h) (price table 2026-11)\n"
+        "plan     the job's own code gets PYTHON here; a TPU VM has Python 3.10\n"
         "lease    NODE · no guardian (TPUJOB_GUARDIAN=off)\n"
         "ready    v5litepod-8 us-central1-a in SECONDS · NODE\n"
         "run      RUN · SECONDS · runs/demo-RUN · tpujob show RUN\n"

@@ -9,7 +9,6 @@ import select
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,7 @@ def test_a_command_starts_at_home_with_the_workers_environment_and_nothing_else(
     seen = dict(line.split("=", 1) for line in machine.says("env").splitlines())
     assert machine.says("pwd") == machine.says("echo $HOME") == seen["HOME"]
     assert (seen["USER"], seen["LANG"]) == ("trainer", "C.UTF-8")
-    assert seen["PATH"].split(":")[0] == str(Path(sys.executable).parent)
+    assert seen["PATH"].split(":")[0] == str(Path(seen["HOME"]).with_name("python") / "bin")
     assert seen["TPUJOB_EMULATED_NODE"].startswith("emulated/us-central1-a/shared/")
     assert not {"VIRTUAL_ENV", "PYTEST_CURRENT_TEST", "TPUJOB_STATE_DIR"} & set(seen)
 
@@ -136,7 +135,7 @@ def test_a_terminal_is_a_terminal(machine: Machine) -> None:
     assert b"/dev/pts/" in shown
 
 
-def test_a_login_shell_reads_commands_and_has_the_python_of_the_emulator(machine: Machine) -> None:
+def test_a_login_shell_reads_commands_and_has_the_python_of_the_worker(machine: Machine) -> None:
     done = subprocess.run(
         machine.argv("")[:-1],
         input=b"command -v python\nexit 4\n",
@@ -145,7 +144,7 @@ def test_a_login_shell_reads_commands_and_has_the_python_of_the_emulator(machine
         check=False,
     )
     assert done.returncode == 4
-    assert Path(done.stdout.decode().strip()).parent == Path(sys.executable).parent
+    assert done.stdout.decode().strip() == machine.says("command -v python")
 
 
 @pytest.mark.parametrize("protocol", [[], pytest.param(["-O"], marks=pytest.mark.exhaustive)], ids=["sftp", "legacy"])

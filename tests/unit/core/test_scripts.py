@@ -101,6 +101,25 @@ def test_the_main_script_runs_the_payload_with_that_environments_python(home: Pa
     assert done.returncode == 0 and calls(home)[-1] == "python3 -m payload --config train.json"
 
 
+def test_on_an_emulated_worker_the_environment_is_where_the_emulator_says(home: Path) -> None:
+    own = scripts.in_train_environment("command -v python3", None)
+    environment = f"export TPUJOB_EMULATED_TRAINING={home / 'bin'}\n"
+    assert run(home, environment + own).stdout.strip() == str(home / "bin" / "python3")
+    (home / "bin" / "python").symlink_to("python3")
+    assert run(home, environment + scripts.train_main(scripts.train_python(None))).returncode == 0
+    assert calls(home)[-1] == "python3 -m payload --config train.json"
+    older = run(home, own)
+    assert older.returncode != 0 and "tpujob emulator stop" in older.stderr
+
+
+@pytest.mark.parametrize("worker", ["0", "1"])
+def test_what_is_lent_is_said_once_before_the_command(home: Path, worker: str) -> None:
+    script = f"export TPUJOB_WORKER={worker}\n" + scripts.saying_what_is_lent("echo mine; exit 3\n")
+    assert (run(home, script).returncode, run(home, script).stdout) == (3, "mine\n")
+    lent = run(home, "export TPUJOB_EMULATED_LENT=torch\n" + script).stdout
+    assert lent.endswith("mine\n") and ("this machine's torch is lent" in lent) == (worker == "0")
+
+
 def test_a_chain_ends_at_the_first_command_that_fails(home: Path) -> None:
     done = run(home, scripts.chain(("echo one", "exit 3", "echo two")))
     assert (done.returncode, done.stdout) == (3, "one\n")

@@ -31,7 +31,9 @@ def test_the_worst_case_shows_the_sum_that_it_is() -> None:
     assert price == (
         "this costs about $9.60/h, at most $329.47 (24 h at $13.728/h in southamerica-west1-b) (price table 2026-11)"
     )
-    *_, odd = plan_lines(make([replace(V5E, max_duration_s=5400), replace(V6E, places=("us-east5-b",))]), AT, emulated=False)
+    *_, odd = plan_lines(
+        make([replace(V5E, max_duration_s=5400), replace(V6E, places=("us-east5-b",))]), AT, emulated=False
+    )
     assert "at most $14.40 (1 h 30 m at $9.60/h) (" in odd
 
 
@@ -118,3 +120,9 @@ def test_the_shape_for_machines_has_the_plain_numbers() -> None:
     shape = candidate_shape(one)
     assert (shape["usd_per_hour"], shape["list_usd_per_hour"], shape["granted"]) == (0.0, 8.8, True)
     assert (shape["provisioning"], shape["queued"], shape["spot"], shape["workers"]) == ("on-demand", False, False, 1)
+
+
+def test_whose_own_code_runs_here_learns_which_python_a_tpu_vm_has() -> None:
+    said = plan_lines(make([V5E]), AT, emulated=True, python="3.13")
+    assert "the job's own code gets Python 3.13 here; a TPU VM has Python 3.10" in said
+    assert not [line for line in plan_lines(make([V5E]), AT, emulated=True) if "Python" in line]

@@ -1,0 +1,202 @@
+"""The Pythons of an emulated TPU VM: one for its commands, and one with torch for trainings.
+
+Each worker has both for itself, beside its home directory: what a job installs is that worker's and is deleted with it.
+None of tpujob's own packages is in them. What is lent (pip, and torch with all that it requires) is neither copied nor
+downloaded: it is a directory of links into tpujob's environment, which Python searches after the worker's own packages.
+pip changes nothing outside of the environment in which it runs. So another version of what is lent is installed beside it
+and found first, and what is lent cannot be uninstalled.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import logging
+import re
+import shlex
+import shutil
+import sys
+import sysconfig
+import threading
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+log = logging.getLogger(__name__)
+COMMANDS, TRAINING = "python", "training"  # beside the home directory of each worker
+TORCH = ("torch", "torch_xla", "torch_tpu", "numpy")  # what a `train:` job installs on a TPU VM
+WHOLE = "tpujob-whole"
+# As pip writes them: a path may be longer than the kernel takes in a first line, and may have spaces.
+SCRIPT = """#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+import sys
+from {module} import {name}
+sys.exit({function}())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    name: str
+    directory: Path
+    scripts: Mapping[str, str]  # from their names to "module:function"
+
+
+class Pythons:
+    """Of all workers of one daemon. What is lent to them is in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+
+    def equip(self, worker: Path, lend_torch: bool) -> None:
+        """Both Pythons of the worker with that directory, in 10 ms. What is there and whole stays as jobs left it."""
+        with self._lock:
+            pip, torch = self._lent
+        make(worker / COMMANDS, (pip, torch) if lend_torch else (pip,))
+        make(worker / TRAINING, (pip, torch))
+
+    @functools.cached_property
+    def _lent(self) -> tuple[Lent, Lent]:
+        return _pip(self.directory), _torch(self.directory)
+
+
+def make(place: Path, lent: Sequence[Lent]) -> None:
+    """A virtual environment that finds what is lent. One that is not whole, or of another Python, is made anew."""
+    import venv  # with what it imports 50 ms
+
+    whole, mark = "\n".join((str(place), sys.base_prefix, sys.version)), place / WHOLE
+    if mark.exists() and mark.read_text() == whole:
+        return
+    venv.EnvBuilder(clear=True, symlinks=True).create(place)
+    for one in lent:
+        _pth(place, one.name).write_text(f"import site; site.addsitedir({str(one.directory)!a})\n")
+        for script, function in one.scripts.items():
+            _write_script(place / "bin" / script, place / "bin" / "python", function)
+    mark.write_text(whole)
+
+
+def lends_torch(worker: Path) -> bool:
+    """To commands, too. It was decided when the worker was made."""
+    return _pth(worker / COMMANDS, "torch").exists()
+
+
+def _pth(place: Path, name: str) -> Path:
+    packages = sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)})
+    return Path(packages) / f"tpujob-lends-{name}.pth"
+
+
+def _write_script(path: Path, python: Path, entry: str) -> None:
+    module, _, function = entry.partition(":")
+    path.write_text(
+        SCRIPT.format(
+            python=shlex.quote(str(python)), module=module, name=function.partition(".")[0], function=function
+        )
+    )
+    path.chmod(0o755)
+
+
+# -- what is lent ----------------------------------------------------------------------------------------------------
+
+
+def _torch(directory: Path) -> Lent:
+    found = _with_requirements(TORCH)
+    scripts = {point.name: point.value for one in found for point in one.entry_points.select(group="console_scripts")}
+    return Lent("torch", _linked(directory, "torch", found), scripts)
+
+
+def _pip(directory: Path) -> Lent:
+    """tpujob's own, or, where its environment has none (uv's, pipx's), the one that Python brings along."""
+    names = ("pip", "pip3", f"pip{sys.version_info.major}.{sys.version_info.minor}")
+    scripts = dict.fromkeys(names, "pip._internal.cli.main:main")
+    found = _with_requirements(["pip"])
+    wheel = None if found else _bundled_pip()
+    if wheel is not None:
+        return Lent("pip", _unpacked(directory, wheel), scripts)
+    if not found:
+        log.warning(
+            "this Python has neither pip nor ensurepip, so emulated workers have no pip: install one of the two"
+        )
+    return Lent("pip", _linked(directory, "pip", found), scripts)
+
+
+def _bundled_pip() -> Path | None:
+    ensurepip = importlib.util.find_spec("ensurepip")
+    places = [sysconfig.get_config_var("WHEEL_PKG_DIR")]  # where a distribution of Linux keeps it
+    places += [Path(at) / "_bundled" for at in (ensurepip and ensurepip.submodule_search_locations) or ()]
+    return next((wheel for place in places if place for wheel in Path(place).glob("pip-*.whl")), None)
+
+
+def _with_requirements(names: Sequence[str]) -> list[Distribution]:
+    """The installed ones of these, and of what they require without extras. Markers are not asked: what is there is there."""
+    from importlib import metadata
+
+    found: dict[str, Distribution] = {}
+    todo, seen = list(names), set[str]()
+    while todo:
+        name = re.sub(r"[-_.]+", "-", todo.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        wanted = [text for text in found[name].requires or () if not re.search(r"\bextra\s*==", text)]
+        todo += [text[0] for wish in wanted if (text := re.match(r"[\w.-]+", wish))]
+    return list(found.values())
+
+
+def _linked(directory: Path, name: str, distributions: Sequence[Distribution]) -> Path:
+    """A directory in which these are, and nothing else. Named by its content: other content is another directory."""
+    links: dict[str, Path] = {}
+    for one in distributions:
+        root, record = Path(str(one.locate_file(""))), one.read_text("RECORD")
+        files = record.splitlines() if record is not None else [str(file) for file in one.files or ()]
+        links |= {link: root / link for link in _links(root, [line.partition(",")[0] for line in files])}
+    digest = hashlib.sha256(repr(sorted((link, str(target)) for link, target in links.items())).encode()).hexdigest()
+
+    def fill(draft: Path) -> None:
+        for link, target in links.items():
+            (draft / link).parent.mkdir(parents=True, exist_ok=True)
+            (draft / link).symlink_to(target)
+
+    return _whole(directory / f"{name}-{digest[:12]}", fill)
+
+
+def _links(root: Path, files: Collection[str], under: str = "") -> Iterator[str]:
+    """As few links as bring these files: a directory that may be shared with other distributions is none of them."""
+    names = {file[len(under) :].partition("/")[0] for file in files if file.startswith(under)}
+    for name in sorted(names - {"", "..", "__pycache__"}):
+        path = root / under / name
+        shared = path.is_dir() and not (path / "__init__.py").exists()
+        if shared and path.suffix not in (".dist-info", ".egg-info"):
+            yield from _links(root, files, f"{under}{name}/")
+        elif path.exists():
+            yield under + name
+
+
+def _unpacked(directory: Path, wheel: Path) -> Path:
+    def fill(draft: Path) -> None:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(draft)
+
+    return _whole(directory / wheel.stem, fill)
+
+
+def _whole(place: Path, fill: Callable[[Path], None]) -> Path:
+    """There with all that is in it, or not there: a daemon that is killed leaves a draft."""
+    if not place.exists():
+        draft = place.with_name(f"{place.name}.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        fill(draft)
+        draft.rename(place)
+    return place

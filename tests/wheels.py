@@ -1,0 +1,25 @@
+"""Wheels that tests make, so that a job's `pip install --no-index --find-links DIRECTORY` needs no network."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def wheel(directory: Path, name: str, version: str = "0.0.1") -> Path:
+    """A distribution with one module of the same name, which knows its version."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": WHEEL,
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+    return path
