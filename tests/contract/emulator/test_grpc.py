@@ -233,6 +233,17 @@ def test_no_web_page_enters_even_with_the_token(
     assert shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "nobody"
 
 
+def test_a_request_that_cannot_be_read_is_the_callers_mistake(channel: grpc.Channel) -> None:
+    method = "/google.cloud.tpu.v2.Tpu/CreateQueuedResource"
+    create = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+    never = tpu_v2.CreateQueuedResourceRequest.pb()(parent=ZONE, queued_resource_id="never")
+    never.queued_resource.queueing_policy.valid_until_time.seconds = 10**15
+    for sent in (b"\xff\xff", never.SerializeToString()):
+        with pytest.raises(grpc.RpcError) as refused:
+            create(sent)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.value
+
+
 def test_a_lost_reply_is_a_broken_connection_and_the_node_is_there(client: tpu_v2.TpuClient, fault: Fault) -> None:
     fault("lost_reply", operation="nodes.create", match={"node": "lost1"})
     with pytest.raises(exceptions.ServiceUnavailable, match="Socket closed"):
