@@ -18,7 +18,7 @@ LOOK_S = 30.0  # the longest pause between two looks of a teardown; at first it 
 class Term:
     """A part of a formula, in seconds on Google Cloud.
 
-    `emulated_s` is the same on an emulated cloud before its speed divides it; `real_s` is added there, and no speed shortens it.
+    `emulated_s`: the same on an emulated cloud, before its speed divides it. `real_s` is added there, whatever the speed.
     `letter`: how long it takes is not ours to promise.
     """
 

@@ -1,10 +1,14 @@
-"""What the switches on the VMs say about themselves, read from the guest attributes of a slice. Pure."""
+"""What the switches on the VMs say about themselves, read from the guest attributes of a slice. Pure.
+
+Every worker's switch says that it runs and has a way to the API. The permission to delete is of one service account, the same
+on all workers, so a few of them prove it for all.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 SWITCH = "tpujob/switch"
@@ -12,7 +16,7 @@ SWITCH = "tpujob/switch"
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One worker's switch. `armed` means that it proved a route to the API and the permission to delete."""
+    """One worker's switch. `armed`: it has a way to the API, and it, or another one of its slice, proved that it may delete."""
 
     worker: int
     armed: bool
@@ -21,11 +25,27 @@ class Switch:
     lease_until: float | None = None
 
 
+UNASKED = "it has not been proven yet that its service account may delete the slice (tpu.nodes.delete)"
+
+
 def switches(published: Sequence[Mapping[str, str]], workers: int) -> tuple[Switch, ...]:
-    """One for each worker, in order; a worker that says nothing, or nothing readable, is not armed."""
-    said = [attributes.get(SWITCH) for attributes in published] if len(published) == workers else []
-    said += [None] * (workers - len(said))
-    return tuple(_switch(worker, text) for worker, text in enumerate(said))
+    """One for each worker, in order; one that says nothing, or nothing readable, is not armed.
+
+    Each says itself which worker it is: in which order the API lists them, and whether it lists all, is not relied on.
+    """
+    said: dict[int, list[Mapping[str, Any]]] = {}
+    unreadable = False
+    for attributes in published:
+        text = attributes.get(SWITCH)
+        record = None if text is None else _read(text)
+        if record is not None:
+            said.setdefault(int(record["worker"]), []).append(record)
+        unreadable = unreadable or (text is not None and record is None)
+    silent = "its switch has not said anything" + (" that can be read" if unreadable else "")
+    found = tuple(_switch(worker, said.get(worker, []), silent) for worker in range(workers))
+    if any(switch.armed for switch in found):
+        return tuple(replace(each, armed=True, why="") if each.why == UNASKED else each for each in found)
+    return found
 
 
 def problem(found: Sequence[Switch]) -> str | None:
@@ -36,30 +56,30 @@ def problem(found: Sequence[Switch]) -> str | None:
     return None if found else "the slice has no workers"
 
 
-def _switch(worker: int, text: str | None) -> Switch:
-    if text is None:
-        return Switch(worker, False, "its switch has not said anything")
+def _read(text: str) -> Mapping[str, Any] | None:
+    """None: no record of a switch that says which worker it is."""
     try:
         said: Any = json.loads(text, parse_int=float)  # an endless integer is infinite, not an error
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        return Switch(worker, False, "its switch says something unreadable")
-    lease = said.get("lease")
-    return Switch(
-        worker,
-        said.get("armed") is True,
-        _why(said),
-        str(said.get("mode", "")),
-        float(lease) if isinstance(lease, int | float) else None,
-    )
+        return None
+    worker = said.get("worker") if isinstance(said, dict) else None
+    return said if isinstance(worker, float) and worker.is_integer() else None
+
+
+def _switch(worker: int, records: Sequence[Mapping[str, Any]], silent: str) -> Switch:
+    if not records:
+        return Switch(worker, False, silent)
+    if len(records) > 1:
+        return Switch(worker, False, f"{len(records)} switches say that they are this worker's")
+    (said,) = records
+    armed, lease = said.get("armed") is True, said.get("lease")
+    lease_until = float(lease) if isinstance(lease, int | float) else None
+    return Switch(worker, armed, "" if armed else _why(said), str(said.get("mode", "")), lease_until)
 
 
 def _why(said: Mapping[str, Any]) -> str:
-    if said.get("armed") is True:
-        return ""
     if said.get("route") is not True:
         return "its switch has no route to the Cloud TPU API"
-    if said.get("permission") is not True:
+    if said.get("permission") is False:
         return "its service account may not delete the slice (tpu.nodes.delete)"
-    return "its switch is not armed"
+    return UNASKED if said.get("permission") is None else "its switch is not armed"

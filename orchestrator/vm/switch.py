@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 RUN, HOLD, DETACHED = MODES = ("run", "hold", "detached")
 COMING = ("CREATING", "STARTING")  # states in which nobody can have logged in yet
 ANSWERS = (200, 403, 404)  # after anything else nothing is known, and nothing is deleted
+REACHED = (*ANSWERS, 429)  # it was the API that answered: there is a way to it
+PROVERS = 3  # so many workers prove, each in its turn, that all may delete: the service account is one
+APART = 60  # of a stagger: so much later than the one before it does a worker look for the first time
+WORDS = 10  # guest attributes may be written so often in a minute, which is a beat
 RARELY = 5  # the other workers look so much less often than the first
 SOON = 4  # and everybody so much more often while the end is near, or an answer is missing
 MAX_STAGGER = 10  # workers beyond this one wait no longer than it does
@@ -80,7 +84,8 @@ class Switch:
         self.beat_s: float = config["beat_s"]
         self.poll_s: float = config["poll_s"]
         self.grace_s: float = config["grace_s"]
-        self.tick_s: float = min(self.beat_s, self.poll_s) if self.first else RARELY * self.poll_s
+        self.period_s: float = self.poll_s if self.first else RARELY * self.poll_s
+        self.tick_s: float = min(self.beat_s, self.period_s) if self.first else self.period_s
         # The claim: what the create call said, until the labels say more.
         self.mode, self.lease, self.deadline = config["mode"], config["lease"], config["deadline"]
         self.now = 0.0  # seconds since boot
@@ -88,9 +93,12 @@ class Switch:
         self.state = ""
         self.server_now: float | None = None  # what the server's clock said at the last look, if it did
         self.boot_time: float | None = None  # when, by the server's clock, our own was zero
-        self.read = self.foreign = self.route = self.may_get = self.may_delete = False
+        self.read = self.foreign = self.route = self.asked = False
+        self.may_get: bool | None = None  # None: nobody has said yet
+        self.may_delete: bool | None = None
         self.published: dict[str, Any] | None = None
-        self.next_poll = 0.0
+        self.next_poll = self.prove_at = 0.0
+        self.next_word = self.written_at = self.again_s = 0.0  # about what is published
         self.retry_s: float = self.beat_s / 12
         self.pause_s: float = self.retry_s
         self.unproven_s: float = self.retry_s
@@ -109,6 +117,12 @@ class Switch:
         self.turn = Countdown(min(worker, MAX_STAGGER) * config["stagger_s"], polls, 0.0)
 
     def run(self) -> Effects:
+        yield from self.look()
+        # Not all at once: of hundreds of workers that boot together, the API would refuse most.
+        self.next_poll = (
+            self.now + (0 if self.worker < PROVERS else self.worker % 256) * self.config["stagger_s"] / APART
+        )
+        self.prove_at = self.now + self.worker * self.config["stagger_s"]
         while True:
             yield from self.look()
             yield from self.heed()
@@ -120,9 +134,11 @@ class Switch:
                 reason = self.verdict()
                 if reason is not None:
                     yield from self.delete(reason)
-                elif self.status == 200 and not self.may_delete and not self.foreign:
+                elif self.status == 200 and self.should_prove() and self.now >= self.prove_at and not self.foreign:
                     yield from self.prove()
                 self.plan_next_poll()
+                self.asked = True
+            if self.asked:
                 yield from self.publish()
             yield ("sleep", min(self.pause(urgent or reason is not None), self.listen_s))
 
@@ -195,7 +211,7 @@ class Switch:
             self.status = 0  # something answered, and it was not the Cloud TPU API
         elif self.status == 403:
             self.may_get = False
-        self.route = self.route or self.status != 0
+        self.route = self.route or self.status in REACHED
 
     def take(self, labels: dict[str, Any]) -> None:
         self.foreign = labels.get("tpujob-run") != self.config["run"]
@@ -257,12 +273,14 @@ class Switch:
         return None
 
     def plan_next_poll(self) -> None:
-        if not (self.may_get and self.may_delete):  # at boot soon, later less often
-            wait_s, self.unproven_s = self.unproven_s, min(2 * self.unproven_s, self.poll_s)
-        elif self.status not in ANSWERS or self.expiry.running or self.turn.running:
+        if self.should_prove() or not self.route:  # at boot soon, later less often
+            wait_s, self.unproven_s = self.unproven_s, min(2 * self.unproven_s, self.period_s)
+            if self.may_get:
+                wait_s = max(wait_s, self.prove_at - self.now)
+        elif self.status not in REACHED or self.expiry.running or self.turn.running:
             wait_s = self.poll_s / SOON  # often enough that a few lost answers in a row do not look like an outage
         else:
-            wait_s = self.poll_s if self.first else RARELY * self.poll_s
+            wait_s = self.period_s
         self.next_poll = self.now + wait_s
 
     def pause(self, urgent: bool) -> float:
@@ -273,6 +291,7 @@ class Switch:
             return pause_s
         self.pause_s, self.said = self.retry_s, None
         waits = [self.tick_s, self.next_poll - self.now, self.left_s()]
+        waits += [self.next_word - self.now] if self.again_s < self.tick_s else []  # later it is said in passing
         waits += [countdown.left_s for countdown in (self.silence, self.ending, self.expiry) if countdown.running]
         return max(self.retry_s, min(wait for wait in waits if wait > 0))
 
@@ -292,6 +311,11 @@ class Switch:
             self.said = f"{reason} ({status})"
             yield ("log", f"{reason}: deleting {self.config['node']} was answered with {status}")
 
+    def should_prove(self) -> bool:
+        """The permission is that of one account, the same on all workers: a few of them ask for all, the others see to it
+        that they reach the API. If the first one is dead, or is refused for asking too often, the next one's turn comes."""
+        return self.worker < PROVERS and not (self.may_get and self.may_delete)
+
     def prove(self) -> Effects:
         """That we may delete: for a name that never exists a 404 says so."""
         yield from self.send_delete(self.path + "-probe")
@@ -304,10 +328,13 @@ class Switch:
         return status
 
     def publish(self) -> Effects:
-        permission = self.may_get and self.may_delete
+        """Again and again, ever less often: a write may be lost though it was accepted. Never more often than is allowed."""
+        refused = self.may_get is False or self.may_delete is False
+        permission = False if refused else True if self.may_get and self.may_delete else None
         record = {
             "v": self.config["v"],
-            "armed": self.route and permission and not self.foreign,
+            "worker": self.worker,
+            "armed": self.route and permission is True and not self.foreign,
             "route": self.route,
             "permission": permission,
             "mode": self.mode,
@@ -315,7 +342,20 @@ class Switch:
             "deadline": self.deadline,
             "sha256": self.config.get("sha256"),
         }
-        if record != self.published and (yield ("publish", "switch", record)):
+        news = record != self.published
+        least_s = self.beat_s / WORDS
+        if news and self.next_word > self.now + least_s:
+            self.next_word = self.written_at + least_s
+        if self.now < self.next_word:
+            return
+        said = yield ("publish", "switch", record)
+        self.written_at = self.now
+        if not said:
+            self.next_word = self.now + least_s
+            return
+        self.again_s = min(2 * self.again_s, RARELY * self.poll_s) if not news else self.beat_s / 3
+        self.next_word = self.now + self.again_s
+        if news:
             self.published = record
             yield ("log", f"published {json.dumps(record)}")
 

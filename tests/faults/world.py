@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from orchestrator.core.armed import problem, switches
 from orchestrator.emulator import control
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
 from tests.faults import bounds, machine
@@ -307,12 +308,12 @@ class World(Cli):
             assert not alive, f"still there: {alive}"
 
     def until_armed(self) -> None:
-        """Every worker's switch says that it could delete the slice."""
+        """The switches of its slice say that they could delete it."""
 
         def armed() -> bool:
             nodes = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
-            said = [host["attributes"].get("tpujob/switch", "{}") for node in nodes for host in node["hosts"]]
-            return bool(said) and all(json.loads(text).get("armed") for text in said)
+            said = [host["attributes"] for node in nodes for host in node["hosts"]]
+            return bool(said) and problem(switches(said, len(said))) is None
 
         until(armed, "the switches are armed")
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from orchestrator.core import claims
+from orchestrator.core.armed import SWITCH, problem, switches
 from orchestrator.core.lease import Lease, Mode, Purpose
 from orchestrator.core.pace import GOOGLE
 from orchestrator.core.slices import SliceName, WorkerAddress
@@ -24,6 +25,7 @@ from orchestrator.emulator import control
 from orchestrator.engine.boot_script import startup_script, switch_config, switch_sha256
 from orchestrator.remote.fleet import Fleet, StartRequest
 from orchestrator.remote.keys import KeyPair, create_key, ssh_keys_metadata
+from orchestrator.vm.switch import PROVERS
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
@@ -145,7 +147,8 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
 
 
 def armed(node: Node) -> bool:
-    return all(said is not None and said["armed"] for said in node.switches())
+    said = node.switches()
+    return problem(switches([{SWITCH: json.dumps(record)} for record in said if record is not None], len(said))) is None
 
 
 def lives(process: psutil.Process) -> bool:
@@ -162,16 +165,15 @@ def test_a_switch_on_every_worker_is_armed_soon_after_ready(make: Make, shared_e
     node = make(FOUR)
     until(lambda: armed(node))
     labels = node.get()["labels"]
-    assert (
-        node.switches()
-        == [
-            {
-                **{"v": 1, "armed": True, "route": True, "permission": True, "mode": "run", "sha256": switch_sha256()},
-                **{"lease": int(labels["tpujob-lease"]), "deadline": int(labels["tpujob-deadline"])},
-            }
-        ]
-        * 4
-    )
+    proven = until(lambda: all((said := node.switches())[worker]["armed"] for worker in range(PROVERS)) and said)
+    assert proven == [
+        {
+            **{"v": 1, "worker": worker, "armed": proves, "route": True, "permission": True if proves else None},
+            **{"mode": "run", "lease": int(labels["tpujob-lease"]), "deadline": int(labels["tpujob-deadline"])},
+            **{"sha256": switch_sha256()},
+        }
+        for worker, proves in enumerate([True, True, True, False])
+    ]
     calls = shared_emulator.request("GET", f"/_emulator/requests?node={node.name}-probe")["requests"]
     assert {(call["operation"], call["caller"]) for call in calls} == {("nodes.delete", "vm")}
 
@@ -267,7 +269,7 @@ def test_without_a_route_the_switch_says_so(make: Make, shared_emulator: Emulato
     with shared_emulator.settings(vm_route=False):
         node = make()
         said = until(lambda: node.switches()[0])
-    assert (said["route"], said["permission"], said["armed"]) == (False, False, False)
+    assert (said["route"], said["permission"], said["armed"]) == (False, None, False)
     until(lambda: armed(node))
 
 

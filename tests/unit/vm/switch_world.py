@@ -62,7 +62,8 @@ class World:
     changes: list[tuple[float, Callable[[World], None]]] = field(default_factory=list)  # what happens when
     pauses: list[tuple[float, float]] = field(default_factory=list)  # (when, for how long) the VM stands still
     calls: list[tuple[float, str, str, int]] = field(default_factory=list)
-    published: list[dict[str, Any]] = field(default_factory=list)
+    published: list[dict[str, Any]] = field(default_factory=list)  # each change of what it says
+    writes: list[float] = field(default_factory=list)  # of guest attributes: when
     notices: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     stopped: list[tuple[float, float]] = field(
         default_factory=list
@@ -120,9 +121,10 @@ class World:
             case "job" | "busy":
                 return getattr(self, name)(self.now)
             case "publish":
+                self.writes.append(self.now)
                 if self.publishes(self.now) and arguments[0] == "notice":
                     self.notices.append((self.now, arguments[1]))
-                elif self.publishes(self.now):
+                elif self.publishes(self.now) and arguments[1] not in self.published[-1:]:
                     self.published.append(arguments[1])
                 return self.publishes(self.now)
             case "preempted":

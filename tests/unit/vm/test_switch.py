@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
+import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from orchestrator.core.armed import problem, switches
 from orchestrator.core.pace import GOOGLE
+from orchestrator.vm import switch
 from tests.unit.vm.switch_world import EPOCH, HOUR, NODE, QUEUE, World, between, config, labels, until
 
 TTL, GRACE, POLL, BEAT, LINGER, STAGGER = (
@@ -289,7 +294,7 @@ def test_armed_is_published_once_route_and_permission_are_proven() -> None:
     world = World(config(sha256="abc")).run(1)
     assert world.published == [
         {
-            **{"v": 1, "armed": True, "route": True, "permission": True, "mode": "run"},
+            **{"v": 1, "worker": 0, "armed": True, "route": True, "permission": True, "mode": "run"},
             **{"lease": EPOCH + 3300, "deadline": EPOCH + DAY, "sha256": "abc"},
         }
     ]
@@ -307,8 +312,107 @@ def test_without_a_permission_it_says_so_and_asks_again(verb: str) -> None:
 def test_without_a_route_it_says_so_and_asks_again() -> None:
     world = World(claimed(), beats=until(DAY), down=until(1000))
     world.run(900)
-    assert [(said["route"], said["permission"], said["armed"]) for said in world.published] == [(False, False, False)]
+    assert [(said["route"], said["permission"], said["armed"]) for said in world.published] == [(False, None, False)]
     assert world.run(1000 + 2 * POLL).published[-1]["armed"]
+
+
+def probes(world: World) -> list[float]:
+    return [at for at, method, path, _ in world.calls if (method, path) == ("DELETE", f"/v2/{NODE}-probe")]
+
+
+class Quota:
+    """So many calls a minute are answered, whoever sends them; what comes beyond is refused with 429."""
+
+    def __init__(self, a_minute: int, *, from_s: float = 0.0) -> None:
+        self.a_minute, self.from_s, self.taken = a_minute, from_s, dict[int, int]()
+
+    def __call__(self, now: float) -> int:
+        minute = int(now // 60)
+        self.taken[minute] = self.taken.get(minute, 0) + 1
+        return 200 if now >= self.from_s and self.taken[minute] <= self.a_minute else 429
+
+
+def booted_together(workers: int, gets: Quota, deletes: Quota) -> tuple[list[World], Callable[[float], None]]:
+    """The workers of one slice, and what lets time pass for all of them alike."""
+    worlds = [World(claimed(), worker=worker, beats=until(DAY)) for worker in range(workers)]
+    programs = [switch.program(world.config, world.worker) for world in worlds]
+    answers: list[Any] = [None] * workers
+    for world in worlds:
+        world.get_status, world.delete_status = gets, deletes
+    due = [(0.0, worker) for worker in range(workers)]
+
+    def pass_to(end: float) -> None:
+        while due[0][0] < end:
+            _, worker = heapq.heappop(due)
+            answers[worker] = worlds[worker]._perform(*programs[worker].send(answers[worker]))
+            heapq.heappush(due, (worlds[worker].now, worker))
+
+    return worlds, pass_to
+
+
+def missing(worlds: list[World]) -> str | None:
+    """What a client that waits for the slice to be armed would hear."""
+    said = [{"tpujob/switch": json.dumps(world.published[-1])} for world in worlds if world.published]
+    return problem(switches(said, len(worlds)))
+
+
+def test_three_workers_prove_the_permission_each_in_its_turn_and_all_others_their_route() -> None:
+    worlds, pass_to = booted_together(256, Quota(91), Quota(91))
+    pass_to(300)
+    assert missing(worlds) is None
+    assert [len(probes(world)) for world in worlds] == [1, 1, 1] + 253 * [0]
+    assert [round(probes(world)[0] / STAGGER) for world in worlds[:3]] == [0, 1, 2]
+    assert all(world.published[-1]["route"] for world in worlds)
+    assert [world.published[-1]["permission"] for world in worlds] == [True, True, True] + 253 * [None]
+    pass_to(1200)
+    calls = sorted(at for world in worlds for at, *_ in world.calls)
+    assert max(sum(begin <= at < begin + 60 for at in calls) for begin in range(0, 1200, 10)) <= 70
+
+
+@pytest.mark.parametrize("deletes_from_s", [0.0, 150.0])
+def test_ten_deletes_a_minute_are_enough_for_a_slice_of_256_workers(deletes_from_s: float) -> None:
+    """Also where others use them up at first."""
+    worlds, pass_to = booted_together(256, Quota(91), Quota(10, from_s=deletes_from_s))
+    pass_to(60)
+    assert sum(len(probes(world)) for world in worlds) <= 6
+    pass_to(300)
+    assert missing(worlds) is None
+
+
+def test_where_the_first_worker_never_starts_the_second_proves_after_a_stagger() -> None:
+    second = World(claimed(), worker=1).run(STAGGER - 2)
+    assert probes(second) == [] and second.published[-1]["permission"] is None
+    assert second.run(STAGGER + 5 * POLL) and len(probes(second)) == 1 and second.published[-1]["armed"]
+
+
+def test_a_worker_that_proves_nothing_says_when_it_is_refused_a_look() -> None:
+    other = World(claimed(), worker=9, get_status=lambda now: 403).run(60)
+    assert (other.published[-1]["route"], other.published[-1]["permission"]) == (True, False)
+
+
+def test_proving_backs_off_while_it_is_refused() -> None:
+    first, second = (World(claimed(), worker=w, delete_status=lambda now: 429, beats=until(DAY)) for w in (0, 1))
+    assert len(probes(first.run(HOUR))) <= 65 and len(probes(second.run(HOUR))) <= 18
+    assert all(sum(begin <= at < begin + 60 for at in probes(first)) <= 5 for begin in range(0, HOUR, 20))
+
+
+@pytest.mark.parametrize("worker", [0, 1, 7])
+def test_what_it_says_it_says_again_ever_less_often_and_within_the_limits(worker: int) -> None:
+    world = World(claimed(), worker=worker, beats=until(DAY)).run(2 * HOUR)
+    first = [at - world.writes[0] for at in world.writes[:4]]
+    assert first[1] <= BEAT / 2 and first[2] <= 2 * BEAT
+    gaps = [later - sooner for sooner, later in zip(world.writes, world.writes[1:], strict=False)]
+    assert max(gaps) <= 6 * POLL and len(world.published) <= 2
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_a_claim_that_changes_at_every_look_is_said_ten_times_a_minute_at_most(publishes: bool) -> None:
+    world = World(claimed(), beats=until(DAY), publishes=lambda now: publishes)
+    for second in range(0, 1200):
+        world.relabel(second, lease=LONG + second)
+    world.get_status = lambda now: 200 if now % 7 < 4 else 403
+    world.run(1200)
+    assert all(sum(begin <= at < begin + 60 for at in world.writes) <= 10 for begin in range(1200))
 
 
 def test_an_outage_later_disarms_nothing() -> None:
