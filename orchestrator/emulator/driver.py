@@ -45,6 +45,11 @@ class Driver:
         if self.state.advance(self.clock()):
             self.changed()
 
+    @property
+    def attribute_limits(self) -> float:
+        """Of guest attributes, as the settings have it."""
+        return self.state.settings.attribute_limits
+
     def changed(self) -> None:
         """Something is new: whoever answers a call flushes before, and the loop does in any case."""
         self._unsaved = True

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from orchestrator import catalog
 from orchestrator.emulator import guard, peers
+from orchestrator.emulator.attribute_rate import AttributeRate
 from orchestrator.emulator.json_body import NUMBER, text_of
 from orchestrator.emulator.node_request import project_number
 from orchestrator.emulator.pulse import Pulse
@@ -107,6 +108,10 @@ class Surroundings(Protocol):
 
     pulse: Pulse
 
+    @property
+    def attribute_limits(self) -> float:
+        """See `Settings`."""
+
     def changed(self) -> None:
         """Something was written that has to be kept."""
 
@@ -120,6 +125,7 @@ class MetadataServer:
     def __init__(self, node: Node, worker: int, access_token: str, cloud: Surroundings) -> None:
         self.node, self.worker, self.cloud = node, worker, cloud
         self._access_token = access_token
+        self._rate = AttributeRate()
         self._closed = False
         self._web = web.Server(self._answer)
         self._listener: asyncio.Server | None = None
@@ -205,7 +211,10 @@ class MetadataServer:
         size = len(text.encode())
         if size > MAX_VALUE_BYTES or others + len(name) + size > MAX_BYTES:
             return _refused(400, f"A value has at most {MAX_VALUE_BYTES} bytes, all of a worker {MAX_BYTES}.")
-        attributes[name] = text
+        if self._rate.within(asyncio.get_running_loop().time(), self.cloud.attribute_limits):
+            attributes[name] = text
+        else:  # accepted, and what is being written is removed
+            attributes.pop(name, None)
         self.cloud.changed()
         self.cloud.flush()
         return web.Response(headers=FLAVOR)

@@ -79,6 +79,9 @@ class Settings:
     )  # of nodes and queued resources, with the account of the VMs
     vm_route: bool = True  # False: the API does not answer the VMs
     startup_script: bool = True  # False: it never runs
+    attribute_limits: float = (
+        0.0  # writes of guest attributes are lost beyond so many times what Google allows; 0: never
+    )
     lend_torch: bool = False  # True: commands on nodes that are created from then on find this machine's torch
     machines: bool = True  # False: nodes are READY without TPU VMs behind them, for those who need only the API
 

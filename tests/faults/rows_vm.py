@@ -6,7 +6,7 @@ import json
 import time
 
 from tests.faults.row import row
-from tests.faults.world import BENT, SHORT_LABEL, World
+from tests.faults.world import BENT, SHORT_LABEL, SPEED, World
 
 VM_CLOCK = "an emulated VM has the clock of this machine; tests/unit/vm/test_switch.py sets it under virtual time"
 DAY_S = 86400
@@ -55,6 +55,16 @@ def _refused(w: World, why: str) -> None:
     assert w.states() == {"gone"}
     assert not (w.directory / "ended.0").exists()
     assert why in refused.err, refused.err
+
+
+@row("31b", "guest attributes are kept no more often than Google documents", attribute_limits=SPEED)
+def attributes_limited(w: World) -> None:
+    """Every word of a switch counts, and the client does not miss it: the run is detached, and ends."""
+    submitted = w.do("submit", w.lasting())
+    assert submitted.code() == 0, submitted.err
+    w.finish()
+    w.until_absent()
+    assert w.do("status").code() == 0 and w.states() == {"gone"}
 
 
 @row("31'", "the startup-script never runs, and the run is attached", startup_script=False)

@@ -126,6 +126,17 @@ def test_a_worker_publishes_guest_attributes_that_the_api_shows(
 ATTRIBUTES = "instance/guest-attributes"
 
 
+def test_what_is_written_more_often_than_google_allows_is_accepted_and_lost(
+    metadata: Metadata, shared_emulator: Emulator
+) -> None:
+    with shared_emulator.settings(attribute_limits=0.01):
+        for number in range(4):
+            assert metadata.get(f"{ATTRIBUTES}/often/key", "PUT", str(number))[0] == 200
+        assert metadata.get(f"{ATTRIBUTES}/often/key")[0] == 404
+    assert metadata.get(f"{ATTRIBUTES}/often/key", "PUT", "4")[0] == 200
+    assert metadata.says(f"{ATTRIBUTES}/often/key") == "4"
+
+
 def test_what_a_worker_publishes_is_as_small_as_with_google(metadata: Metadata) -> None:
     longest, largest = "k" * 127, "x" * (256 << 10)
     for path, value, status in (

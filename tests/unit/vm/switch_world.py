@@ -52,6 +52,7 @@ class World:
     get_status: Callable[[float], int] = lambda now: 200
     delete_status: Callable[[float], int] = lambda now: 200
     publishes: Callable[[float], bool] = lambda now: True
+    loses: Callable[[float], bool] = lambda now: False  # is what was published lost, though it was accepted?
     queue: str | None = None  # of which the node came, if it did
     queue_status: Callable[[float], int] = lambda now: 200
     preempted: Callable[[float], bool] = lambda now: False
@@ -122,6 +123,8 @@ class World:
                 return getattr(self, name)(self.now)
             case "publish":
                 self.writes.append(self.now)
+                if self.loses(self.now):
+                    return True
                 if self.publishes(self.now) and arguments[0] == "notice":
                     self.notices.append((self.now, arguments[1]))
                 elif self.publishes(self.now) and arguments[1] not in self.published[-1:]:

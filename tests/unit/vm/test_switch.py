@@ -405,6 +405,12 @@ def test_what_it_says_it_says_again_ever_less_often_and_within_the_limits(worker
     assert max(gaps) <= 6 * POLL and len(world.published) <= 2
 
 
+@pytest.mark.parametrize("worker", [0, 2, 200])
+def test_a_word_that_was_accepted_and_lost_is_said_again_in_time_for_whoever_waits(worker: int) -> None:
+    world = World(claimed(), worker=worker, beats=until(DAY), loses=until(250))
+    assert world.run(GOOGLE.boot_s).published[-1]["route"]
+
+
 @pytest.mark.parametrize("publishes", [True, False])
 def test_a_claim_that_changes_at_every_look_is_said_ten_times_a_minute_at_most(publishes: bool) -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: publishes)
