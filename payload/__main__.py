@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -94,6 +95,11 @@ def _check_entry(entry: str | None) -> None:
 
 def _check_installed(backend: str) -> None:
     """Without importing them, which takes seconds; that they also work is found out by the training processes."""
+    if backend == "tpu" and sys.version_info < (3, 11):
+        raise ConfigError(
+            f"backend: tpu needs Python 3.11 or newer, and this is {platform.python_version()}: there is no torch_tpu for it; "
+            "backend xla trains on the same TPU"
+        )
     for name in ("numpy", "torch", *({"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))):
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f"{name} is not installed: {INSTALL_TORCH_TPU if name == 'torch_tpu' else INSTALL}")

@@ -69,4 +69,4 @@ def workers_for(job: Job, *, cores: int) -> int:
     """One core of this process's share is for the training itself; more than eight rarely help."""
     if job.config.num_workers is not None:
         return job.config.num_workers
-    return max(0, min(8, cores // job.placement.processes - 1))
+    return min(8, job.cores_each(cores) - 1)

@@ -12,7 +12,8 @@ INSTALL = (
     "torch and torch_xla must have the same version"
 )
 INSTALL_TORCH_TPU = (
-    "pip install torch_tpu, in an environment without torch_xla (it needs torch 2.11 or newer); "
+    "pip install 'torch_tpu==0.2.0', in an environment of its own without torch_xla (it needs Python 3.11 and torch 2.11, or "
+    "newer); "
     "backend xla trains on the same TPU without it"
 )
 

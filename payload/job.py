@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from payload.config import Config
 from payload.placement import Placement
@@ -24,6 +25,9 @@ class Job:
     data_ended: float
     scratch: Path  # of this host and this run, removed at its end
     local_rank: int = 0  # among the processes that we start on this host
+    node: int | None = (
+        None  # this host's number among the hosts, where the accelerator counts them in an order of its own
+    )
 
     @property
     def artifacts(self) -> Path:
@@ -36,4 +40,14 @@ class Job:
 
     @property
     def rank(self) -> int:
-        return self.placement.worker * self.placement.processes + self.local_rank
+        node = self.placement.worker if self.node is None else self.node
+        return node * self.placement.processes + self.local_rank
+
+    @property
+    def meets_on_this_machine(self) -> bool:
+        """Is every process of the training here? The hosts of an emulated slice are all one machine."""
+        return self.meet_at.startswith("file:") or urlsplit(self.meet_at).hostname in ("127.0.0.1", "localhost", "::1")
+
+    def cores_each(self, cores: int) -> int:
+        """This process's share of the cores of this machine: at least 1. Threads beyond that would spin for one another."""
+        return max(1, cores // (self.world if self.meets_on_this_machine else self.placement.processes))

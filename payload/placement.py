@@ -6,7 +6,9 @@ printed first in the log and kept in the artifacts, so that nobody mistakes an e
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -17,9 +19,14 @@ from typing import Any
 from payload.config import Config
 from payload.failures import ConfigError
 
-# The PCI ids by which torch_xla itself recognises a TPU (torch_xla/_internal/tpu.py).
+# The PCI ids by which torch_xla (torch_xla/_internal/tpu.py) and torch_tpu (utils/hardware.py) recognise a TPU.
 _GOOGLE_VENDOR = "0x1ae0"
-_TPU_DEVICES = {"0x0027", "0x005e", "0x0063", "0x006f", "0x0056", "0x0062", "0x0076"}
+_TPU_DEVICES = {
+    **{"0x0027": "v2 or v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "v7"},
+    "0x0056": "a TPU for tests",
+}
+# How many processes torch_tpu 0.2.0 starts on one host, by its own table of topologies (utils/hardware.py).
+_TORCH_TPU_PROCESSES = {"v4": (1, 2, 4, 8), "v5p": (1, 2, 4, 8), "v5e": (1, 4, 8), "v6e": (1, 4, 8), "v7": (2, 4, 8)}
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Host:
 
     tpu_chips: int = 0
     gpus: int = 0
+    tpu: str = ""  # the generation of its TPU: "v5e"
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Placement:
     coordinator: tuple[str, int] | None = None  # where the processes of several hosts meet; None: on this host
     cores_emulated: int | None = None  # set only where the TPU is emulated
     notes: tuple[str, ...] = ()  # what the emulation changed, in words
+    hosts: tuple[str, ...] = ()  # the addresses of all hosts in the order of the workers, and how their chips are wired
+    topology: str = ""  # ("4x4"): for backend tpu on several hosts, otherwise empty
 
     @property
     def emulated(self) -> bool:
@@ -81,6 +91,8 @@ def place(config: Config, environ: Mapping[str, str], *, host: Host, backend: st
         artifacts=environ.get("TPUJOB_ARTIFACTS") or "artifacts",
         coordinator=coordinator if workers > 1 else None,
     )
+    if backend == "tpu":
+        return config, _torch_tpu(config, placement, environ, host)
     if emulated is not None:
         return _emulate(config, placement, emulated, "XLA:CPU" if backend == "xla" else "the CPU")
     return config, replace(placement, processes=_processes(config.cores, device, backend, host))
@@ -98,6 +110,42 @@ def _processes(cores: str | int, device: str, backend: str, host: Host) -> int:
     if isinstance(cores, int) and cores > have:
         raise ConfigError(f"cores: {cores} asked for, but this host has {_plural(have, what[:-1], what)}")
     return cores if isinstance(cores, int) else have
+
+
+def _torch_tpu(config: Config, placement: Placement, environ: Mapping[str, str], host: Host) -> Placement:
+    """As torch_tpu demands it, which would fail later, on some hosts only, or not say why."""
+    processes = _processes(config.cores, "tpu", "tpu", host)
+    can = _TORCH_TPU_PROCESSES.get(host.tpu)
+    if can is None:
+        raise ConfigError(f"backend: tpu, but torch_tpu does not know this TPU ({host.tpu}); backend xla does")
+    if processes not in can:
+        counts = f"{', '.join(map(str, can[:-1]))} or {can[-1]}"
+        raise ConfigError(
+            f"cores: {config.cores} is {_plural(processes, 'process', 'processes')}, but on a {host.tpu} host backend tpu "
+            f"starts {counts}; backend xla takes all cores or 1"
+        )
+    if placement.workers == 1:
+        return replace(placement, processes=processes)
+    if processes != host.tpu_chips:
+        raise ConfigError(
+            f'cores: {config.cores} of {host.tpu_chips}, but on several hosts backend tpu takes all: cores: "all"'
+        )
+    hosts, topology = tuple(environ.get("TPUJOB_HOSTS", "").split(",")), environ.get("TPUJOB_TOPOLOGY", "")
+    if len(hosts) != placement.workers or not all(hosts):
+        raise ConfigError(
+            f"TPUJOB_HOSTS is {','.join(hosts)!r}; backend tpu needs the addresses of all {placement.workers} hosts in it"
+        )
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", topology):
+        raise ConfigError(
+            f"TPUJOB_TOPOLOGY is {topology!r}; backend tpu needs that of the whole slice in it, such as '4x4'"
+        )
+    chips = math.prod(int(side) for side in topology.split("x"))
+    if chips != placement.workers * processes:
+        raise ConfigError(
+            f"TPUJOB_TOPOLOGY is {topology}, which is {chips:,} chips, but {placement.workers} hosts with "
+            f"{_plural(processes, 'chip', 'chips')} each are {placement.workers * processes:,}"
+        )
+    return replace(placement, processes=processes, hosts=hosts, topology=topology)
 
 
 def _emulate(config: Config, placement: Placement, given: int, stand_in: str) -> tuple[Config, Placement]:
@@ -158,15 +206,15 @@ def _device(environ: Mapping[str, str], host: Host, backend: str) -> str:
 
 def look(pci: Path = Path("/sys/bus/pci/devices"), environ: Mapping[str, str] = os.environ) -> Host:
     """What is plugged in; importing torch_xla or torch to ask would take seconds and start their runtimes."""
-    return Host(tpu_chips=_tpu_chips(pci), gpus=_gpus(environ))
+    chips = _tpu_chips(pci)
+    return Host(tpu_chips=len(chips), gpus=_gpus(environ), tpu=chips[0] if chips else "")
 
 
-def _tpu_chips(pci: Path) -> int:
-    found = 0
-    for vendor in pci.glob("*/vendor"):
-        device = vendor.with_name("device")
-        found += vendor.read_text().strip() == _GOOGLE_VENDOR and device.read_text().strip() in _TPU_DEVICES
-    return found
+def _tpu_chips(pci: Path) -> list[str]:
+    """The generation of each."""
+    vendors = [vendor for vendor in pci.glob("*/vendor") if vendor.read_text().strip() == _GOOGLE_VENDOR]
+    ids = [vendor.with_name("device").read_text().strip() for vendor in vendors]
+    return [_TPU_DEVICES[each] for each in ids if each in _TPU_DEVICES]
 
 
 def _gpus(environ: Mapping[str, str]) -> int:

@@ -89,7 +89,7 @@ def _train(job: Job) -> None:
         raise ConfigError(f"torch cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
     from payload import artifacts
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.placement.processes))
+    torch.set_num_threads(job.cores_each(len(os.sched_getaffinity(0))))
     backend = open_backend(job)
     check_world(backend)
     run = _open_run(job, backend)

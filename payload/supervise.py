@@ -6,7 +6,6 @@ shown. A signal to us ends every process before we exit.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import queue
@@ -16,13 +15,13 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit
 
-from payload.failures import ConfigError, PeerLost
+from payload import tpu_launch
+from payload.failures import PeerLost
 from payload.job import STOP, Job
 
 SETTLE_S = 1.0  # after a failure, how long the others may still fail by themselves: it may be they who were first
@@ -86,10 +85,11 @@ def run(job: Job) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, _raise_stopped)
     try:
-        environment = _environment(job)
-        for local_rank in range(job.placement.processes):
-            ranks.append(Rank(replace(job, local_rank=local_rank), ended, environment))
-        return _wait(ranks, ended, job)
+        own = (job, _environment(job))
+        with tpu_launch.prepared(*own) if job.backend == "tpu" else nullcontext(own) as (placed, environment):
+            for local_rank in range(job.placement.processes):
+                ranks.append(Rank(replace(placed, local_rank=local_rank), ended, environment))
+            return _wait(ranks, ended, placed)
     except Stopped as stopped:
         print(f"stopped by {signal.Signals(stopped.signum).name}", file=sys.stderr, flush=True)
         _let_it_save(ranks, job)
@@ -178,7 +178,7 @@ def _raise_stopped(signum: int, _frame: FrameType | None) -> None:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    threads = str(max(1, len(os.sched_getaffinity(0)) // job.placement.processes))
+    threads = str(job.cores_each(len(os.sched_getaffinity(0))))
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if job.backend == "xla":
         environment["PJRT_DEVICE"] = job.placement.device.upper()
@@ -195,11 +195,9 @@ def _environment(job: Job) -> dict[str, str]:
         for name, value in (("MMAP_THRESHOLD", 32 << 20), ("TRIM_THRESHOLD", 1 << 30), ("TOP_PAD", 256 << 20)):
             environment.setdefault(f"MALLOC_{name}_", str(value))
         environment.setdefault("MALLOC_ARENA_MAX", "1")
-    if meets_on_this_machine(job.meet_at):
+    if job.meets_on_this_machine:
         # Everybody is on this machine, whose own name may stand for an address that nobody can reach.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if job.backend == "tpu":
-        environment |= _torch_tpu_environment(job)
     return environment
 
 
@@ -212,32 +210,9 @@ def _place(job: Job) -> dict[str, str]:
     return {name: str(number) for name, number in numbers.items()}
 
 
-def _torch_tpu_environment(job: Job) -> dict[str, str]:
-    """torch_tpu wants to be asked once in a host, before any process starts; here no torch is imported, so another asks."""
-    environment = dict(os.environ)
-    if job.placement.workers > 1:
-        environment.setdefault("JOB_COMPLETION_INDEX", str(job.placement.worker))
-    asked = subprocess.run(
-        [sys.executable, "-m", "payload.backends.tpu", str(job.placement.processes)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if asked.returncode:
-        last_line = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(f"torch_tpu gives no environment for its processes: {last_line.removeprefix('error: ')}")
-    added: dict[str, str] = json.loads(asked.stdout.splitlines()[-1])
-    return added
-
-
 def meeting_place(job_coordinator: tuple[str, int] | None, scratch: Path) -> str:
     """Processes of one host meet in a file: there is no port that somebody else could take meanwhile."""
     if job_coordinator is None:
         return (scratch / "rendezvous").as_uri()
     host, port = job_coordinator
     return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def meets_on_this_machine(place: str) -> bool:
-    return place.startswith("file:") or urlsplit(place).hostname in ("127.0.0.1", "localhost", "::1")

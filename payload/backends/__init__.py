@@ -16,6 +16,9 @@ from payload.job import Job
 
 Batch = TypeVar("Batch")  # a tensor, or a nest of tuples, lists and dictionaries with tensors
 
+# What multiplies on a TPU unless it is told otherwise: its log must not promise more than that.
+FP32_ON_TPU = "fp32, matrix products in bf16"
+
 
 class Backend(Protocol):
     name: str  # "xla:tpu", "xla:cpu", "cuda", "cpu", "tpu"

@@ -1,35 +1,36 @@
 """TorchTPU: PyTorch's native TPU device (package torch_tpu), which importing it registers as the accelerator "tpu".
 
-Never run on a TPU yet: written from the package's own Python (version 0.2.0), and tested against a stand-in for it. It needs
-an environment of its own, since it wants a newer torch than torch_xla does. `python -m payload.backends.tpu N` prints the
-environment variables that its processes need; supervise.py asks for them before it starts any.
+No TPU has seen this: it is written from the package's own Python (version 0.2.0), and tested against a stand-in for it. It
+needs an environment of its own, since it wants a newer torch than torch_xla does; what its processes need before they start
+is in tpu_launch.py.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
-import os
-import sys
 from collections.abc import Iterable
 
 import torch
 
-from payload.backends import Batch, moved
+from payload import tpu_launch
+from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.native import Native
-from payload.failures import INSTALL_TORCH_TPU, ConfigError
+from payload.failures import ConfigError
 from payload.job import Job
+
+_LENGTH_BYTES = 8
 
 
 class Tpu(Native):
     kind, collectives, first_steps = "tpu", "tpu_dist", 1
 
     def __init__(self, job: Job) -> None:
-        load()
+        tpu_launch.load()
         super().__init__(job)
+        if self._lower is None and torch.get_float32_matmul_precision() == "medium":  # torch_tpu's default
+            self.precision = FP32_ON_TPU
 
     def _take_device(self, local_rank: int) -> torch.device:
-        torch.accelerator.set_device_index(local_rank)
+        """A process sees one chip, which its LOCAL_RANK has chosen; there is no other to switch to."""
         device = torch.accelerator.current_accelerator()
         if device is None:
             raise ConfigError("torch_tpu is installed, but PyTorch sees no accelerator: is this a TPU VM?")
@@ -46,26 +47,22 @@ class Tpu(Native):
         super().seed(number)
         torch.tpu.manual_seed(number)
 
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """In float32, as gradients are summed: that doubles travel between TPUs is not proven."""
+        if self._group is None:
+            return super().sum(values)
+        return self._group.sum_(values.float().to(self.device, copy=True)).cpu().double()
 
-def load() -> None:
-    try:
-        importlib.import_module("torch_tpu")
-    except ImportError as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise ConfigError(f"torch_tpu cannot be imported ({reason}): {INSTALL_TORCH_TPU}") from None
+    def broadcast(self, content: bytes) -> bytes:
+        """As a sum to which the others add zeros. Each byte is a float32, of which nothing is rounded."""
+        if self._group is None:
+            return content
+        content = content if self.rank == 0 else b""
+        length = int.from_bytes(self._sum_bytes(len(content).to_bytes(_LENGTH_BYTES, "big")), "big")
+        return self._sum_bytes(content.ljust(length, b"\0"))
 
-
-def launch_environment(processes: int) -> dict[str, str]:
-    """What torch_tpu adds to the environment for `processes` on this host; it must be there before they start."""
-    load()
-    before = dict(os.environ)
-    torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=processes)
-    return {name: value for name, value in os.environ.items() if before.get(name) != value}
-
-
-if __name__ == "__main__":
-    try:
-        added = launch_environment(int(sys.argv[1]))
-    except ConfigError as error:
-        sys.exit(f"error: {error}")
-    print(json.dumps(added))
+    def _sum_bytes(self, content: bytes) -> bytes:
+        if not content:
+            return b""
+        summed = self.sum(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        return bytes(summed.to(torch.uint8).numpy())

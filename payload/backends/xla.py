@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch_xla
+import torch_xla.backends
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch_xla.debug import metrics
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
-from payload.backends import Batch, moved
+from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.group import Group
 from payload.failures import ConfigError, WorldError
 from payload.job import Job
@@ -38,6 +39,8 @@ class Xla:
             self.rank, self.world = xr.global_ordinal(), xr.world_size()
             self.is_first_here = xr.local_ordinal() == 0
             _check_cores(job)
+            if not self._bf16 and torch_xla.backends.get_mat_mul_precision() == "default":
+                self.precision = FP32_ON_TPU
         else:
             _check_one_device()
             self.rank, self.world = job.rank, job.world

@@ -16,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
@@ -27,7 +28,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from payload import rank, supervise
+from payload import rank, supervise, tpu_launch
 from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -152,8 +153,9 @@ def _command(
     sys.argv, sys.dont_write_bytecode = ["payload", *argv], True
     multiprocessing.set_start_method(None, force=True)  # not ours: that of any program
     supervise.subprocess = SimpleNamespace(  # type: ignore[assignment]
-        PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT, run=subprocess.run, Popen=_Fork
+        PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT, Popen=_Fork
     )
+    tpu_launch.subprocess = SimpleNamespace(run=_run)  # type: ignore[assignment]
     # One thread each: on a busy machine, those of one process spin while they wait for one another.
     os.sched_getaffinity = lambda _: {0}
     if first is not None:
@@ -205,6 +207,34 @@ def _train(stdin: int, stdout: int, environment: Mapping[str, str]) -> NoReturn:
         rank.main()
     finally:
         os._exit(1)
+
+
+def _run(
+    argv: list[str], *, env: Mapping[str, str], capture_output: bool, text: bool, check: bool
+) -> subprocess.CompletedProcess[str]:
+    """What tpu_launch.py does with subprocess.run, for the one program that it runs: it says little, and ends."""
+    assert argv[:3] == [sys.executable, "-m", "payload.tpu_launch"] and capture_output and text and not check
+    pipes = [os.pipe(), os.pipe()]
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        _become(os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes), env)
+        code = 1
+        try:
+            tpu_launch.main(int(argv[3]))
+            code = 0
+        except tpu_launch.ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    for _, write in pipes:
+        os.close(write)
+    said = [os.fdopen(read).read() for read, _ in pipes]
+    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), *said)
 
 
 def _become(stdin: int, stdout: int, stderr: int, environment: Mapping[str, str]) -> None:

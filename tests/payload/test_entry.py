@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.payload.command import HAS_XLA, ROOT, needs_torch, needs_xla, play
+from tests.payload.command import HAS_XLA, ROOT, needs_torch, needs_xla, play, start
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -47,6 +48,37 @@ def main(backend, run):
     numbers, processes = zip(*run.data_loader(Numbers(), 4, shuffle=False))
     return {"numbers": torch.cat(numbers).tolist(), "here": os.getpid() in torch.cat(processes).tolist()}
 """
+
+
+THREADS = """
+import os
+import torch
+from payload.batches import workers_for
+
+def main(backend, run):
+    threads = torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"])
+    return {"threads": threads, "loaders": workers_for(run.job, cores=len(os.sched_getaffinity(0)))}
+"""
+
+
+def twelve_cores() -> None:
+    os.sched_getaffinity = lambda _: set(range(12))
+
+
+def test_the_hosts_of_an_emulated_slice_share_the_cores_of_the_one_machine_that_they_are(
+    tmp_path: Path, port: int
+) -> None:
+    (tmp_path / "mine.py").write_text(THREADS)
+    where = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+    config = {"entry": "mine:main", "cores": 2}
+    hosts = [
+        start(tmp_path / n, config, "--backend", "cpu", code=tmp_path, first=twelve_cores, TPUJOB_WORKER=n, **where)
+        for n in "01"
+    ]
+    first, second = (host.end() for host in hosts)
+    assert (first.code, second.code) == (0, 0), first.stdout + first.stderr + second.stdout + second.stderr
+    found = first.read("metrics.json")
+    assert found["world"]["processes"] == 4 and found["threads"] == [3, 3] and found["loaders"] == 2
 
 
 @pytest.mark.parametrize("processes", [0, 2])

@@ -10,7 +10,7 @@ from payload.config import Config, Emulated
 from payload.failures import ConfigError
 from payload.placement import Host, choose_backend, look, place, share
 
-NOTHING, TPU, GPUS = Host(), Host(tpu_chips=8), Host(gpus=4)
+NOTHING, TPU, GPUS = Host(), Host(tpu_chips=8, tpu="v5e"), Host(gpus=4)
 
 
 def test_without_any_variable_one_process_trains_on_the_cpu() -> None:
@@ -113,7 +113,7 @@ def test_a_tpu_is_recognised_by_its_pci_ids_and_google_network_cards_are_not(tmp
         (tmp_path / name / "device").write_text(f"{device}\n")
     assert look(tmp_path, {"PATH": ""}).tpu_chips == 0
     (tmp_path / "0" / "device").write_text("0x0063\n")
-    assert look(tmp_path, {"PATH": ""}).tpu_chips == 1
+    assert look(tmp_path, {"PATH": ""}) == Host(tpu_chips=1, tpu="v5e")
 
 
 @pytest.mark.parametrize(("visible", "count"), [(None, 2), ("1", 1), ("", 0), ("0,1,2", 2), ("-1", 0)])
@@ -154,6 +154,56 @@ def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process_of_ours() -> None:
         place(Config(cores=2), {}, host=Host(gpus=1), backend="cuda")
     with pytest.raises(ConfigError, match="backend: cuda, but this host has no GPUs; auto takes what there is"):
         place(Config(), {}, host=NOTHING, backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("tpu", "able"),
+    [("v4", (1, 2, 4, 8)), ("v5p", (1, 2, 4, 8)), ("v5e", (1, 4, 8)), ("v6e", (1, 4, 8)), ("v7", (2, 4, 8))],
+)
+def test_torch_tpu_starts_as_many_processes_as_its_table_of_topologies_has(tpu: str, able: tuple[int, ...]) -> None:
+    for cores in range(1, 9):
+        if cores in able:
+            assert place(Config(cores=cores), {}, host=Host(8, tpu=tpu), backend="tpu")[1].processes == cores
+        else:
+            with pytest.raises(
+                ConfigError, match=rf"^cores: {cores} is .* a {tpu} host backend tpu starts {able[0]}, "
+            ):
+                place(Config(cores=cores), {}, host=Host(8, tpu=tpu), backend="tpu")
+
+
+SLICE = {
+    **{"TPUJOB_WORKER": "1", "TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": "10.0.0.2:8476"},
+    **{"TPUJOB_HOSTS": "10.0.0.2,10.0.0.3", "TPUJOB_TOPOLOGY": "2x4"},
+}
+
+
+@pytest.mark.parametrize(
+    ("cores", "changes", "words"),
+    [
+        (1, {}, "cores: 1 is one core of one host, but this slice has 2 hosts"),
+        ("all", {"TPUJOB_COORDINATOR": ""}, "TPUJOB_COORDINATOR does not say where they meet"),
+        ("all", {"TPUJOB_HOSTS": ""}, "TPUJOB_HOSTS is ''; backend tpu needs the addresses of all 2 hosts in it"),
+        ("all", {"TPUJOB_HOSTS": "10.0.0.2"}, "TPUJOB_HOSTS is '10.0.0.2'"),
+        ("all", {"TPUJOB_HOSTS": "10.0.0.2,"}, "TPUJOB_HOSTS is '10.0.0.2,'"),
+        ("all", {"TPUJOB_TOPOLOGY": ""}, "TPUJOB_TOPOLOGY is ''; backend tpu needs that of the whole slice"),
+        ("all", {"TPUJOB_TOPOLOGY": "4by2"}, "TPUJOB_TOPOLOGY is '4by2'"),
+        ("all", {"TPUJOB_TOPOLOGY": "4x4"}, "4x4, which is 16 chips, but 2 hosts with 4 chips each are 8"),
+    ],
+)
+def test_several_hosts_of_torch_tpu_are_named_and_wired_and_used_whole(
+    cores: str | int, changes: dict[str, str], words: str
+) -> None:
+    host = Host(4, tpu="v5e")
+    placement = place(Config(), SLICE, host=host, backend="tpu")[1]
+    assert (placement.hosts, placement.topology, placement.processes) == (("10.0.0.2", "10.0.0.3"), "2x4", 4)
+    with pytest.raises(ConfigError) as caught:
+        place(Config(cores=cores), SLICE | changes, host=host, backend="tpu")
+    assert words in str(caught.value)
+
+
+def test_some_chips_of_several_hosts_are_refused() -> None:
+    with pytest.raises(ConfigError, match='cores: 4 of 8, but on several hosts backend tpu takes all: cores: "all"'):
+        place(Config(cores=4), SLICE, host=Host(8, tpu="v5e"), backend="tpu")
 
 
 def test_half_precision_that_needs_a_gpu_is_refused_elsewhere() -> None:

@@ -1,0 +1,102 @@
+"""What the processes of `backend: tpu` need before they start: their environment, where they meet, and their order.
+
+Written from the Python of torch_tpu 0.2.0, whose `set_tpu_launch_env` is marked experimental, and from a public copy of its
+sources. No TPU has seen it: the tests play it against a stand-in. Run as a program (`python -m payload.tpu_launch N`), it calls
+that function for N processes of this host and prints what it adds to the environment: our own process imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from payload.failures import INSTALL_TORCH_TPU, ConfigError, WorldError
+from payload.job import Job
+from payload.placement import Placement
+
+
+@contextmanager
+def prepared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[Job, dict[str, str]]]:
+    """The job as its processes must see it, and their environment, but for what tells one of them from another.
+
+    Raises ConfigError when torch_tpu gives no environment, WorldError when its hosts could not meet.
+    """
+    place = job.placement
+    with socket.socket() as held:
+        if place.coordinator is None:
+            # Nobody is given this port while we keep it; who names it can still listen there.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+            host, port = held.getsockname()
+        else:
+            host, port = place.coordinator
+        # torch_tpu's runtime reads where to meet from these names; on one host, set_tpu_launch_env does not set them.
+        given = {**environment, "MASTER_ADDR": host, "MASTER_PORT": str(port)} | _of_the_slice(place)
+        added = _ask(place.processes, given)
+        node = int(added.get("NODE_RANK") or given.get("NODE_RANK") or 0) if place.workers > 1 else 0
+        if (node == 0) != (place.worker == 0):
+            raise WorldError(
+                f"torch_tpu counts worker {place.worker} as node {node}, but all processes meet on worker 0, which must be "
+                "its node 0; backend xla trains on this slice"
+            )
+        meet_at = f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+        yield replace(job, meet_at=meet_at, node=node), given | added
+
+
+def _of_the_slice(place: Placement) -> dict[str, str]:
+    """What torch_tpu cannot find out about several hosts. Left to itself it would take this host's shape for the slice's."""
+    if place.workers == 1:
+        return {}
+    chips = [*place.topology.split("x"), "1"][:3]
+    return {
+        "TPU_WORKER_HOSTNAMES": ",".join(place.hosts),
+        "TORCH_TPU_TOPOLOGY": ",".join(chips),
+        "JOB_COMPLETION_INDEX": str(place.worker),  # for a rank where the chips do not tell their place
+    }
+
+
+def _ask(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
+    asked = subprocess.run(
+        [sys.executable, "-m", "payload.tpu_launch", str(processes)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode:
+        last_line = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"torch_tpu gives no environment for its processes: {last_line.removeprefix('error: ')}")
+    added: dict[str, str] = json.loads(asked.stdout.splitlines()[-1])
+    return added
+
+
+def load() -> None:
+    """Import torch_tpu, which registers the device "tpu". Raises ConfigError when that fails."""
+    try:
+        importlib.import_module("torch_tpu")
+    except ImportError as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ConfigError(f"torch_tpu cannot be imported ({reason}): {INSTALL_TORCH_TPU}") from None
+
+
+def main(processes: int) -> None:
+    load()
+    import torch
+
+    before = dict(os.environ)
+    torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=processes)
+    print(json.dumps({name: value for name, value in os.environ.items() if before.get(name) != value}))
+
+
+if __name__ == "__main__":
+    try:
+        main(int(sys.argv[1]))
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
