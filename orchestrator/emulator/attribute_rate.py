@@ -1,4 +1,4 @@
-"""How often a worker may ask about its guest attributes, and write them: beyond that what is being written may be lost. Pure."""
+"""How often a worker may use its guest attributes: beyond that what it writes may be lost. Pure."""
 
 from __future__ import annotations
 
