@@ -52,6 +52,8 @@ class Store:
         self.directory = directory.resolve()
         if self.directory.stat().st_uid != os.getuid():
             raise PermissionError(f"{self.directory} belongs to another user.")
+        if os.pathsep in str(self.directory):  # the workers' own programs are below it, and on their PATH
+            raise ValueError(f"{self.directory}: the path of a state directory cannot contain {os.pathsep!r}.")
         self.directory.chmod(0o700)
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         self._take_lock()

@@ -19,9 +19,11 @@ def test_an_install_that_tpujob_could_not_live_with_does_not_touch_it(cli: Cli) 
     for name in ("pydantic", "typer", "asyncssh"):
         wheel(cli.directory / "code" / "wheels", name)
     text = f"{HEAD}code: code\nsetup: {INSTALL} pydantic typer asyncssh\n"
-    done = cli("run", cli.job(text + "command: python -c 'import pydantic; print(pydantic.__version__)'\n"))
+    job = cli.job(text + "command: python -c 'import pydantic; print(pydantic.__version__)'\n")
+    astray = {"PIP_TARGET": str(cli.directory / "target"), "PIP_USER": "1", "VIRTUAL_ENV": str(cli.directory / "venv")}
+    done = cli("run", job, env=astray)
     assert done.returncode == 0, done.text
-    assert "worker0 | 0.0.1" in done.stdout
+    assert "worker0 | 0.0.1" in done.stdout and not (cli.directory / "target").exists()
     after = cli("status")
     assert after.returncode == 0, after.text
 

@@ -125,3 +125,8 @@ def test_a_second_daemon_is_refused_at_once(tmp_path: Path) -> None:
     first = Store(tmp_path)
     with pytest.raises(AlreadyRunning):
         Store(first.directory)
+
+
+def test_a_directory_that_cannot_be_on_a_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot contain ':'"):
+        Store(tmp_path / "a:b")
