@@ -25,6 +25,7 @@ T = TypeVar("T")
 DELETE_AGAIN_S = 60.0  # a delete that was accepted and shows no effect for so long is sent again
 LONGEST_WAIT_S = 60.0  # however long a 429 asks for
 CREATE_VERBS = ("create", "createnode", "createqueuedresource")
+OTHER_VERBS = ("delete", "update", "stop", "start", "reset")  # each alone, or with the kind of what it changes after it
 
 
 async def send_deletes(leases: Sequence[Lease], *, reason: str, again_s: Sequence[float] = ()) -> None:
@@ -206,9 +207,11 @@ class _Teardown:
 
     def _is_our_create(self, operation: Operation) -> bool:
         """One that may yet make a node of a queued request counts as ours too, but only to say that it is under way."""
-        name = self.lease.name
-        if operation.verb.lower() not in CREATE_VERBS or not operation.target.endswith(f"/{name.node}"):
+        name, verb = self.lease.name, operation.verb.lower()
+        if not operation.target.endswith(f"/{name.node}") or verb.startswith(OTHER_VERBS):
             return False
+        if verb not in CREATE_VERBS:
+            return not operation.done  # what it is nobody here knows: it may be a create
         return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
 
     async def _ask(self, question: Effect[T]) -> T | CloudError:

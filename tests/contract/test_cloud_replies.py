@@ -452,7 +452,11 @@ def endpoints(*hosts: str) -> dict[str, Any]:
 
 
 def published(**values: str) -> dict[str, Any]:
-    known = {"key": ("hostkeys", "ssh-ed25519"), "port": ("tpujob-emulator", "ssh-port")}
+    known = {
+        "key": ("hostkeys", "ssh-ed25519"),
+        "name": ("hostkeys", "hostname"),
+        "port": ("tpujob-emulator", "ssh-port"),
+    }
     items = [{"namespace": known[k][0], "key": known[k][1], "value": value} for k, value in values.items()]
     return {"queryPath": "", "queryValue": {"items": items}}
 
@@ -470,6 +474,32 @@ def test_emulated_workers_have_their_own_ports_and_keys(stub: StubApi, api: TpuA
         WorkerAddress(0, "127.0.0.1", 40001, f"ssh-ed25519 {KEY}"),
         WorkerAddress(1, "127.0.0.1", 40002, f"ssh-ed25519 {KEY}"),
     )
+
+
+def test_what_workers_publish_is_theirs_by_their_host_names_wherever_the_api_lists_it(
+    stub: StubApi, google_like: TpuApi
+) -> None:
+    keys = [KEY[:-2] + f"{number:02}" for number in range(4)]
+    stub.answers(
+        Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4", "34.1.2.5", "34.1.2.6"))),
+        attributes(
+            published(key=keys[2], name="t1v-n-0a-w-2"),
+            published(key=keys[0], name="t1v-n-0a-w-0"),
+            published(key=keys[1], name="t1v-n-0a-w-1"),
+        ),
+    )
+    assert [worker.host_key for worker in google_like.workers(NAME)] == [
+        *(f"ssh-ed25519 {key}" for key in keys[:3]),
+        None,
+    ]
+
+
+def test_a_worker_that_takes_the_host_name_of_another_one_has_no_key_and_neither_has_that_one(
+    stub: StubApi, google_like: TpuApi
+) -> None:
+    both = [published(key=KEY, name="t1v-n-0a-w-0"), published(key=KEY, name="t1v-n-0a-w-0")]
+    stub.answers(Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*both))
+    assert [worker.host_key for worker in google_like.workers(NAME)] == [None, None]
 
 
 @pytest.mark.parametrize("worker", [("127.0.0.1", ""), ("127.0.0.1", "0"), ("127.0.0.1", "x"), ("34.1.2.3", "22")])

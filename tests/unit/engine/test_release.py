@@ -259,6 +259,39 @@ def test_a_create_under_way_on_a_request_or_its_node_keeps_the_proof_waiting(
     assert not done or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
 
 
+@pytest.mark.parametrize(
+    ("verb", "done", "gone"),
+    [
+        ("insert", False, False),
+        ("", False, False),
+        ("Provision", False, False),
+        ("insert", True, True),
+        ("deleteNode", False, True),
+        ("updateNode", False, True),
+    ],
+)
+def test_an_operation_on_our_name_with_a_verb_that_nobody_knows_counts_as_a_create_under_way(
+    world: VirtualWorld, verb: str, done: bool, gone: bool
+) -> None:
+    """And one that has ended is no word about our create: that one is given the time in which it would be seen."""
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    found = Operation("operation-1", done, verb, f"projects/p/locations/z/nodes/{lease.name.node}", None)
+    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
+    began = world.time
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60)
+    assert released.gone is gone
+    assert not gone or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
+
+
+def test_an_unknown_operation_on_another_name_is_not_ours(world: VirtualWorld) -> None:
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    found = Operation("operation-1", False, "insert", f"projects/p/locations/z/nodes/{lease.name.node}0", None)
+    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
+    assert let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60).gone
+
+
 def test_of_several_the_delete_of_none_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
     stuck, other = created(world, n=0), created(world, n=1)
     world.cloud.stuck = {stuck.name.node}
