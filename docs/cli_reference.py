@@ -34,7 +34,7 @@ EXIT_CODES = {
     "70": "A bug in tpujob, or an answer of the API that it does not understand.",
     "71": "The slice was lost (preempted, deleted by somebody else), or a worker could not be reached.",
     "74": "A detached run was refused, because its slice could not be trusted to delete itself. It is proven absent.",
-    "75": "**A teardown is not proven: something may still be billed.** Outranks every other code.",
+    "75": "**A teardown is not proven, or cannot be ruled out: something may still be billed.** Outranks every other code.",
     "77": "No usable credentials, or a permission is missing.",
     "124": "The job reached `limits.max_duration` and was stopped.",
     "128+n": "Interrupted by signal n (130 is Ctrl-C, 143 SIGTERM); what had to be released is proven absent.",

@@ -24,7 +24,7 @@ def up(
         str | None,
         typer.Option(help="A zone, a region (its zones in order, the next on a stockout), a comma list, or `any`."),
     ] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Accelerator type, such as v5litepod-8.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Accelerator type, such as v5litepod-8 (or v5e-8).")] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtime version; by default the type's own.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Cheaper, but can be taken away at any time.")] = False,
     provisioning: Annotated[

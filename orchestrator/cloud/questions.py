@@ -18,7 +18,7 @@ from orchestrator.cloud.translate import NotFound
 from orchestrator.core import names
 from orchestrator.core import pace as paces
 from orchestrator.core.pace import Pace
-from orchestrator.core.slices import Capabilities, Listing, Operation, SliceName, SliceView
+from orchestrator.core.slices import EVERYWHERE, Capabilities, Listing, Operation, SliceName, SliceView
 from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongState
 
 GOOGLE = "https://tpu.googleapis.com"
@@ -97,7 +97,8 @@ class Questions(ABC):
         dates: list[float | None] = []
 
         def fetch(token: str) -> str:
-            answer = self._ask(call, {"parent": parent(project, zone), "page_token": token})
+            place = _anywhere(project) if zone == EVERYWHERE else parent(project, zone)
+            answer = self._ask(call, {"parent": place, "page_token": token})
             for row in dicts(answer.said, field):
                 view = read(row, here)
                 rows[view.name] = view
@@ -109,12 +110,11 @@ class Questions(ABC):
         return Listing(tuple(rows.values()), tuple(dict.fromkeys(unreachable)), dates[0])
 
     def zones(self, project: str) -> Listing[str]:
-        if problem := names.project_problem(project):
-            raise BadRequest(f"{project!r} {problem}")
+        whole = _project(project)
         rows: dict[str, None] = {}
 
         def fetch(token: str) -> str:
-            said = self._ask("list_locations", {"name": f"projects/{project}", "page_token": token}).said
+            said = self._ask("list_locations", {"name": whole, "page_token": token}).said
             rows.update(dict.fromkeys(str(row.get("locationId", "")) for row in dicts(said, "locations")))
             return next_page(said)
 
@@ -202,11 +202,21 @@ def capabilities(
 
 
 def parent(project: str, zone: str) -> str:
-    if problem := names.project_problem(project):
-        raise BadRequest(f"{project!r} {problem}")
+    whole = _project(project)
     if problem := names.zone_problem(zone):
         raise BadRequest(f"{zone!r} {problem}")
-    return f"projects/{project}/locations/{zone}"
+    return f"{whole}/locations/{zone}"
+
+
+def _anywhere(project: str) -> str:
+    """The parent of a list over all zones (AIP-159), as `gcloud compute tpus tpu-vm list --zone=-` asks it."""
+    return f"{_project(project)}/locations/{EVERYWHERE}"
+
+
+def _project(project: str) -> str:
+    if problem := names.project_problem(project):
+        raise BadRequest(f"{project!r} {problem}")
+    return f"projects/{project}"
 
 
 def path(name: SliceName) -> str:

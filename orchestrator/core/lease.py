@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from orchestrator.core.slices import SliceName
+from orchestrator.core.slices import SliceName, SliceView
 
 
 class LeaseState(StrEnum):
@@ -250,6 +250,37 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Forgotten(at=at, why=why):
             return replace(lease, state=LeaseState.FORGOTTEN, gone_at=at, reason=why)
     raise AssertionError(f"no transition for {event!r}")
+
+
+def adopted(
+    view: SliceView, *, cloud: str, now: float, age_s: float | None, usd_per_hour: float | None
+) -> Lease | None:
+    """An obligation for a slice of ours that the ledger does not know, by its labels; to be released, not to be used.
+
+    Nothing is known of its create calls: they count as one that left when the slice was made (`age_s` ago; None: now), and
+    not as settled. None where its run label is missing, without which nobody can tell it from another of its name.
+    """
+    run = view.labels.get("tpujob-run")
+    if not run:
+        return None
+    made_at = now - (age_s or 0.0)
+    return Lease(
+        id=run,
+        handle=view.labels.get("tpujob-name") or view.name.node,
+        purpose=Purpose.HOLD if view.labels.get("tpujob-mode") == Mode.HOLD else Purpose.RUN,
+        cloud=cloud,
+        name=view.name,
+        accelerator_type=view.accelerator_type,
+        runtime_version=view.runtime_version,
+        spot=view.spot,
+        owner=view.labels.get("tpujob-owner", ""),
+        deadline=now,
+        created_at=made_at,
+        usd_per_hour=usd_per_hour,
+        state=LeaseState.CREATING,
+        sent_at=made_at,
+        sends=1,
+    )
 
 
 def dead_wood(lease: Lease, *, now: float, owner_alive: bool) -> str | None:

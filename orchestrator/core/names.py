@@ -70,6 +70,17 @@ def is_ours(node: str, node_labels: Mapping[str, str]) -> bool:
     return node.startswith(f"{PREFIX}-") and node_labels.get("tpujob") == "1"
 
 
+def half_ours(node: str, node_labels: Mapping[str, str]) -> str | None:
+    """What makes it look like ours, where one of the two marks is missing: that may be somebody else's choice of name."""
+    if is_ours(node, node_labels):
+        return None
+    if node.startswith(f"{PREFIX}-"):
+        return "it has a name like ours, but not the label tpujob=1"
+    if node_labels.get("tpujob") == "1":
+        return "it has the label tpujob=1, but not a name like ours"
+    return None
+
+
 def to_label_value(text: str) -> str:
     """The nearest text that the API takes as a label value."""
     return re.sub(r"[^a-z0-9_-]+", "-", _plain(text))[:63]

@@ -16,6 +16,8 @@ from orchestrator.errors import CloudError
 
 T = TypeVar("T")
 
+EVERYWHERE = "-"  # in the place of a zone, for `list`: all zones of the project at once
+
 
 class SliceState(StrEnum):
     """What a slice's life looks like to us. Absence is not a state: `Cloud.get` answers None for it."""
@@ -70,12 +72,16 @@ class SliceRequest:
 
 @dataclass(frozen=True)
 class WorkerAddress:
-    """One host of a slice. `index` is the worker id; `host_key` is an OpenSSH public key line, None if not published."""
+    """One host of a slice. `index` is the worker id; `host_key` is an OpenSSH public key line, None if not published.
+
+    `internal` is its address in the slice's network, by which the other hosts reach it; empty where the API says none.
+    """
 
     index: int
     host: str
     port: int = 22
     host_key: str | None = None
+    internal: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,10 @@ class Cloud(Protocol):
         """None only for a 404 of the resource itself (of queue and node, if queued); 403, timeouts and odd replies raise."""
 
     def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
-        """Every node; with `queued` also the queued requests without one. Complete only if every list that it took is."""
+        """Every node; with `queued` also the queued requests without one. Complete only if every list that it took is.
+
+        `zone` may be `EVERYWHERE`; zones that did not answer then are in `unreachable`.
+        """
 
     def delete(self, name: SliceName) -> Operation | None:
         """None: there is no such resource now (which proves nothing while a create may be settling)."""

@@ -23,9 +23,8 @@ def plain(text: str) -> str:
     """The text without what differs each time. (A quick job may end before the switch had time to say that it is armed.)"""
     text = re.sub(r"^switch .*\n", "", text, flags=re.MULTILINE)
     # A slow machine's slice lives longer, and costs more.
-    text = re.sub(r"(less than \$0\.01|(about )?\$\d+\.\d\d)(?= so far|, price table)", "MONEY", text)
+    text = re.sub(r"(less than \$0\.01|(about )?\$0\.\d\d)(?=, price table| \(emulated|\)  |$)", "MONEY", text, flags=re.M)
     text = re.sub(r"Python 3\.\d+ (?=here)", "PYTHON ", text)
-    text = re.sub(r"\((1 d|23 h \d+ m) left\)", "(A DAY left)", text)
     text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
     text = re.sub(r"\d\d:\d\d:\d\dZ", "TIME", text)
@@ -161,33 +160,54 @@ def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(tpujob: Tpujob) 
     assert done.returncode == 0 and json.loads(done.stdout)["body"]["runtimeVersion"] == "v2-alpha-tpuv5-lite"
 
 
+@pytest.mark.parametrize(
+    ("said", "idle_s"),
+    [((), "3600.0"), (("--idle", "never"), "null"), (("--idle", "2m"), "120.0"), (("--ttl", "30m"), "3600.0")],
+)
+def test_up_holds_for_an_hour_of_real_time_without_anybody_on_it_unless_told_otherwise(
+    tpujob: Tpujob, said: tuple[str, ...], idle_s: str
+) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("up", "--zone", "us-central1", "--accelerator", "tpu-v5e-8", "--dry-run", *said)
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)["body"]
+    assert body["acceleratorType"] == "v5litepod-8" and f'\n "idle_s": {idle_s},' in body["metadata"]["startup-script"]
+    ends = "plan     it is deleted after 1 h without a job or a login (`--idle` says otherwise, `--idle never` switches it off)"
+    assert (ends in done.stderr) == (not said)
+
+
 def test_status_of_nothing(tpujob: Tpujob) -> None:
     done = tpujob("status")
-    assert done.stdout == "nothing is alive and nothing is owed that this machine knows of\n"
+    assert plain(done.stdout) == (
+        "emulated cloud · asked the API at TIME · all zones, complete\n"
+        "Google Cloud · not asked: no project is configured\n"
+        "nothing of tpujob is alive there\n"
+    )
     assert done.stderr == f"cloud    {EMULATED}\n"
 
 
 def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
     tpujob("up", "alice", "--zone", "us-central1-a")
-    assert plain(tpujob("status").stdout) == (
-        "alice\tNODE\tv5litepod-8\tus-central1-a\tREADY\tidle\tSECONDS\tuntil DAY (A DAY left)\t"
-        "emulated, free (MONEY so far on Google Cloud)\n"
-    )
+    *_, head, row = plain(tpujob("status").stdout).splitlines()
+    assert re.split("  +", head) == ["SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE"]
+    claim, money = "held, idle, until DAY", ["emulated (MONEY)", "emulated ($230.40)"]
+    assert re.split("  +", row) == ["alice", "v5litepod-8", "us-central1-a", "READY", claim, *money, "NODE"]
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert " ".join(row) == (
         "name node project zone accelerator_type spot purpose lease state created_at deadline ends_at hold_until "
-        "down_at in_use followed usd_per_hour usd_so_far budget_usd mode emulated"
+        "down_at in_use followed usd_per_hour usd_so_far usd_at_most budget_usd mode emulated run owner yours remark"
     )
 
 
 def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     tpujob("run", tpujob.job(JOB))
-    assert plain(tpujob("list").stdout) == "RUN\tdemo\tsucceeded\tDAY\tSECONDS\temulated\n"
+    assert plain(tpujob("list").stdout) == "RUN\tdemo\tsucceeded\tDAY\tSECONDS\temulated\tMONEY\n"
     shown = plain(tpujob("show", "demo").stdout)
     assert "run      RUN · demo · succeeded · SECONDS · emulated\n" in shown
+    assert "cost     MONEY (emulated: not billed)\n" in shown
     assert "story    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
-        "run name state rc detail cloud job spec created_at ended_at directory lease attempts story figures metrics files"
+        "run name state rc detail cloud job spec created_at ended_at directory usd lease attempts story figures metrics files"
     )
 
 

@@ -244,7 +244,7 @@ def test_down_without_a_name_and_stop_leave_the_slice_of_a_running_job_alone(tpu
     process = tpujob.start("run", tpujob.job(SLEEP))
     tpujob.until("started", process)
     down = tpujob("down")
-    assert down.returncode == 0 and "nothing to release; sleep runs on tpujob-" in down.stdout
+    assert down.returncode == 64 and "alive: sleep (tpujob-" in down.stderr
     stop = tpujob("stop", "sleep")
     assert stop.returncode == 64 and "in use" in stop.stderr
     assert len(tpujob.alive()) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.session import Session
-from orchestrator.cli.status import _line
+from orchestrator.cli.status import _claim
 from orchestrator.core.attempt import Attempt, Began, Leased, Run
 from orchestrator.core.lease import Intent
 from orchestrator.engine.owners import FileOwners
@@ -30,7 +30,5 @@ def test_a_run_is_followed_while_a_process_has_the_claim_on_its_attempt(tmp_path
 
 @pytest.mark.parametrize(("followed", "said"), [(True, "detached, followed"), (False, "detached")])
 def test_status_says_so_of_a_detached_run(followed: bool, said: str) -> None:
-    row = dict.fromkeys(("name", "node", "accelerator_type", "zone", "state"), "x")
-    row |= {"mode": "detached", "followed": followed, "in_use": False, "down_at": None, "budget_usd": None}
-    row |= {"usd_so_far": 1.0, "emulated": True, "created_at": 1.0, "ends_at": 2.0}
-    assert _line(row).split("\t")[5] == said
+    row = {"mode": "detached", "followed": followed, "in_use": False, "down_at": None, "ends_at": 2.0, "remark": None}
+    assert _claim(row) == f"{said}, until 1970-01-01 00:00:02Z"

@@ -47,6 +47,14 @@ def test_one_wish_is_its_own_only_alternative() -> None:
     assert wishes("") == [("v5litepod-8", (), "on-demand")]
 
 
+def test_a_type_may_be_called_what_people_call_it() -> None:
+    text = "tpu: {any_of: [{accelerator: v5e-16}, {accelerator: tpu-v6e-8}]}\n"
+    assert [kind for kind, _, _ in wishes(text)] == ["v5litepod-16", "v6e-8"]
+    assert tpu("tpu: {accelerator: tpu-v5e-8}\n").runtime_version == "v2-alpha-tpuv5-lite"
+    [line] = problems("tpu: {accelerator: tpu-v5e-7}\n")
+    assert "`tpu-v5e-7` is not a known accelerator type; nearest: v5litepod-8, v5litepod-" in line
+
+
 def test_alternatives_inherit_what_stands_beside_them_and_override_it() -> None:
     assert wishes(ALTERNATIVES) == [
         ("v5litepod-16", ("us-central1",), "spot"),
