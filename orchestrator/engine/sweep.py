@@ -187,7 +187,7 @@ class _Sweep:
         name, swept = view.name, self.swept
         swept.claimed.pop(name, None)
         if not names.is_ours(name.node, view.labels):
-            if half := _half_ours(view):
+            if half := names.half_ours(name.node, view.labels):
                 swept.odd[name] = Odd(view, half)
             return None
         stamp = claims.read(view, self._pace)
@@ -281,12 +281,3 @@ class _Sweep:
             if isinstance(error, CloudUnavailable) and error.retry_after_s:
                 self._retry_after_s = max(self._retry_after_s, error.retry_after_s)
             return error
-
-
-def _half_ours(view: SliceView) -> str | None:
-    """One of the two marks without the other may be somebody else's choice of name."""
-    if view.name.node.startswith(f"{names.PREFIX}-"):
-        return "it has a name like ours, but not the label tpujob=1"
-    if view.labels.get("tpujob") == "1":
-        return "it has the label tpujob=1, but not a name like ours"
-    return None
