@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from orchestrator import peers
 from orchestrator.errors import CloudUnavailable
 
 MAX_REPLY_BYTES = 32 << 20  # a page of nodes is a thousand times smaller
@@ -30,15 +31,28 @@ class Reply:
 
 
 def fetch(
-    method: str, url: str, body: bytes | None, headers: Mapping[str, str], *, timeout_s: float, proxies: bool
+    method: str,
+    url: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float,
+    proxies: bool,
+    ours: bool = False,
 ) -> Reply:
-    """One request, one reply, no redirection followed. CloudUnavailable when the reply is not whole within the time."""
+    """One request, one reply, no redirection followed. CloudUnavailable when the reply is not whole within the time.
+
+    `ours`: sent only to a process of this user.
+    """
     give_up_at = time.monotonic() + timeout_s
     parts = urlsplit(url)
     host = parts.netloc
     connection = _connection(parts.scheme, host, timeout_s, proxies)
     answered = False
     try:
+        if ours:
+            connection.connect()
+            peers.expect_ours(connection.sock, timeout_s)
         connection.request(method, url.partition(host)[2], body, dict(headers))
         sock = connection.sock  # the connection drops it when the reply is to be the last
         response = connection.getresponse()

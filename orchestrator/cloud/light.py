@@ -88,7 +88,8 @@ class LightApi(Questions):
         body = b"{}" if method == "POST" else None
         if body is not None:
             headers["Content-Type"] = "application/json"
-        reply = fetch(method, url, body, headers, timeout_s=self._timeout_s, proxies=not self.emulated)
+        emulated = self.emulated
+        reply = fetch(method, url, body, headers, timeout_s=self._timeout_s, proxies=not emulated, ours=emulated)
         text = reply.body.decode("utf-8", "replace")
         if reply.status >= 300:
             error = translate.http_error(

@@ -1,8 +1,8 @@
 """The HTTP side of google-cloud-tpu: one generated client on a session that judges every reply before generated code sees it.
 
 Import me lazily: I pull in google-cloud-tpu and requests. What I add to the library: errors are translated from the raw
-reply, redirections are never followed, .netrc is never read, an emulated session ignores proxies of the environment, and
-the reply's JSON stays readable where the generated parser is stricter than we can afford.
+reply, redirections are never followed, .netrc is never read, an emulated session ignores proxies of the environment and speaks
+to processes of this user only, and the reply's JSON stays readable where the generated parser is stricter than we can afford.
 """
 
 from __future__ import annotations
@@ -20,12 +20,28 @@ from google.cloud import tpu_v2
 from google.cloud.tpu_v2.services.tpu.transports.rest import TpuRestTransport
 from google.protobuf.json_format import ParseError
 from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool
+from urllib3.connection import HTTPConnection
 
+from orchestrator import peers
 from orchestrator.cloud import translate
 from orchestrator.errors import UnexpectedReply
 
 Foreign = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
 NotOurProto = ParseError
+PATIENCE_S = 15.0  # of a call without a time of its own
+
+
+class _OwnConnection(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        peers.expect_ours(self.sock, self.sock.gettimeout() or PATIENCE_S)
+
+
+class _OwnPool(HTTPConnectionPool):
+    """Of connections to processes of this user."""
+
+    ConnectionCls = _OwnConnection
 
 
 class Door(HTTPAdapter):
@@ -39,6 +55,8 @@ class Door(HTTPAdapter):
         self._host = host
         self._emulated = emulated
         self._seen = threading.local()
+        if emulated:
+            self.poolmanager.pool_classes_by_scheme = {"http": _OwnPool}
 
     def send(
         self,

@@ -86,10 +86,14 @@ def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeou
     """One call to the daemon's own paths; the decoded JSON. RuntimeError with the daemon's words if it refuses."""
     import http.client  # with its parsers half of what importing this module would cost
 
+    from orchestrator import peers
+
     host, _, port = endpoint.url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
     headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
     try:
+        connection.connect()
+        peers.expect_ours(connection.sock, timeout_s)
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         reply = connection.getresponse()
         text = reply.read()

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from orchestrator import catalog
-from orchestrator.emulator import guard, peers
+from orchestrator import catalog, peers
+from orchestrator.emulator import guard
 from orchestrator.emulator.attribute_rate import AttributeRate
 from orchestrator.emulator.json_body import NUMBER, text_of
 from orchestrator.emulator.node_request import project_number

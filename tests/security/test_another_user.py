@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from orchestrator.cloud.credentials import EmulatorToken, emulator_credentials
+from orchestrator.cloud.light import LightApi
+from orchestrator.cloud.tpu_api import TpuApi
+from orchestrator.core.slices import SliceName
+from orchestrator.emulator import control
+from orchestrator.emulator.control import Endpoint
+from orchestrator.errors import CloudUnavailable
 from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 
@@ -125,3 +133,47 @@ def test_another_user_cannot_read_what_the_emulator_writes(worker: Worker, nobod
     for path in (directory, directory / "token", directory / "vms", directory / "state.json"):
         done = subprocess.run(["/bin/cat", str(path)], capture_output=True, check=False, cwd="/", **nobody)
         assert done.returncode != 0 and b"denied" in done.stderr, path
+
+
+# -- at the port of an emulator that died ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def squatter(nobody: dict[str, Any]) -> Iterator[tuple[int, Callable[[], bytes]]]:
+    """A server of another user: its port, and what it has read once its only client is gone."""
+    told, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                os.write(tells, b"%d\n" % server.getsockname()[1])
+                connection, _ = server.accept()
+                while data := connection.recv(1 << 16):
+                    os.write(tells, data)
+        finally:
+            os._exit(0)
+    os.close(tells)
+    with os.fdopen(told, "rb") as heard:
+        yield int(heard.readline()), heard.read
+    os.waitpid(pid, 0)
+
+
+NAME = SliceName("emulated", "us-central1-a", "x")
+CLIENTS: dict[str, Callable[[str], object]] = {
+    "light": lambda url: LightApi(url, EmulatorToken("secret"), emulated=True).get(NAME),
+    "whole": lambda url: TpuApi(url, emulator_credentials("secret"), emulated=True).get(NAME),
+    "admin": lambda url: control.request(Endpoint(url, "secret", 1), "GET", "/_emulator/status"),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_no_client_sends_a_token_to_another_users_server(
+    squatter: tuple[int, Callable[[], bytes]], client: str
+) -> None:
+    port, heard = squatter
+    with pytest.raises((CloudUnavailable, PermissionError), match="a process of another user answers there"):
+        CLIENTS[client](f"http://127.0.0.1:{port}")
+    assert heard() == b""

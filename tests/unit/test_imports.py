@@ -25,18 +25,19 @@ REPORT = {"report"} | ENGINE
 MAY_IMPORT = {
     "": set(),
     "errors": set(),
+    "peers": set(),
     "catalog": {"catalog"},
     "core": CORE,
     "settings": {"settings", "cloud.google_config"} | CORE,
     "ledger": {"ledger"} | CORE,
-    "cloud": {"cloud", "settings"} | CORE,
+    "cloud": {"cloud", "settings", "peers"} | CORE,
     "remote": {"remote"} | CORE,
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.control"} | CORE,
     "cli": {"cli", "drill", "settings", "emulator.control"} | REPORT,
-    "emulator": {"emulator", "catalog"},
+    "emulator": {"emulator", "catalog", "peers"},
     "vm": {"vm"},
 }
 

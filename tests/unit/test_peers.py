@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from orchestrator.emulator import peers
+from orchestrator import peers
 
 NOBODY = 65534
 

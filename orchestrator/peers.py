@@ -1,4 +1,7 @@
-"""Whose process holds the other end of a loopback connection: a door without a secret answers only its own user's.
+"""Whose process holds the other end of a loopback connection, asked from both ends.
+
+A worker's metadata server, to which no client sends a secret, answers only its own user's processes. And a client of the
+emulator sends its token to nobody else: whoever listens where an emulator died may be anybody.
 
 Linux is asked for that one socket (what /proc/net/tcp and tcp6 list, in a tenth of a millisecond however many there are).
 Where it does not say, as on macOS, the processes of this user are looked through: nobody sees the sockets of others.
@@ -7,14 +10,16 @@ Whatever is not found is not ours: a peer that has closed, root beside another u
 
 from __future__ import annotations
 
-import ipaddress
+import errno
 import os
 import socket
 import struct
+import time
 from typing import Any
 
 Address = tuple[str, int]
 ESTABLISHED = 1
+POLL_S = 0.0005  # a server that is not busy takes about as long to accept
 # <linux/netlink.h>, <linux/sock_diag.h> and <linux/inet_diag.h>
 SOCK_DIAG, BY_FAMILY, REQUEST = 4, 20, 1
 HEADER, ASKED, ENDS, REST = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), "!HH16s16s", struct.Struct("=IQ")
@@ -38,6 +43,25 @@ def is_ours(connection: Any) -> bool:
     return held
 
 
+def expect_ours(connection: socket.socket, timeout_s: float) -> None:
+    """`connection` was opened to a server that should be this user's: returns when that one has accepted it.
+
+    PermissionError: a process of another user did. TimeoutError: none did in time. OSError: it was cut.
+    """
+    give_up_at = time.monotonic() + timeout_s
+    while not is_ours(connection):
+        here, there = connection.getsockname()[:2], connection.getpeername()[:2]
+        if _held_by_us(there, here) is not None:
+            _, uid, inode = _socket(there, here) or (0, 0, 0)
+            if inode != 0 and uid != os.geteuid():
+                raise PermissionError(errno.EACCES, "a process of another user answers there")
+            if (_socket(here, there) or (0, 0, 0))[0] != ESTABLISHED:
+                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(errno.ETIMEDOUT, "nobody accepted the connection in time")
+        time.sleep(POLL_S)
+
+
 def _held_by_us(local: Address, remote: Address) -> bool | None:
     """As the kernel says; None: it says nothing about loopback sockets, not even about our own end."""
     if not hasattr(socket, "AF_NETLINK"):
@@ -53,7 +77,7 @@ def _held_by_us(local: Address, remote: Address) -> bool | None:
 def _socket(local: Address, remote: Address) -> tuple[int, int, int] | None:
     """State, uid and inode of the one TCP socket with these ends."""
     family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
-    packed = (ipaddress.ip_address(host).packed for host, _ in (local, remote))
+    packed = (socket.inet_pton(family, host) for host, _ in (local, remote))
     ends = struct.pack(ENDS, local[1], remote[1], *packed) + REST.pack(0, ANY_COOKIE)
     asked = ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, ANY_STATE) + ends
     try:
