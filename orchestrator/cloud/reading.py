@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -178,7 +179,9 @@ def worker_addresses(
     if not hosts or not all(hosts):
         raise CloudUnavailable(f"{str(said.get('name', '')).rpartition('/')[2]} has no addresses yet")
     sets = _by_worker(published, len(hosts))
-    return tuple(_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))
+    internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in said["networkEndpoints"]]
+    workers = (_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))
+    return tuple(replace(worker, internal=internal[worker.index]) for worker in workers)
 
 
 def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence[Mapping[str, str]]:

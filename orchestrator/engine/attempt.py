@@ -80,11 +80,12 @@ async def _work(
     carried = await _ship(job, outcome)
     meet = await Meet(fleet)
     meeting_point = f"{meet.address}:{meet.free_port}"
+    hosts = tuple(worker.internal or worker.host for worker in workers)
     failure: TpujobError | None = None
     for phase in job.phases:
         await outcome.enter(phase.name)
         await Record(Moved(outcome.attempt.id, await Now(), phase.state))
-        request = phase.request(outcome.attempt, lease, len(workers), meeting_point)
+        request = phase.request(outcome.attempt, lease, hosts, meeting_point)
         await StartPhase(fleet, replace(request, carried_by_worker=carried) if carried else request, job.sink)
         if job.detach and phase is job.phases[-1]:
             outcome.lease = await hand_over(lease, can)

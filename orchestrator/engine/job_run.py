@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One supervised script on every worker. `request` builds it once the workers are known."""
+    """One supervised script on every worker. `request` builds it once the addresses of all are known, and where they meet."""
 
     name: str
     state: AttemptState
-    request: Callable[[Attempt, Lease, int, str], StartRequest]  # and the number of workers, and where they can meet
+    request: Callable[[Attempt, Lease, Sequence[str], str], StartRequest]
 
 
 @dataclass(frozen=True, slots=True)

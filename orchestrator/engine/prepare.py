@@ -6,7 +6,7 @@ import importlib.util
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -274,15 +274,15 @@ def phases(
     def request(phase: str, script_of: Callable[[Attempt], str]) -> Callable[[Attempt, Lease, int, str], StartRequest]:
         from orchestrator.remote.fleet import StartRequest
 
-        def build(attempt: Attempt, lease: Lease, workers: int, meeting_point: str) -> StartRequest:
+        def build(attempt: Attempt, lease: Lease, hosts: Sequence[str], meeting_point: str) -> StartRequest:
             return StartRequest(
                 attempt=attempt.id,
                 phase=phase,
                 bundle_sha256=shipped.sha256 if shipped else None,
                 script=script_of(attempt),
                 env_by_worker=[
-                    {**_variables(run, attempt, lease, index, workers, meeting_point, emulation), **env}
-                    for index in range(workers)
+                    {**_variables(run, attempt, lease, index, hosts, meeting_point, emulation), **env}
+                    for index in range(len(hosts))
                 ],
             )
 
@@ -316,7 +316,7 @@ def _variables(
     attempt: Attempt,
     lease: Lease,
     index: int,
-    workers: int,
+    hosts: Sequence[str],
     meeting_point: str,
     emulation: Emulation | None,
 ) -> dict[str, str]:
@@ -326,13 +326,16 @@ def _variables(
         "TPUJOB_RUN": run.id,
         "TPUJOB_ATTEMPT": attempt.id,
         "TPUJOB_WORKER": str(index),
-        "TPUJOB_WORKERS": str(workers),
+        "TPUJOB_WORKERS": str(len(hosts)),
+        "TPUJOB_HOSTS": ",".join(hosts),
         "TPUJOB_COORDINATOR": meeting_point,
         "PJRT_DEVICE": "CPU" if emulation else "TPU",
     }
+    kind = catalog.lookup(lease.accelerator_type)
+    if kind is not None:
+        ours["TPUJOB_TOPOLOGY"] = kind.topology
     if emulation is None:
         return ours
-    kind = catalog.lookup(lease.accelerator_type)
     return ours | {"TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))}
 
 

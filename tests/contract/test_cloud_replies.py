@@ -471,8 +471,8 @@ def test_emulated_workers_have_their_own_ports_and_keys(stub: StubApi, api: TpuA
         attributes(published(key=KEY, port="40001"), published(key=f"ssh-ed25519 {KEY} root@w1", port="40002")),
     )
     assert api.workers(NAME) == (
-        WorkerAddress(0, "127.0.0.1", 40001, f"ssh-ed25519 {KEY}"),
-        WorkerAddress(1, "127.0.0.1", 40002, f"ssh-ed25519 {KEY}"),
+        WorkerAddress(0, "127.0.0.1", 40001, f"ssh-ed25519 {KEY}", "10.0.0.9"),
+        WorkerAddress(1, "127.0.0.1", 40002, f"ssh-ed25519 {KEY}", "10.0.0.9"),
     )
 
 
@@ -512,7 +512,7 @@ def test_an_emulator_can_only_name_ports_of_this_machine(stub: StubApi, api: Tpu
 
 def test_a_port_that_a_real_worker_publishes_is_not_believed(stub: StubApi, google_like: TpuApi) -> None:
     stub.answers(Reply(200, node(**endpoints("34.1.2.3"))), attributes(published(key=KEY, port="40001")))
-    assert google_like.workers(NAME) == (WorkerAddress(0, "34.1.2.3", 22, f"ssh-ed25519 {KEY}"),)
+    assert google_like.workers(NAME) == (WorkerAddress(0, "34.1.2.3", 22, f"ssh-ed25519 {KEY}", "10.0.0.9"),)
 
 
 @pytest.mark.parametrize(

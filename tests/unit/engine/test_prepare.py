@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+from orchestrator.core import job
+from orchestrator.core.attempt import Attempt, Run
 from orchestrator.core.lease import Purpose
 from orchestrator.core.pace import GOOGLE
 from orchestrator.core.plan import Wish, make
 from orchestrator.engine import boot_script
-from orchestrator.engine.prepare import Place, drafts
+from orchestrator.engine.prepare import Place, drafts, phases
 
 
 def place(directory: Path) -> Place:
@@ -18,7 +21,7 @@ def place(directory: Path) -> Place:
         found.mkdir(exist_ok=True)
         return found
 
-    return Place("google", "my-project", "0wner0", of, GOOGLE)
+    return Place("google", "my-project", "0wner0", of, GOOGLE, time.time)
 
 
 def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_path: Path) -> None:
@@ -51,6 +54,18 @@ def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
         for lease, _ in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
     ]
     assert len(set(names)) == len(names) == 40
+
+
+def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_path: Path) -> None:
+    plan = make([Wish("v5litepod-16", ("us-central1-a",))])
+    ((lease, _),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+    run = Run("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
+    (main,) = phases(job.load("command: 'true'\n", path="job.yaml"), run, shipped=None, env={}, emulation=None)
+    hosts = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+    seen = main.request(Attempt("r1-1", "r1"), lease, hosts, "10.0.0.2:8476").env_by_worker
+    assert [variables["TPUJOB_WORKER"] for variables in seen] == ["0", "1", "2", "3"]
+    assert {variables["TPUJOB_HOSTS"] for variables in seen} == {"10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5"}
+    assert {(variables["TPUJOB_WORKERS"], variables["TPUJOB_TOPOLOGY"]) for variables in seen} == {("4", "4x4")}
 
 
 def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
