@@ -13,6 +13,14 @@ VM_PYTHON = "3.10"  # the images of TPU VMs are Ubuntu 22.04
 # What a TPU VM needs for a `train:` job (torch is not among torch_xla's own requirements). Both are on PyPI.
 TRAIN_REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0", "numpy>=1.26")
 TORCH_TPU_REQUIREMENTS = ("torch>=2.11,<=2.15", "torch_tpu==0.2.0", "numpy>=2")
+# There is no torch_tpu for the Python 3.10 of today's images: say so before anything is installed.
+_NEW_ENOUGH_FOR_TORCH_TPU = """python=$(python3 -c 'import platform, sys
+print(platform.python_version())
+sys.exit(sys.version_info < (3, 11))') || {
+  echo "setup: backend: tpu needs Python 3.11 or newer, and this image has $python; backend xla trains on the same TPU" >&2
+  exit 2
+}
+"""
 
 
 def requirements_of(backend: str) -> tuple[str, ...]:
@@ -45,7 +53,9 @@ def _binaries(requirements: Sequence[str] | None) -> str:
 def train_setup(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
     """Make a virtual environment with the pinned torch and torch_xla, unless a complete one is there. Others may follow."""
     name = environment_name(requirements)
-    module = "torch_tpu" if requirements == TORCH_TPU_REQUIREMENTS else "torch_xla"
+    module, check = "torch_xla", ""
+    if requirements == TORCH_TPU_REQUIREMENTS:
+        module, check = "torch_tpu", _NEW_ENOUGH_FOR_TORCH_TPU
     wanted = " ".join(shlex.quote(requirement) for requirement in requirements)
     return f"""set -e
 (
@@ -55,7 +65,7 @@ if [ -e "$venv/.complete" ]; then
   echo "setup: environment {name} is there already"
   exit 0
 fi
-echo "setup: installing "{shlex.quote(", ".join(requirements))}" (minutes on a fresh VM)"
+{check}echo "setup: installing "{shlex.quote(", ".join(requirements))}" (minutes on a fresh VM)"
 rm -rf "$venv"
 mkdir -p "$HOME/tpujob/venvs"
 if ! python3 -m venv "$venv" 2>/dev/null; then

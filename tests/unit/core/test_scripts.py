@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,19 @@ def test_torch_tpu_has_an_environment_of_its_own() -> None:
     assert "import torch, torch_tpu;" in scripts.train_setup(tpu) and "import torch, torch_xla;" in scripts.train_setup(
         xla
     )
+
+
+def test_torch_tpu_is_not_installed_below_python_3_11_and_one_line_says_why(home: Path) -> None:
+    older = "import platform, sys; sys.version_info = (3, 10, 12); platform.python_version = lambda: '3.10.12'"
+    shim = home / "bin" / "python3"
+    shim.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} -c "{older}\n$2"\necho installed\n')
+    done = run(home, scripts.train_setup(scripts.TORCH_TPU_REQUIREMENTS))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "setup: backend: tpu needs Python 3.11 or newer, and this image has 3.10.12; backend xla trains on the same TPU\n"
+    )
+    shim.write_text(shim.read_text().replace("(3, 10, 12)", "(3, 11, 0)"))
+    assert "installed" in run(home, scripts.train_setup(scripts.TORCH_TPU_REQUIREMENTS)).stdout
 
 
 def test_other_requirements_are_another_environment() -> None:
