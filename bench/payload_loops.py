@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bed.loops import Compiled, Took, Work, eager, official, ours, prepare, tutorial
+from bed.loops import Compiled, Took, Work, eager, prepare
 from bed.results import Report, options, spread
+from bed.xla_loops import official, ours, tutorial
 
 from payload.backends.native import Cpu
 from payload.config import Config

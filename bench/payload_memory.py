@@ -65,12 +65,12 @@ def draw(scratch: Path) -> None:
 def measure(name: str, scratch: Path) -> list[float]:
     """MB before, MB more after each epoch, and at the peak. Runs in a process of its own."""
     import psutil
-    from bed import loops
+    from bed import loops, xla_loops
 
     from payload.config import Config
 
     process = psutil.Process()
-    loop = loops.ours if name == "ours" else loops.tutorial
+    loop = xla_loops.ours if name == "ours" else xla_loops.tutorial
     config = Config(model="mlp", batch_size=BATCH, lr=0.01)
     warm_up, whole = scratch / "warm-up", scratch / "whole"
 

@@ -1,12 +1,12 @@
 """The training loops that are compared: the tutorials', written as they write them, and the payload's own.
 
 All of them take the same examples in the same order, from the same first weights, at the same learning rates, so that their
-losses must agree. Each answers what an epoch took, from its first batch until the device had done everything.
+losses must agree. Each answers what an epoch took, from its first batch until the device had done everything. Those of
+torch_xla are in xla_loops.py.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -14,20 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-# As payload/supervise.py does for our training; here it serves the tutorials' loops, too.
-os.environ.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
-
 import torch
-import torch_xla
-import torch_xla.core.xla_model as xm
-import torch_xla.distributed.parallel_loader as pl
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from payload import idx, images, models, synthetic
+from payload.backends import Backend
 from payload.backends.native import Cpu
-from payload.backends.xla import Xla
 from payload.checkpoints import Checkpoints
 from payload.clock import Clock, EpochTime
 from payload.config import Config
@@ -87,7 +80,7 @@ class OneByOne(Dataset[Any]):
         return pixels.sub_(self.mean).div_(self.deviation), torch.from_numpy(self.labels.copy()).long()
 
 
-def prepare(directory: Path, data: Path | None, config: Config) -> Work:
+def prepare(directory: Path, data: Path | None, config: Config, backend: str = "xla") -> Work:
     """Real images from `data`, drawn ones without; `config.examples` of them."""
     examples = config.examples or 0
     if data is None:
@@ -101,9 +94,11 @@ def prepare(directory: Path, data: Path | None, config: Config) -> Work:
     config = replace(config, dataset=name, eval=False, checkpoint=False)
     job = Job(
         config=config,
-        placement=Placement("cpu", worker=0, workers=1, processes=1, artifacts=str(directory)),
+        placement=Placement(
+            "cuda" if backend == "cuda" else "cpu", worker=0, workers=1, processes=1, artifacts=str(directory)
+        ),
         source=Source(name, name, "a benchmark", paths, examples, examples, {}),
-        backend="xla",
+        backend=backend,
         meet_at="",
         started=0.0,
         data_began=0.0,
@@ -132,19 +127,18 @@ def example_network(config: Config) -> torch.nn.Module:
     return theirs
 
 
-def batches(work: Work, epoch: int) -> DataLoader[Any]:
-    """DataLoader and DistributedSampler, as the multi-core tutorials set them up."""
+def batches(work: Work, **loading: Any) -> tuple[DataLoader[Any], DistributedSampler[Any]]:
+    """DataLoader (`loading`: its options) and DistributedSampler, as the multi-core tutorials set them up."""
     config = work.job.config
     sampler: DistributedSampler[Any] = DistributedSampler(work.dataset, 1, 0, seed=config.seed, drop_last=True)
-    sampler.set_epoch(epoch)
-    return DataLoader(work.dataset, config.batch_size, sampler=sampler, drop_last=True)
+    return DataLoader(work.dataset, config.batch_size, sampler=sampler, drop_last=True, **loading), sampler
 
 
 class Tutorial:
     """The part of their loops that is the same: set up, and one step."""
 
-    def __init__(self, work: Work, device: torch.device) -> None:
-        self.work, self.config = work, work.job.config
+    def __init__(self, work: Work, device: torch.device, **loading: Any) -> None:
+        self.work, self.config, self.loading = work, work.job.config, loading
         self.model = example_network(self.config).to(device).train()
         self.optimizer = make_optimizer(self.config, self.model)
         self.all_steps, self.done = self.config.epochs * work.steps, 0
@@ -159,11 +153,12 @@ class Tutorial:
 
     def run(self, epoch_losses: Callable[[Iterable[Any]], list[float]], drain: Callable[[], None]) -> Took:
         took = Took([], [])
-        self.work.dataset  # noqa: B018 (reading the files is no part of an epoch)
+        loader, sampler = batches(self.work, **self.loading)  # reading the files is no part of an epoch
         for epoch in range(1, self.config.epochs + 1):
             drain()
             began = time.perf_counter()
-            losses = epoch_losses(batches(self.work, epoch))
+            sampler.set_epoch(epoch)
+            losses = epoch_losses(loader)
             drain()
             took.epochs_s.append(time.perf_counter() - began)
             took.losses.append(sum(losses) / len(losses))
@@ -171,52 +166,20 @@ class Tutorial:
         return took
 
 
-def tutorial(work: Work) -> Took:
-    """torch_xla as most tutorials have it: ParallelLoader, and the loss read at each step."""
-    device = torch_xla.device()
-    loop = Tutorial(work, device)
-
-    def epoch(loader: Iterable[Any]) -> list[float]:
-        losses = []
-        for x, y in pl.ParallelLoader(loader, [device]).per_device_loader(device):
-            loss = loop.backward(x, y)
-            xm.optimizer_step(loop.optimizer)
-            losses.append(loss.item())
-        return losses
-
-    return loop.run(epoch, xm.wait_device_ops)
-
-
-def official(work: Work) -> Took:
-    """torch_xla's own MNIST example: MpDeviceLoader, and a step closure that reads the loss at every tenth step."""
-    device = torch_xla.device()
-    loop = Tutorial(work, device)
-
-    def epoch(loader: Iterable[Any]) -> list[float]:
-        losses: list[float] = []
-        for step, (x, y) in enumerate(pl.MpDeviceLoader(loader, device)):
-            loss = loop.backward(x, y)
-            xm.optimizer_step(loop.optimizer)
-            if step % 10 == 0:
-                xm.add_step_closure(lambda loss: losses.append(loss.item()), args=(loss,))
-        return losses
-
-    return loop.run(epoch, xm.wait_device_ops)
-
-
-def eager(work: Work) -> Took:
-    """PyTorch's MNIST example on the CPU: DataLoader, and the loss read at each step."""
-    loop = Tutorial(work, torch.device("cpu"))
+def eager(work: Work, **loading: Any) -> Took:
+    """PyTorch's MNIST example on the CPU or a GPU: DataLoader (`loading`: its options), and the loss read at each step."""
+    device = torch.device(work.job.placement.device)
+    loop = Tutorial(work, device, **loading)
 
     def epoch(loader: Iterable[Any]) -> list[float]:
         losses = []
         for x, y in loader:
-            loss = loop.backward(x, y)
+            loss = loop.backward(x.to(device), y.to(device))
             loop.optimizer.step()
             losses.append(loss.item())
         return losses
 
-    return loop.run(epoch, lambda: None)
+    return loop.run(epoch, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
 
 
 class Timed(Clock):
@@ -243,22 +206,11 @@ class Compiled(Cpu):
         return torch.compile(super().wrap(model))  # type: ignore[return-value]
 
 
-class Reading(Xla):
-    """Waits for the loss of each step."""
-
-    def step(self, optimizer: torch.optim.Optimizer, also: torch.Tensor) -> torch.Tensor:
-        also = super().step(optimizer, also)
-        also[0].item()
-        return also
-
-
 def silence(line: str) -> None:
     pass
 
 
-def ours(
-    work: Work, backend: type[Xla] | type[Cpu] = Xla, clock: type[Timed] = Timed, *, drained: bool = False
-) -> Took:
+def ours(work: Work, backend: Callable[[Job], Backend], clock: type[Timed] = Timed, *, drained: bool = False) -> Took:
     """`payload.train.train` itself, with its clock, on one process."""
     job, opened = work.job, backend(work.job)
     timed = clock(

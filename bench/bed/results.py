@@ -24,9 +24,11 @@ highest value in brackets; what is compared was run alternately, in the same min
 """
 
 
-def options(description: str, *, rounds: int, data: bool = False) -> argparse.Namespace:
-    """The command line of every script here; `data`: it can be given real images."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+def options(
+    description: str, *, rounds: int, data: bool = False, parents: Sequence[argparse.ArgumentParser] = ()
+) -> argparse.Namespace:
+    """The command line of every script here; `data`: it can be given real images. `parents` have what a script adds."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0], parents=parents)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (default: %(default)s)")
     parser.add_argument("--print-only", action="store_true", help="leave bench/RESULTS.md as it is")
     if data:
@@ -63,7 +65,8 @@ class Report:
         notes = "\n".join(f"- {note}" for note in self.notes)
         machine = f"{_machine()}; load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} after."
         data = " --data DIR" if getattr(arguments, "data", None) else ""
-        command = f"python bench/{self.script} --rounds {arguments.rounds}{data}"
+        model = f" --model {arguments.model}" if getattr(arguments, "model", None) else ""
+        command = f"python bench/{self.script}{model} --rounds {arguments.rounds}{data}"
         section = f"## {self.script}: {self.title}\n\n{table}\n\n{notes}\n\n`{command}` · {machine}\n"
         print(section)
         if not arguments.print_only:
