@@ -116,7 +116,7 @@ class _RefusedToken(Exception):
 def _object(text: str, host: str) -> dict[str, Any]:
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         shown = " ".join(text[:80].split()) or "an empty reply"

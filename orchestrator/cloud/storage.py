@@ -40,7 +40,7 @@ def bucket(name: str, *, emulator: str | None = None, bearer: Bearer | None = No
         raise translate.http_error(reply.status, text, host=host, emulated=False)
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise UnexpectedReply(f"{host} answered something that is not JSON", details=text[:4000])

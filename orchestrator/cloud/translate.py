@@ -264,7 +264,7 @@ def _is_error(value: object) -> bool:
 def _error_object(body: str) -> Mapping[str, Any] | None:
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(said, list) and said:
         said = said[0]

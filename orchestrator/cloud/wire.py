@@ -98,7 +98,7 @@ class Door(HTTPAdapter):
     def _object(self, text: str) -> dict[str, Any]:
         try:
             said = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
             shown = " ".join(text[:80].split()) or "an empty reply"

@@ -191,6 +191,8 @@ def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubAp
         (Reply(502, "<html><title>502 Bad Gateway</title></html>"), CloudUnavailable),
         (Reply(500, '{"error": {"code": 500, "mess'), CloudUnavailable),
         (Reply(403, '{"error": {"code": 403, "mess'), UnexpectedReply),
+        (Reply(200, "[" * 200_000), UnexpectedReply),
+        (Reply(403, "[" * 200_000), UnexpectedReply),
     ],
 )
 def test_a_refused_create_was_sent_once(stub: StubApi, api: TpuApi, reply: Reply, kind: type[CloudError]) -> None:
@@ -242,6 +244,8 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: Q
         (failure(503, "UNAVAILABLE", "try later"), CloudUnavailable),
         (failure(410, "NOT_FOUND", "odd"), UnexpectedReply),
         (Reply(200, ""), UnexpectedReply),
+        (Reply(200, "[" * 200_000), UnexpectedReply),
+        (Reply(404, "[" * 200_000), UnexpectedReply),
         (Reply(200, "<html>Welcome to the airport's wireless network</html>"), UnexpectedReply),
         (Reply(200, {}), UnexpectedReply),
         (Reply(200, node(name=f"{ZONE}/nodes/another")), UnexpectedReply),
