@@ -53,7 +53,7 @@ def cancel(
     (released,) = session.on_cloud(lambda can: hold.down((lease,), can, reason="tpujob cancel"), lease.cloud)
     session.note(released)
     if not session.owners.alive(attempt.id):  # else the process that runs it sees the slice go, and says so itself
-        ended = Ended(attempt.id, time.time(), AttemptState.INTERRUPTED, detail="cancelled")
+        ended = Ended(attempt.id, session.now(lease.cloud), AttemptState.INTERRUPTED, detail="cancelled")
         session.ledger.record(ended)
     if released.gone:
         emit(f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.done import Done
@@ -84,17 +83,17 @@ def _look(session: Session, lease: Lease) -> Alive:
     claimed_until = lease.ends_at
     published: tuple[Mapping[str, str], ...] = ()
     try:
-        view = session.run(until(time.time() + QUESTION_S, Get(lease.name)), lease.cloud)
+        view = session.run(until(session.now(lease.cloud) + QUESTION_S, Get(lease.name)), lease.cloud)
         state = view.native_state if view else "not visible"
         stamp = claims.read(view, session.world(lease.cloud).cloud.capabilities.pace) if view else None
         if stamp is not None:
             claimed_until = min(stamp.lease_until, stamp.deadline)
         if view is not None and view.state is SliceState.READY:
-            published = session.run(until(time.time() + QUESTION_S, Published(lease.name)), lease.cloud)
+            published = session.run(until(session.now(lease.cloud) + QUESTION_S, Published(lease.name)), lease.cloud)
     except CloudError as error:
         state = f"unknown: {error.message}"
     switches = armed.switches(published, workers)
-    return Alive(lease, state, claimed_until, switches, session.owners.alive(lease.id), time.time())
+    return Alive(lease, state, claimed_until, switches, session.owners.alive(lease.id), session.now(lease.cloud))
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------

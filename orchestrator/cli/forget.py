@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,7 +54,7 @@ def forget(
             emit(line)
         raise Done(session.exit_code())
     why = f"verified by a person: {reason or 'no reason given'}"
-    session.run(note(Forgotten(lease.id, time.time(), f"{why}; missing: {'; '.join(released.verdict.missing)}")))
+    session.run(note(Forgotten(lease.id, session.now(lease.cloud), f"{why}; missing: {'; '.join(released.verdict.missing)}")))
     session.unproven.pop(lease.id, None)
     session.forget_keys(lease.id)
     emit(f"{lease.name.node} forgotten: nothing is proven, and tpujob does not ask after it any more")
@@ -111,7 +110,7 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
     from orchestrator.errors import TpujobError
     from orchestrator.report.times import day_clock
 
-    now, quiet_until = time.time(), released.verdict.quiet_until
+    now, quiet_until = session.now(lease.cloud), released.verdict.quiet_until
     if quiet_until is not None and quiet_until > now:
         return f"nothing is visible, and by {day_clock(quiet_until)} that is proof; any tpujob command then says so"
     try:

@@ -28,12 +28,12 @@ def run_here(spec: JobSpec, env: dict[str, str], path: Path, *, bench: dict[str,
     remove_leftovers(runs, session.owners.alive)
 
     runs_directory = Path(session.target.runs_dir or "runs").absolute()
-    new, attempt = prepare.new_run(spec, path, LOCAL, runs_directory, bench=bench)
+    new, attempt = prepare.new_run(spec, path, LOCAL, runs_directory, session.now(LOCAL), bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
     make_directory(Path(new.directory))
     output = JobOutput(Path(new.directory), session.talk.quiet)
     here = Here(runs, attempt.id)
     job = local.prepare(spec, new, attempt, here, shipped=bundle, env=env, port=free_port(), sink=output)
     with closing(output):
-        outcome = session.run(local.run_local(job))
+        outcome = session.run(local.run_local(job), LOCAL)
     finish(session, outcome, [])

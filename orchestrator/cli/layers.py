@@ -164,8 +164,10 @@ def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
         ran = ledger.sweeps(target.kind, None if local else target.project)
     except TpujobError:
         return None
-    wanted = "local" if local else "all"
-    return next((time.time() - each.at for each in ran if each.scope == wanted and each.complete), None)
+    from orchestrator.ledger.clocks import Clocks
+
+    wanted, now = "local" if local else "all", Clocks(ledger).now(target.kind)
+    return next((now - each.at for each in ran if each.scope == wanted and each.complete), None)
 
 
 def _ago(seconds: float) -> str:

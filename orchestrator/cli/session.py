@@ -27,6 +27,7 @@ from orchestrator.errors import (
     UnknownRun,
     UserError,
 )
+from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
@@ -53,6 +54,7 @@ class Session:
         self.directory = directory
         self.talk = talk()
         self.ledger = Ledger(directory / "ledger.sqlite3")
+        self.clocks = Clocks(self.ledger)
         self.owners = FileOwners(directory / "locks")
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
@@ -89,6 +91,10 @@ class Session:
 
     # -- the world ------------------------------------------------------------------------------------------------
 
+    def now(self, cloud: str | None = None) -> float:
+        """The time of the ledger, in unix seconds: of this command's cloud, or of another one (`core.timekeeping`)."""
+        return self.clocks.now(cloud or self.target.kind)
+
     def announce(self) -> None:
         """The first line of every command that acts: which cloud it is, and why."""
         self.talk.say("cloud", self.target.why)
@@ -99,6 +105,8 @@ class Session:
         kind = cloud or self.target.kind
         if kind not in self._worlds:
             self._worlds[kind] = RealWorld(
+                kind=kind,
+                clocks=self.clocks,
                 ledger=self.ledger,
                 owners=self.owners,
                 tell=self.talk.tell,
@@ -256,23 +264,21 @@ class Session:
         self._loud(released)
 
     def _loud(self, released: Released) -> None:
-        import time
-
         from orchestrator.core import claims
         from orchestrator.report.words import banner
 
         lease = released.lease
         pace = settings.pace_of(lease.cloud, os.environ)
-        switch_by = claims.switch_acts_by(lease, time.time(), pace) if lease.sent_at is not None else None
+        switch_by = claims.switch_acts_by(lease, self.now(lease.cloud), pace) if lease.sent_at is not None else None
         self.talk.loud(banner(released, self._guardian_words, switch_by=switch_by))
 
     def note_overdue(self) -> None:
         """Deletions that another process is at, and that take longer than any should: somebody has to look."""
-        import time
-
         for lease in self.ledger.open_leases():
             pace = settings.pace_of(lease.cloud, os.environ)
-            if lease.id in self.unproven or lease.down_at is None or time.time() - lease.down_at < 2 * pace.absent_s:
+            if lease.id in self.unproven or lease.down_at is None:
+                continue
+            if self.now(lease.cloud) - lease.down_at < 2 * pace.absent_s:
                 continue
             self.note(_unasked(lease, TeardownUnproven("another process is still at it")))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from orchestrator import boot_clock
 from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Json, Project
 
@@ -66,7 +66,7 @@ def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
     still_open = {lease.id for lease in session.ledger.open_leases()}
     target, done = session.target, len(before - still_open)
     code = session.exit_code()
-    ran = SweepRun(time.time(), target.kind, target.project, "local", code == 0, len(before), done)
+    ran = SweepRun(session.now(), target.kind, target.project, "local", code == 0, len(before), done)
     session.ledger.record_sweep(ran)
     if not quiet:
         emit(f"{done} released, {len(session.unproven)} not proven, {len(still_open - set(session.unproven))} claimed")
@@ -111,8 +111,8 @@ class _World:
     cloud: LightApi
     tell: Callable[[Tell], None]
 
-    def now(self) -> float:
-        return time.time()
+    def now(self, cloud: str | None = None) -> float:
+        return boot_clock.boot_s()
 
 
 def _zones(places: list[str]) -> list[str] | None:
@@ -143,7 +143,7 @@ def _tell_the_ledger(swept: Swept, scope: str, cloud: str | None, project: str |
     try:
         session = Session.open(cloud, project, quiet=True, light=True)
         target = session.target
-        ran = SweepRun(time.time(), target.kind, target.project, scope, swept.done, swept.found, swept.deleted)
+        ran = SweepRun(session.now(), target.kind, target.project, scope, swept.done, swept.found, swept.deleted)
         session.ledger.record_sweep(ran)
         session.recover(look=True)
         return session.exit_code()

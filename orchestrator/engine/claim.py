@@ -6,6 +6,7 @@ slice is deleted too early by its local owner, never forgotten.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -14,7 +15,18 @@ from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
 from orchestrator.core.slices import Capabilities, Listing, SliceView
 from orchestrator.engine.cloud_effects import Get, ListSlices, Published, Relabel
-from orchestrator.engine.effects import Claim, Disclaim, Now, Program, ReadLease, Record, Sleep, Tell
+from orchestrator.engine.effects import (
+    Claim,
+    Disclaim,
+    Now,
+    Program,
+    ReadLease,
+    Record,
+    Sleep,
+    Tell,
+    TimeIsSure,
+    ToldTime,
+)
 from orchestrator.engine.retry import Timed, pauses
 from orchestrator.errors import CloudError, CloudUnavailable, NotArmed, Vanished, WrongState
 
@@ -23,6 +35,8 @@ T = TypeVar("T")
 PATIENCE_S = 60.0  # for a cloud that does not answer, or that is busy with another change of the slice
 SKEW_WORTH_S = 5.0
 SKEW_TOLD_S = 60.0
+# Guest attributes may be asked for 10 times in a minute, which is a beat, and what the VM writes there counts, too.
+ASKS_A_BEAT, LEAST_S = 6, 0.2
 ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
 
 
@@ -84,6 +98,19 @@ async def clock_skew(listing: Listing[SliceView], *, asked_at: float, said: bool
         how = "behind" if skew_s > 0 else "ahead of"
         await Tell("warning", f"this machine's clock is {format_duration(abs(skew_s))} {how} the cloud's, which counts")
     return skew_s
+
+
+async def ask_time(lease: Lease) -> None:
+    """After a restart of this machine the cloud has to say how much time has passed. No answer: then none has, for now."""
+    if not await TimeIsSure():
+        with contextlib.suppress(CloudError):
+            asked_at, listing = await Timed(ListSlices(lease.name.project, lease.name.zone))
+            await hear_time(listing, asked_at=asked_at)
+
+
+async def hear_time(listing: Listing[SliceView], *, asked_at: float) -> None:
+    if listing.server_now is not None:
+        await ToldTime(listing.server_now, asked_at)
 
 
 async def _write(before: Lease, wanted: Lease, can: Capabilities, *, anew: bool = False) -> None:
@@ -205,10 +232,13 @@ class Upkeep:
 
 
 async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
-    """Until every worker's switch proved that it could delete the slice. Raises NotArmed when they do not in time."""
+    """Until every worker's switch runs and reaches the API, and one of them proved for all that they may delete the slice.
+
+    Raises NotArmed when they do not in time.
+    """
     give_up_at = min((lease.ready_at or await Now()) + can.pace.boot_s, lease.deadline)
     await Tell("switch", "waiting until the switch on every worker is armed", passing=True)
-    for pause_s in pauses(first_s=0.2, longest_s=can.pace.beat_s / 4):
+    while True:
         try:
             missing = armed.problem(armed.switches(await Published(lease.name), workers))
         except CloudUnavailable as error:
@@ -221,7 +251,11 @@ async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
                 f"the slice could not be trusted to delete itself: {missing}",
                 hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
             )
-        await Sleep(pause_s)
+        await Sleep(_between_asks(can))
+
+
+def _between_asks(can: Capabilities) -> float:
+    return max(can.pace.beat_s / ASKS_A_BEAT, LEAST_S)
 
 
 async def hand_over(lease: Lease, can: Capabilities) -> Lease:
@@ -235,9 +269,9 @@ async def _hand_over(lease: Lease, can: Capabilities) -> Lease:
     await _write(before, wanted, can)
     await Tell("detach", "waiting until the switch knows that the job has the claim", passing=True)
     give_up_at = min(await Now() + max(3 * can.pace.poll_s, PATIENCE_S), wanted.deadline)
-    for pause_s in pauses(first_s=0.2, longest_s=can.pace.poll_s / 4):
+    while True:
         try:
-            first = armed.switches((await Published(lease.name))[:1], 1)[0]
+            first = armed.switches(await Published(lease.name), 1)[0]
         except CloudUnavailable:
             first = None
         if first is not None and first.mode == str(wanted.mode):
@@ -245,5 +279,4 @@ async def _hand_over(lease: Lease, can: Capabilities) -> Lease:
             return await ReadLease(lease.id)
         if await Now() > give_up_at:
             raise NotArmed(f"the switch on {lease.name.node} did not take the claim over", hint="the run was given up")
-        await Sleep(pause_s)
-    raise AssertionError("pauses() never ends")
+        await Sleep(_between_asks(can))

@@ -59,7 +59,11 @@ class World(Protocol):
     @property
     def owners(self) -> Owners: ...
 
-    def now(self) -> float: ...
+    def now(self, cloud: str | None = None) -> float: ...
+
+    def time_is_sure(self) -> bool: ...
+
+    def told_time(self, server_now: float, asked_at: float) -> None: ...
 
     @property
     def tell(self) -> Callable[[Tell], None]: ...
@@ -87,10 +91,35 @@ class Effect(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Now(Effect[float]):
+    """The time of the ledger (`core.timekeeping`), in unix seconds: of the program's own cloud, or of the one named."""
+
     slow: ClassVar[bool] = False
+    cloud: str | None = None
 
     def perform(self, world: World) -> float:
-        return world.now()
+        return world.now(self.cloud)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIsSure(Effect[bool]):
+    """False after a restart of this machine, until the cloud was heard: more time may have passed than `Now` says."""
+
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> bool:
+        return world.time_is_sure()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTime(Effect[None]):
+    """The cloud's clock, as an answer to a question asked at `asked_at` has just said it."""
+
+    slow: ClassVar[bool] = False
+    server_now: float
+    asked_at: float
+
+    def perform(self, world: World) -> None:
+        world.told_time(self.server_now, self.asked_at)
 
 
 @dataclass(frozen=True, slots=True)

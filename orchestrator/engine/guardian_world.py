@@ -21,6 +21,7 @@ from orchestrator.core.redact import Redactor
 from orchestrator.engine.effects import Program, Sleep, Tell
 from orchestrator.engine.guardian import CHILD_CRASH_AT
 from orchestrator.engine.owners import FileOwners
+from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 
 
@@ -67,8 +68,11 @@ class GuardianWorld:
         with contextlib.closing(Ledger(path)) as ledger:
             return ledger.open_leases()
 
-    def now(self) -> float:
-        return time.time()
+    def now(self, cloud: str | None = None) -> float:
+        """Asked of the ledger each time, like its leases: both belong together."""
+        assert cloud is not None, "a guardian watches over the leases of every cloud"
+        with contextlib.closing(Ledger(self.directory / "ledger.sqlite3")) as ledger:
+            return Clocks(ledger).now(cloud)
 
     def tell(self, told: Tell) -> None:
         text = Redactor().hide(told.text)  # the word of an API, in a file that is kept

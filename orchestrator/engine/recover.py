@@ -9,6 +9,7 @@ from __future__ import annotations
 from orchestrator.core.attempt import Attempt, AttemptState, Ended
 from orchestrator.core.lease import Lease, LeaseState, dead_wood
 from orchestrator.core.slices import Capabilities, SliceState
+from orchestrator.engine.claim import ask_time
 from orchestrator.engine.cloud_effects import Get
 from orchestrator.engine.effects import (
     Claim,
@@ -30,10 +31,11 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
     With `look` the cloud is asked whether slices that no process watches are still there: their switch may have acted.
     """
     found = []
+    leases = [lease for lease in await OpenLeases() if lease.cloud == cloud]
+    if leases:
+        await ask_time(leases[0])
     now = await Now()
-    for lease in await OpenLeases():
-        if lease.cloud != cloud:
-            continue
+    for lease in leases:
         alive = await OwnerAlive(lease.id)
         why = dead_wood(lease, now=now, owner_alive=alive)
         if look and why is None and not alive and lease.state is LeaseState.READY:

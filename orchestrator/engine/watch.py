@@ -65,14 +65,14 @@ async def due() -> float | None:
     """Seconds until the first open lease is overdue (0: one is now); None when nothing is open."""
     try:
         leases = await OpenLeases()
+        now = {cloud: await Now(cloud) for cloud in {lease.cloud for lease in leases}}
     except TpujobError as error:
         await Tell("guardian", f"{error}; asking again")
         return POLL_S  # locked, or the disk is full: that may pass, and nobody else is watching
     if not leases:
         return None
-    now = await Now()
     for lease in leases:
-        if dead_wood(lease, now=now, owner_alive=await OwnerAlive(lease.id)) is not None:
+        if dead_wood(lease, now=now[lease.cloud], owner_alive=await OwnerAlive(lease.id)) is not None:
             return 0.0
     # What a living process or the job on a VM claims is theirs until it ends, at the deadline at the latest.
-    return max(min(lease.ends_at for lease in leases) - now, 1.0)
+    return max(min(lease.ends_at - now[lease.cloud] for lease in leases), 1.0)

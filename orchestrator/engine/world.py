@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from orchestrator.engine.guardian import NotArmed
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
+    from orchestrator.ledger.clocks import Clocks
     from orchestrator.remote.fleet import Fleet
 
 LOGIN_USER = "tpujob"
@@ -24,6 +24,8 @@ LOGIN_USER = "tpujob"
 class RealWorld:
     """`open_cloud` is called when the first effect needs the cloud: commands that find nothing to do never connect."""
 
+    kind: str  # of its cloud, as leases name it
+    clocks: Clocks
     ledger: LedgerPort
     owners: Owners
     tell: Callable[[Tell], None]
@@ -40,8 +42,14 @@ class RealWorld:
             self._cloud = self.open_cloud()
         return self._cloud
 
-    def now(self) -> float:
-        return time.time()
+    def now(self, cloud: str | None = None) -> float:
+        return self.clocks.now(cloud or self.kind)
+
+    def time_is_sure(self) -> bool:
+        return self.clocks.is_sure(self.kind)
+
+    def told_time(self, server_now: float, asked_at: float) -> None:
+        self.clocks.told(self.kind, server_now, asked_at)
 
     def arm(self) -> bool:
         if self.start_guardian is None:
@@ -56,12 +64,15 @@ class RealWorld:
         return True
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
-        fleet = open_fleet(self.lease_directory(lease.id), workers, notice=lambda text: self.tell(Tell("ssh", text)))
+        notice = lambda text: self.tell(Tell("ssh", text))  # noqa: E731
+        fleet = open_fleet(self.lease_directory(lease.id), workers, notice, self.now)
         fleet.connect(deadline_s)
         return fleet
 
 
-def open_fleet(directory: Path, workers: Sequence[WorkerAddress], notice: Callable[[str], None]) -> Fleet:
+def open_fleet(
+    directory: Path, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
+) -> Fleet:
     """The workers of a lease, with the key that was made for it. Connects nothing yet."""
     from orchestrator.remote.fleet import Fleet
 
@@ -71,4 +82,5 @@ def open_fleet(directory: Path, workers: Sequence[WorkerAddress], notice: Callab
         key_path=directory / "id_ed25519",
         known_hosts=directory / "known_hosts",
         on_notice=notice,
+        now=now,
     )

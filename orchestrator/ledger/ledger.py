@@ -6,11 +6,12 @@ the event, committed with `synchronous=FULL`: when `record` returns, a power cut
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
@@ -21,11 +22,12 @@ from orchestrator.core import lease as leases
 from orchestrator.core.attempt import Attempt, AttemptEvent, AttemptState, Began, Run
 from orchestrator.core.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
 from orchestrator.core.slices import SliceName
+from orchestrator.core.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
 
 # Each brings the ledger from the version of its place in this list to the next; what is released never changes.
-MIGRATIONS = ("schema.sql", "claims.sql", "queued.sql")
+MIGRATIONS = ("schema.sql", "claims.sql", "queued.sql", "anchor.sql", "runs.sql")
 SCHEMA_VERSION = len(MIGRATIONS)
 KEPT_SWEEPS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
@@ -106,6 +108,31 @@ class Ledger:
             self._db.execute("insert into sweep values (?, ?, ?, ?, ?, ?, ?)", astuple(ran))
             newest = f"select rowid {same} order by at desc limit {KEPT_SWEEPS}"
             self._db.execute(f"delete {same} and rowid not in ({newest})", (*kind, *kind))
+
+    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
+        """The anchor of a cloud's time, after `change` made it from the last one (None: there is none) and the open leases."""
+        with self._reading():
+            before = self._anchor(cloud)
+            after = change(before, self._leases_open(cloud))
+        if after == before:
+            return after
+        with contextlib.suppress(LedgerUnavailable), self._transaction():  # a full disk must not stop a teardown
+            before = self._anchor(cloud)  # another process may have been quicker
+            after = change(before, self._leases_open(cloud))
+            if after != before:
+                row = (cloud, after.boot, after.zero, after.sure, after.ahead_s)
+                self._db.execute("insert or replace into anchor values (?, ?, ?, ?, ?)", row)
+        return after
+
+    def _leases_open(self, cloud: str) -> list[Lease]:
+        query = f"select {', '.join(_LEASE_COLUMNS)} from lease where cloud = ? and state not in ('gone', 'forgotten')"  # noqa: S608
+        return [_lease_of(row) for row in self._db.execute(query, (cloud,))]
+
+    def _anchor(self, cloud: str) -> Anchor | None:
+        query = "select boot, zero, sure, ahead_s from anchor where cloud = ?"
+        for boot, zero, sure, ahead_s in self._db.execute(query, (cloud,)):
+            return Anchor(boot, zero, bool(sure), ahead_s)
+        return None
 
     def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
         match event:
@@ -209,9 +236,13 @@ class Ledger:
             ]
         return [ran for ran in found if of_project in (None, ran.project)]
 
-    def _leases(self, tail: str) -> list[Lease]:
+    def leases_of(self, run_id: str) -> list[Lease]:
+        """Every slice that the run asked for, in all of its attempts: also those that were refused or lost a race."""
+        return self._leases("where run = ? order by created_at", run_id)
+
+    def _leases(self, tail: str, *values: str) -> list[Lease]:
         with self._reading():
-            rows = self._db.execute(f"select {', '.join(_LEASE_COLUMNS)} from lease {tail}")  # noqa: S608
+            rows = self._db.execute(f"select {', '.join(_LEASE_COLUMNS)} from lease {tail}", values)  # noqa: S608
             return [_lease_of(row) for row in rows]
 
     def _lease(self, lease_id: str) -> Lease:

@@ -177,6 +177,48 @@ def wrong_clock() -> Hunt:
 
 
 @ground
+def clock_set_forward_at_create() -> Hunt:
+    """The create comes late and unanswered; then the wall clock says that two hours have passed."""
+    late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
+    for tenth in range(3, 12):
+        rest = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
+        yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NOBODY, signals=[tenth / 10], **rest)
+
+
+@ground
+def clock_set_in_a_run() -> Hunt:
+    for by_s in (7200.0, -7200.0, 86400.0):
+        for at in (2.0, 12.0):
+            yield f"{by_s:+.0f} s at {at} s", _succeeds(RUN, clock_steps=[(at, by_s)])
+
+
+@ground
+def clock_put_right_while_held() -> Hunt:
+    doing = Doing("up", hold_s=60.0, timer_s=10.0)
+    for behind_s in (7200.0, 86400.0):
+        yield f"{behind_s:.0f} s", one(doing, clock_offset_s=-behind_s, clock_steps=[(20.0, behind_s)])
+
+
+@ground
+def restarted_with_another_clock() -> Hunt:
+    """The create is on its way when the power fails; when it is back, the wall clock is two hours ahead."""
+    late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
+    for tenth in range(3, 12):
+        rest = {"crashes": [(None, tenth / 10, "machine")], "reboot_after_s": 0.5, "command_after_s": 0.2}
+        steps = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
+        yield f"power cut at {tenth / 10} s", one(RUN, layers=NOBODY, **rest, **steps)
+
+
+@ground
+def restarted_after_the_hold() -> Hunt:
+    """Off while the hold ended. The recovery of the next start is the only one who could act."""
+    doing = Doing("up", hold_s=300.0, timer_s=10.0)
+    alone = {"layers": replace(NOBODY, timer=True), "crashes": [(None, 20.0, "machine")], "reboot_after_s": 600.0}
+    yield "the wall clock goes on", one(doing, **alone)  # type: ignore[arg-type]
+    yield "the wall clock went back", one(doing, clock_steps=[(30.0, -7200.0)], **alone)  # type: ignore[arg-type]
+
+
+@ground
 def extended() -> Hunt:
     for workers in (1, 2):
         doing = Doing("run", lasts_s=300.0, workers=workers, extend_at=15.0, sweep_every_s=30.0)

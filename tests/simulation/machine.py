@@ -121,10 +121,12 @@ class Machine:
         for process in list(self.processes):
             process.kill()
         if reboot_after_s is not None:
+            self.world.to_come += 1  # somebody will start it again
             self.timeline.after(reboot_after_s, self._boot)
 
     def _boot(self) -> None:
         self.world.say(f"{self.name} is back")
+        self.world.to_come -= 1
         self.on, self.asleep, self.on_since = True, False, self.timeline.now
         self._boots += 1
         self.clock.restart()

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from orchestrator.cloud import queued
 from orchestrator.cloud.questions import Questions
-from orchestrator.core import absence, claims, names
+from orchestrator.core import absence, claims, names, timekeeping
 from orchestrator.core.absence import Verdict
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent
 from orchestrator.core.slices import Listing, SliceState
@@ -23,6 +23,7 @@ from orchestrator.engine import acquire, attempt, claim, race, recover, release,
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudUnavailable, Vanished
+from orchestrator.ledger.clocks import Clocks
 from orchestrator.vm import switch
 
 
@@ -299,6 +300,30 @@ def client_clock() -> Iterator[None]:
         return 0.0
 
     with patch.object(claim, "clock_skew", no_skew), patch.object(acquire, "clock_skew", no_skew):
+        yield
+
+
+@mutant(
+    "the time of the ledger is the wall clock's (ours)",
+    "clock_set_forward_at_create",
+    "clock_set_in_a_run",
+    "clock_put_right_while_held",
+)
+def wall_clock() -> Iterator[None]:
+    with patch.object(Clocks, "now", lambda self, cloud: self._host.wall()):
+        yield
+
+
+@mutant("after a restart the wall clock says how much time has passed", "restarted_with_another_clock")
+def wall_after_restart() -> Iterator[None]:
+    anchored = timekeeping.anchored
+    with patch.object(timekeeping, "anchored", lambda before, leases, **rest: anchored(before, (), **rest)):
+        yield
+
+
+@mutant("after a restart nobody asks how much time has passed", "restarted_after_the_hold")
+def time_unasked() -> Iterator[None]:
+    with patch.object(recover, "ask_time", _no_op):
         yield
 
 

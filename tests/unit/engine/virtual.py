@@ -165,7 +165,7 @@ class VirtualCloud:
         if name.node in self.notices:
             return ({"tpujob/notice": "{}"},) * 2
         said = {"armed": True, "route": True, "permission": True, "mode": mode}
-        return ({"tpujob/switch": json.dumps(said)},) * 2
+        return tuple({"tpujob/switch": json.dumps({**said, "worker": worker})} for worker in range(2))
 
     def zones(self, project: str) -> Listing[str]:
         return Listing((ZONE,))
@@ -386,8 +386,14 @@ class VirtualWorld:
         self.effects: list[str] = []
         self.armed_before_create: bool | None = None
 
-    def now(self) -> float:
+    def now(self, cloud: str | None = None) -> float:
         return self.time
+
+    def time_is_sure(self) -> bool:
+        return True
+
+    def told_time(self, server_now: float, asked_at: float) -> None:
+        """This world's clock is the cloud's."""
 
     def tell(self, told: Tell) -> None:
         self.told.append(f"{told.stage} {told.text}")
@@ -477,7 +483,8 @@ def job(
     world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None, detach: bool = False
 ) -> JobRun:
     run = Run("0123456789", "mnist", "jobs/mnist.yaml", "emulated", world.time, "runs/x")
-    drafts = tuple(lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones))
+    made = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones)]
+    drafts = tuple((replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
         run=run,
         attempt=Attempt("0123456789-1", run.id),

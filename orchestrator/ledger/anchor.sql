@@ -1,0 +1,8 @@
+-- Version 5. Where this boot of the machine lies on the time of the ledger, for each cloud (core/timekeeping.py).
+create table anchor (
+  cloud text primary key,
+  boot text not null,
+  zero real not null,
+  sure integer not null,
+  ahead_s real
+) strict;

@@ -1,0 +1,74 @@
+"""What time it is for the leases of each cloud: the boot clock of this machine, anchored in the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from orchestrator import boot_clock
+from orchestrator.core import timekeeping
+from orchestrator.core.lease import Lease
+from orchestrator.core.timekeeping import Anchor
+
+
+class Anchors(Protocol):
+    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor: ...
+
+
+class Host(Protocol):
+    """The clocks of a machine."""
+
+    def boot_id(self) -> str: ...
+
+    def boot_s(self) -> float: ...
+
+    def wall(self) -> float: ...
+
+
+class ThisHost:
+    boot_id = staticmethod(boot_clock.boot_id)
+    boot_s = staticmethod(boot_clock.boot_s)
+
+    @staticmethod
+    def wall() -> float:
+        return time.time()
+
+
+class Clocks:
+    """One per process and ledger. All times are unix seconds on the time of the ledger, see `core.timekeeping`."""
+
+    def __init__(self, anchors: Anchors, host: Host | None = None) -> None:
+        self._anchors, self._host = anchors, host or ThisHost()
+        self._known: dict[str, Anchor] = {}
+
+    def now(self, cloud: str) -> float:
+        """Never ahead of the time that has really passed since any time that the ledger holds of this cloud."""
+        return self._anchor(cloud).now(self._host.boot_s())
+
+    def is_sure(self, cloud: str) -> bool:
+        """False after a restart of this machine, until `told`: then more time may have passed than `now` says."""
+        return self._anchor(cloud).sure
+
+    def told(self, cloud: str, server_now: float, asked_at: float) -> None:
+        """The server's Date (unix seconds) in an answer that has just come, to a question asked at `asked_at`."""
+        asked_s = asked_at - self._anchor(cloud).zero
+        self._anchor(
+            cloud,
+            lambda anchor: timekeeping.told(anchor, server_now, asked_s=asked_s, boot_s=self._host.boot_s()),
+        )
+
+    def _anchor(self, cloud: str, then: Callable[[Anchor], Anchor] | None = None) -> Anchor:
+        known = self._known.get(cloud)
+        if known is not None and known.sure and then is None:
+            return known  # it does not change before this machine restarts
+        boot, boot_s, wall = self._host.boot_id(), self._host.boot_s(), self._host.wall()
+
+        def change(before: Anchor | None, leases: list[Lease]) -> Anchor:
+            if known is not None and (before is None or before.boot != boot):
+                before = known  # the ledger could not keep it
+            anchor = timekeeping.anchored(before, leases, boot=boot, boot_s=boot_s, wall=wall)
+            return anchor if then is None else then(anchor)
+
+        self._known[cloud] = self._anchors.anchor(cloud, change)
+        return self._known[cloud]
