@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from orchestrator import peers
+from tests.waiting import HANG_S
 
 NOBODY = 65534
 
@@ -95,3 +96,24 @@ def test_where_only_the_processes_can_be_asked_a_closed_connection_costs_no_look
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
             assert not peers.is_ours(connection)
+
+
+# -- from the client's end -------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_ours_is_expected_until_it_accepts(opened: ExitStack) -> None:
+    server = listener(opened)
+    client = opened.enter_context(socket.create_connection(server.getsockname()))
+    with pytest.raises(TimeoutError):
+        peers.expect_ours(client, timeout_s=0)
+    accepted(opened, server)
+    peers.expect_ours(client, timeout_s=HANG_S)
+
+
+def test_a_server_that_is_gone_is_not_waited_for(opened: ExitStack) -> None:
+    server = listener(opened)
+    client = opened.enter_context(socket.create_connection(server.getsockname()))
+    server.close()
+    with pytest.raises(OSError) as gone:
+        peers.expect_ours(client, timeout_s=HANG_S)
+    assert not isinstance(gone.value, TimeoutError)
