@@ -39,10 +39,12 @@ kill-sweep:  ## SIGKILL before and after every effect of a run, with real proces
 stress:  ## both tiers again and again, beside hogs and quiet: hours; goes on where it was stopped, at the same code
 	$(PYTHON) bench/stress.py
 
-lint:  ## ruff, its formatter and mypy; changes nothing
+lint:  ## ruff, its formatter, mypy, and vermin for what runs on TPU VMs; changes nothing
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m ruff format --check $(SOURCES)
 	$(PYTHON) -m mypy
+	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.10- --violations --no-tips payload jobs
+	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.8- --violations --no-tips orchestrator/vm
 
 format:  ## let ruff repair what it can
 	$(PYTHON) -m ruff check --fix $(SOURCES)

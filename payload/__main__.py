@@ -39,15 +39,16 @@ def main() -> int:
 
 
 def _run(config_path: Path, asked: str | None) -> int:
-    from payload import artifacts, supervise
     from payload.config import load
-    from payload.job import Job
     from payload.placement import choose_backend, look, place, share
-    from payload.sources import resolve
 
     config, host = load(config_path), look()
     backend = choose_backend(asked or config.backend, os.environ, host)
     _check_installed(backend)
+    from payload import artifacts, supervise
+    from payload.job import Job
+    from payload.sources import resolve
+
     config, placement = place(config, os.environ, host=host, backend=backend)
     _check_entry(config.entry)
     directory = Path(placement.artifacts)
