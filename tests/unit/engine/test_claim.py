@@ -195,6 +195,36 @@ def test_a_detached_run_does_not_start_on_a_slice_that_cannot_delete_itself(worl
     assert world.cloud.nodes == {} and world.ledger.open_leases() == []
 
 
+def asked_at(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the cloud is asked for guest attributes."""
+    times: list[float] = []
+    published = world.cloud.published
+
+    def asked(name: SliceName) -> Any:
+        times.append(world.time)
+        return published(name)
+
+    monkeypatch.setattr(world.cloud, "published", asked)
+    return times
+
+
+def test_whoever_waits_for_the_switch_asks_as_often_as_google_allows(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 queries a minute, and bursts of 3 a second; the VM writes there, too."""
+    tenure = ready(world)
+    world.cloud.armed = False
+    times = asked_at(world, monkeypatch)
+    with pytest.raises(NotArmed):
+        world.drive(await_armed(tenure.lease, 2, CAN))
+    assert len(times) > 20
+    assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
+    times.clear()
+    with pytest.raises(NotArmed):
+        world.drive(hand_over(tenure.lease, CAN))
+    assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
+
+
 def test_waiting_for_the_switch_has_an_end(world: VirtualWorld) -> None:
     tenure = ready(world)
     world.cloud.armed = False
