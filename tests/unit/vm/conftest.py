@@ -31,10 +31,11 @@ def parsed(line: bytes) -> dict[str, Any]:
 class Worker:
     home: Path
     env: dict[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     def popen(self, verb: str, *arguments: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, "HOME": str(self.home), **self.env}
-        argv = [sys.executable, "-m", "orchestrator.vm", verb, *arguments]
+        argv = [self.python, "-m", "orchestrator.vm", verb, *arguments]
         return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
 
     def output(self, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
@@ -100,9 +101,15 @@ class Worker:
         return any(file.name == "lock" and self.home in file.parents for file in files)
 
 
+@pytest.fixture(params=["this python", pytest.param("python3.10", marks=pytest.mark.exhaustive)])
+def python(request: pytest.FixtureRequest) -> str:
+    """Of the worker: the one of these tests, and that of TPU VM images."""
+    return sys.executable if request.param == "this python" else str(request.getfixturevalue("python310"))
+
+
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    made = Worker(tmp_path / "home")
+def worker(tmp_path: Path, python: str) -> Iterator[Worker]:
+    made = Worker(tmp_path / "home", python=python)
     made.home.mkdir()
     yield made
     supervisors = made.supervisors()

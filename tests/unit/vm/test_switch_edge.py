@@ -387,10 +387,10 @@ def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path)
 # -- as a program of its own --
 
 
-def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, tmp_path: Path) -> None:
+def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, tmp_path: Path, python: str) -> None:
     """Its configuration lacks everything that the program needs, so that each life of it fails at once."""
     (tmp_path / "switch.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "beat_s": 60.0}))
-    argv = [sys.executable, "-IS", switch.__file__, str(tmp_path / "switch.json")]
+    argv = [python, "-IS", switch.__file__, str(tmp_path / "switch.json")]
     environment = {
         "TPUJOB_SWITCH_DIR": str(tmp_path),
         "GCE_METADATA_HOST": server.address,
@@ -409,12 +409,13 @@ def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, t
     process.stdout.close()
 
 
-def test_it_waits_until_it_is_told_who_it_is(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", ["this python", "python3.10"], indirect=True)
+def test_it_waits_until_it_is_told_who_it_is(server: Server, tmp_path: Path, python: str) -> None:
     """The metadata server may be late at boot; taken for another worker, the first would judge no beats, for ever."""
     answers = iter([(503, b""), (200, b"0")])
     server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)
     (tmp_path / "switch.json").write_text(json.dumps(config()))
-    argv = [sys.executable, "-IS", switch.__file__, str(tmp_path / "switch.json")]
+    argv = [python, "-IS", switch.__file__, str(tmp_path / "switch.json")]
     environment = {
         "TPUJOB_SWITCH_DIR": str(tmp_path),
         "GCE_METADATA_HOST": server.address,

@@ -1,0 +1,60 @@
+"""A worker whose only `python3` is 3.10, as on today's TPU VM images, from the command lines that are sent over SSH."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.remote import agent
+from tests.unit.vm.conftest import Worker, parsed
+from tests.waiting import HANG_S
+
+JOB = """
+python3 -c 'import sys; print("on", *sys.version_info[:2])'
+echo result > "$TPUJOB_ARTIFACTS/result.txt"
+exit 3
+"""
+Shell = Callable[..., bytes]
+
+
+@pytest.fixture
+def shell(worker: Worker, python310: str) -> Shell:
+    """The worker's: what it says to a command line and to what comes on stdin."""
+    (worker.home / "bin").mkdir()
+    (worker.home / "bin" / "python3").symlink_to(python310)
+    env = {"HOME": str(worker.home), "PATH": f"{worker.home / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+
+    def answer(command: str, stdin: bytes = b"") -> bytes:
+        argv = ["bash", "-c", command]
+        return subprocess.run(argv, input=stdin, capture_output=True, env=env, timeout=HANG_S, check=True).stdout
+
+    return answer
+
+
+def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker, shell: Shell) -> None:
+    said = shell(agent.first_command("start"), agent.archive() + worker.request(JOB))
+    assert parsed(said.splitlines()[0]) == {"started": True}
+    assert b"on 3 10\n" in said and b'"rc": 3' in said, "followed to its end"
+    assert json.loads(worker.path("main", "exit.json").read_text())["rc"] == 3
+    status = parsed(shell(agent.command("status", "a1", "main")))
+    assert status["state"] == "exited"
+    wanted = {"attempt": "a1", "patterns": ["*"], "max_files": 10, "max_bytes": 1 << 20}
+    index, _, packed = shell(agent.command("pack"), json.dumps(wanted).encode()).partition(b"\n")
+    assert [file["path"] for file in parsed(index)["files"]] == ["artifacts/result.txt"]
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        assert tar.getnames() == ["artifacts/result.txt"]
+
+
+def test_a_bundle_is_taken_in_and_the_worker_says_which_python_it_has(worker: Worker, shell: Shell) -> None:
+    assert parsed(shell(agent.first_command("hello"), agent.archive()))["python"].startswith("3.10.")
+    content = b"a bundle"
+    name = hashlib.sha256(content).hexdigest()
+    assert shell(agent.command("receive", name), content).endswith(b'tpujob:{"stored": 8}\n')
+    assert (worker.home / "tpujob" / "bundles" / f"{name}.tar.gz").read_bytes() == content
