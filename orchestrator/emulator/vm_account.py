@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
 
 from aiohttp import web
 
@@ -22,10 +23,14 @@ _VERBS |= {("DELETE", collection): "delete" for collection in ("nodes", "queuedR
 
 
 class VmAccount:
-    """`url` is where the API answers: the daemon says so when it listens."""
+    """`url` is where the API answers: the daemon says so when it listens.
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
+    Its tokens are as old as the daemon: what a VM that outlived one sent to whoever took its port opens nothing in the
+    next, and whoever gets a 401 asks the metadata server again.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
         self.url = ""
 
     def token(self, node: Node) -> str:

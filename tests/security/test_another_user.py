@@ -6,10 +6,12 @@ able to read this Python.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cloud.credentials import EmulatorToken, emulator_credentials
+from orchestrator.cloud.fetch import fetch
 from orchestrator.cloud.light import LightApi
 from orchestrator.cloud.tpu_api import TpuApi
 from orchestrator.core.slices import SliceName
@@ -24,6 +27,7 @@ from orchestrator.emulator import control
 from orchestrator.emulator.control import Endpoint
 from orchestrator.errors import CloudUnavailable
 from tests.cli_fixture import Tpujob
+from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
@@ -84,14 +88,17 @@ def nobody() -> dict[str, Any]:
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 
 
+FORGED = [
+    ("PUT", "instance/guest-attributes/hostkeys/ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIA=="),
+    ("PUT", "instance/guest-attributes/tpujob-emulator/ssh-port", "2222"),
+    ("PUT", "instance/guest-attributes/tpujob/switch", ARMED),
+]
 REQUESTS = [
     ("GET", "instance/service-accounts/default/token", ""),
     ("GET", "instance/attributes/ssh-keys", ""),
     ("GET", "?recursive=true", ""),
     ("GET", "", ""),
-    ("PUT", "instance/guest-attributes/hostkeys/ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIA=="),
-    ("PUT", "instance/guest-attributes/tpujob-emulator/ssh-port", "2222"),
-    ("PUT", "instance/guest-attributes/tpujob/switch", ARMED),
+    *FORGED,
     ("PUT", "instance/guest-attributes/a/b", "x"),
 ]
 
@@ -128,6 +135,30 @@ def test_not_even_its_own_user_writes_what_clients_trust(worker: Worker) -> None
     assert worker.published == before
 
 
+@pytest.mark.exhaustive
+def test_a_run_ends_well_beside_another_user_who_says_to_be_its_worker(tpujob: Tpujob, nobody: dict[str, Any]) -> None:
+    """From the moment that the worker has ports, before it is READY, until it is gone."""
+    said: set[str] = set()
+    over = threading.Event()
+
+    def forge() -> None:
+        while not over.is_set():
+            for port in [port for row in tpujob.emulator.processes() for port in row["ports"]]:
+                with contextlib.suppress(AssertionError):  # a port that is just being closed
+                    said.update(send(ASK, port, method, path, body, **nobody) for method, path, body in FORGED)
+
+    forger = threading.Thread(target=forge)
+    forger.start()
+    try:
+        with tpujob.emulator.settings(provision_s=1.0):
+            run = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: echo by $(id -u)\n"))
+    finally:
+        over.set()
+        forger.join()
+    assert run.returncode == 0 and f"by {os.geteuid()}" in run.stdout, run.text
+    assert "403" in said and "200" not in said
+
+
 def test_another_user_cannot_read_what_the_emulator_writes(worker: Worker, nobody: dict[str, Any]) -> None:
     directory = worker.tpujob.state_dir
     for path in (directory, directory / "token", directory / "vms", directory / "state.json"):
@@ -150,6 +181,7 @@ def squatter(nobody: dict[str, Any]) -> Iterator[tuple[int, Callable[[], bytes]]
             os.setuid(NOBODY)
             with socket.create_server(("127.0.0.1", 0)) as server:
                 os.write(tells, b"%d\n" % server.getsockname()[1])
+                server.settimeout(HANG_S)
                 connection, _ = server.accept()
                 while data := connection.recv(1 << 16):
                     os.write(tells, data)
@@ -177,3 +209,26 @@ def test_no_client_sends_a_token_to_another_users_server(
     with pytest.raises((CloudUnavailable, PermissionError), match="a process of another user answers there"):
         CLIENTS[client](f"http://127.0.0.1:{port}")
     assert heard() == b""
+
+
+def test_a_token_that_a_vm_sent_to_another_users_server_opens_nothing_in_the_next_emulator(emulator: Emulator) -> None:
+    def asked_with(token: str) -> str:
+        headers = {"Authorization": f"Bearer {token}"}
+        reply = fetch("GET", f"{emulator.restarted().url}{NODES}/x", None, headers, timeout_s=HANG_S, proxies=False)
+        return str(json.loads(reply.body).get("state", reply.status))
+
+    emulator.request("POST", f"{NODES}?nodeId=x", BODY)
+    until(lambda: emulator.request("GET", f"{NODES}/x")["state"] == "READY", "the node")
+    before = vm_token(emulator)
+    assert asked_with(before) == "READY"
+    control.stop(emulator.state_dir)
+    assert asked_with(before) == "401"
+    assert asked_with(vm_token(emulator.restarted())) == "READY"
+
+
+def vm_token(emulator: Emulator) -> str:
+    """As a program on its only worker gets it."""
+    (node,) = json.loads((emulator.state_dir / "state.json").read_text())["nodes"]
+    url = f"http://127.0.0.1:{node['hosts'][0]['metadata_port']}/computeMetadata/v1/instance/service-accounts/default/token"
+    reply = fetch("GET", url, None, {"Metadata-Flavor": "Google"}, timeout_s=HANG_S, proxies=False)
+    return str(json.loads(reply.body)["access_token"])
