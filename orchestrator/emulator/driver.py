@@ -32,7 +32,7 @@ class Driver:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
         self.pythons = Pythons(store.directory / "lent")
-        self.account = VmAccount(store.token)
+        self.account = VmAccount()
         self.hosts: dict[str, SliceHosts] = {}
         self.trouble = Trouble()
         self.pulse = Pulse()
