@@ -32,6 +32,7 @@ RARELY = 5  # the other workers look so much less often than the first
 SOON = 4  # and everybody so much more often while the end is near, or an answer is missing
 MAX_STAGGER = 10  # workers beyond this one wait no longer than it does
 NOTICE_S = 30.0  # about as long before the end it comes; the job has all of it
+NOTES = 3  # so often it is said to whoever looks from outside: a word may be lost
 
 
 class Countdown:
@@ -105,7 +106,9 @@ class Switch:
         self.said: str | None = None
         # Far more often than a beat: of a notice that comes half a minute before the end every second counts.
         self.listen_s: float = max(0.25, self.retry_s) if config.get("spot") else float("inf")
-        self.preempted = self.stopped = self.noted = False
+        self.preempted = self.stopped = False
+        self.noticed_at: int | None = None
+        self.noted, self.note_at = 0, 0.0
         self.beat: str | None = None
         self.looked = self.beaten = False
         self.job: tuple[str, float | None, int | None] = ("none", None, None)
@@ -160,7 +163,7 @@ class Switch:
 
     def heed(self) -> Effects:
         """The notice of preemption, once it is there: first the job, then whoever looks at us from outside."""
-        if not self.config.get("spot") or self.noted:
+        if not self.config.get("spot") or (self.stopped and self.noted == NOTES):
             return
         self.preempted = self.preempted or (yield ("preempted",))
         if not self.preempted:
@@ -168,8 +171,12 @@ class Switch:
         if not self.stopped:
             self.stopped = yield ("stop", NOTICE_S)
             yield ("log", f"this VM is about to be taken away: the job was told to stop: {self.stopped}")
-        at = None if self.boot_time is None else round(self.boot_time + self.now)
-        self.noted = yield ("publish", "notice", {"v": self.config["v"], "preempted": True, "at": at})
+        if self.noticed_at is None and self.boot_time is not None:
+            self.noticed_at = round(self.boot_time + self.now)
+        if self.noted == NOTES or self.now < self.note_at:
+            return
+        if (yield ("publish", "notice", {"v": self.config["v"], "preempted": True, "at": self.noticed_at})):
+            self.noted, self.note_at = self.noted + 1, self.now + self.beat_s / 6
 
     def look_at_job(self) -> Effects:
         if self.mode == DETACHED:
