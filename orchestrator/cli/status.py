@@ -74,17 +74,18 @@ def _rows(session: Session, answers: list[Asked], before: set[str]) -> list[Row]
     for asked in answers:
         for key, view in asked.views.items():
             if view.name.node not in accounted:
-                remark = asked.odd.get(key) or _remark(closed.get(view.name.node))
+                remark = asked.odd.get(key) or _remark(view, closed.get(view.name.node))
                 rows.append(_unknown(session, asked, view, remark))
     return rows
 
 
-def _remark(closed: Lease | None) -> str:
+def _remark(view: SliceView, closed: Lease | None) -> str:
     """What this machine knows of a slice that the API shows and that it does not answer for."""
+    from orchestrator.core.absence import ours
     from orchestrator.core.lease import LeaseState
     from orchestrator.report.times import day_clock
 
-    if closed is None:
+    if closed is None or not ours(view, closed):
         return "not in this machine's ledger"
     if closed.state is LeaseState.FORGOTTEN:
         return f"forgotten here, {closed.reason}"

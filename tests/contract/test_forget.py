@@ -93,6 +93,7 @@ def test_what_nobody_can_see_is_forgotten_by_who_says_so_and_the_ledger_keeps_it
     assert state == "forgotten" and reason.startswith("verified by a person: seen in the console; missing: ")
     [(data,)] = ledger(tpujob, "select data from event where kind = 'forgotten'")
     assert "seen in the console" in json.loads(data)["why"]
+    clear(tpujob)
     after = tpujob("status")
     assert after.returncode == 0 and "forgotten here, verified by a person: seen in the console" in after.stdout
     assert len(tpujob.alive()) == 1, "it deletes nothing: that is the person's now"

@@ -101,7 +101,7 @@ def test_a_node_that_only_looks_like_ours_is_shown_with_the_reason(tpujob: Tpujo
 
 
 def test_every_project_in_which_the_ledger_has_something_open_is_asked(tpujob: Tpujob) -> None:
-    assert tpujob("up", "alice", "--zone", ZONE, "--project", "other-project").returncode == 0
+    assert tpujob("up", "alice", "--zone", ZONE, "--cloud", "emulated", "--project", "other-project").returncode == 0
     said = json.loads(tpujob("status", "--json").stdout)
     assert [(asked["project"], asked["complete"]) for asked in said["asked"]] == [
         ("emulated", True),
@@ -113,8 +113,8 @@ def test_every_project_in_which_the_ledger_has_something_open_is_asked(tpujob: T
 
 def test_what_a_complete_list_leaves_out_is_looked_for_by_name(tpujob: Tpujob) -> None:
     """A list may be a while behind."""
-    tpujob.fault("stale_list", "nodes.list", seconds=3600)
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
+    tpujob.fault("stale_list", "nodes.list", seconds=3600)
     (row,) = slices(tpujob)
     assert row["state"] == "READY"
 
@@ -128,7 +128,7 @@ def test_what_a_complete_list_leaves_out_is_looked_for_by_name(tpujob: Tpujob) -
         ({"kind": "status", "operation": "*", "status": 403}, 77, "NOT ASKED: "),
         ({"kind": "status", "operation": "*", "status": 503}, 75, "NOT ASKED: "),
         (
-            {"kind": "timeout", "operation": "*", "seconds": 60},
+            {"kind": "hang", "operation": "*", "seconds": 60},
             75,
             "NOT ASKED: the API gave no whole answer within 0 s",
         ),
