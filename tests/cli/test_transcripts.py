@@ -31,7 +31,7 @@ def plain(text: str) -> str:
     text = re.sub(
         r"^(|run +|.* runs/demo-)[0-9a-z]{10}(?=\t| ·)", r"\1RUN", text, flags=re.MULTILINE
     )  # perhaps all letters
-    text = re.sub(r"(?<=tpujob show )[0-9a-z]{10}\b", "RUN", text)
+    text = re.sub(r"(tpujob show |runs/demo-)[0-9a-z]{10}\b", r"\1RUN", text)
     text = re.sub(r"\b(\d+ m )?\d+(\.\d+)? s\b", "SECONDS", text)
     return re.sub(r"\b(?=[0-9a-z]*\d)[0-9a-z]{10}\b", "RUN", text)
 
