@@ -57,8 +57,8 @@ class Train(Section):
     options: dict[str, Any] | None = Field(default=None, description="For the `entry`, as it likes: `run.options`.")
     backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] = Field(
         default="xla",
-        description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU. `auto`: a TPU if there is one, "
-        "else a GPU, else the CPU.",
+        description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU 0.2.0, which needs Python 3.11 on the VM "
+        "and which no TPU has seen yet. `auto`: a TPU if there is one, else a GPU, else the CPU.",
     )
     model: Literal["mnist_cnn", "alexnet", "mlp"] = Field(
         default="mnist_cnn", description="The network: `mnist_cnn` is the CNN of the PyTorch MNIST example."
