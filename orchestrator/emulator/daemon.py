@@ -23,6 +23,7 @@ from orchestrator.emulator.driver import Driver
 from orchestrator.emulator.grpc_door import GrpcDoor
 from orchestrator.emulator.request_log import RequestLog
 from orchestrator.emulator.rest import RestApi
+from orchestrator.emulator.steady_clock import steady_clock
 from orchestrator.emulator.store import ENVIRONMENT, Store
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ MAX_BODY_BYTES = 4 << 20
 async def serve(store: Store, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
     """Run until shutdown, or until `end_fd` reads as closed. The endpoint is announced when everything answers."""
     shutdown = asyncio.Event()
-    driver = Driver(store.load(), store)
+    state = store.load()
+    driver = Driver(state, store, steady_clock(store.directory, state.now))
     idle = _Idle(driver)
     requests = RequestLog()
     # From the outermost to the innermost: a refused caller is in the log, and no fault hits one whom the guard refuses.
@@ -43,6 +45,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
         idle.middleware,
     ]
     app = web.Application(middlewares=[*doors, fault_wire.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(fault_wire.dating(driver))
     app.add_routes([*RestApi(driver).routes(), *rest_margin.routes()])
     app.add_routes(
         [*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes(), *SupplyAdmin(driver).routes()]

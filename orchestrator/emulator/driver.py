@@ -10,7 +10,6 @@ import asyncio
 import functools
 import logging
 import shutil
-import time
 from collections.abc import Callable
 
 from orchestrator.emulator import processes
@@ -28,7 +27,7 @@ RETRY_S = 1.0
 
 
 class Driver:
-    def __init__(self, state: CloudState, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, state: CloudState, store: Store, clock: Callable[[], float]) -> None:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
         self.pythons = Pythons(store.directory / "lent")

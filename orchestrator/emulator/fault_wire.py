@@ -7,6 +7,7 @@ who is calling (`request["caller"]`) before faults are asked.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
@@ -46,6 +47,16 @@ def logging(log: RequestLog, driver: Driver) -> Middleware:
     return logged
 
 
+def dating(driver: Driver) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Answers carry the time of the emulated cloud, not that of this machine."""
+
+    async def dated(request: web.Request, response: web.StreamResponse) -> None:
+        seconds = driver.clock() + request.get("clock_s", 0.0)
+        response.headers["Date"] = format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
+
+    return dated
+
+
 def spoiling(driver: Driver) -> Middleware:
     @web.middleware
     async def spoiled(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -64,9 +75,7 @@ def spoiling(driver: Driver) -> Middleware:
         except NoReply:
             driver.changed()  # a late create waits
             return _cut(request)
-        if decision.clock_s:
-            seconds = driver.clock() + decision.clock_s
-            response.headers["Date"] = format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
+        request["clock_s"] = decision.clock_s
         return response
 
     return spoiled

@@ -29,15 +29,16 @@ MAY_IMPORT = {
     "catalog": {"catalog"},
     "core": CORE,
     "settings": {"settings", "cloud.google_config"} | CORE,
-    "ledger": {"ledger"} | CORE,
+    "boot_clock": set(),
+    "ledger": {"ledger", "boot_clock"} | CORE,
     "cloud": {"cloud", "settings", "peers"} | CORE,
     "remote": {"remote"} | CORE,
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.control"} | CORE,
-    "cli": {"cli", "drill", "settings", "emulator.control"} | REPORT,
-    "emulator": {"emulator", "catalog", "peers"},
+    "cli": {"cli", "drill", "settings", "boot_clock", "emulator.control"} | REPORT,
+    "emulator": {"emulator", "boot_clock", "catalog", "peers"},
     "vm": {"vm"},
 }
 

@@ -1,0 +1,116 @@
+"""The wall clock of this machine is set while real processes work: that is no time that passed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import boot_clock
+from tests.cli_fixture import Cli, press
+from tests.waiting import until
+
+HOURS_S = 2 * 3600.0
+STEPPED = """
+import time
+real = time.time
+def stepped():
+    with open({path!r}) as file:
+        return real() + float(file.read())
+time.time = stepped
+"""
+JOB = """
+name: patient
+tpu: {{accelerator: v5litepod-4, zone: us-central1-a}}
+limits: {{max_duration: 1h}}
+command: "echo begun; until [ -e {done} ]; do sleep 0.05; done; for i in $(seq 40); do echo $i; sleep 0.1; done"
+"""
+
+
+@pytest.fixture
+def set_clock(cli: Cli) -> Callable[[float], None]:
+    """Sets the wall clock of every tpujob process, those that run too, so many seconds ahead."""
+    path = cli.directory / "ahead"
+
+    def ahead(seconds: float) -> None:
+        draft = path.with_suffix(".new")
+        draft.write_text(str(seconds))
+        draft.replace(path)
+
+    cli.admin("GET", "status")  # the cloud is not this machine: it keeps its time
+    place = cli.directory / "stepped"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(STEPPED.format(path=str(path)))
+    cli.env["PYTHONPATH"] = os.pathsep.join([str(place), cli.env["PYTHONPATH"]])
+    ahead(0.0)
+    return ahead
+
+
+def test_the_clock_that_the_tests_set_is_the_wall_clock_alone(cli: Cli, set_clock: Callable[[float], None]) -> None:
+    set_clock(HOURS_S)
+    argv = [
+        sys.executable,
+        "-c",
+        "import time; from orchestrator import boot_clock; print(time.time(), boot_clock.boot_s())",
+    ]
+    before = boot_clock.boot_s()
+    said = subprocess.run(
+        argv, env={**os.environ, **cli.env}, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert float(said[0]) > time.time() + HOURS_S - 600
+    assert before < float(said[1]) < boot_clock.boot_s()
+
+
+def test_a_create_that_was_not_answered_is_not_settled_by_a_clock_set_forward(
+    cli: Cli, set_clock: Callable[[float], None]
+) -> None:
+    cli.fault("late", "nodes.create", seconds=1000)
+    cli.fault("status", "operations.list", status=503)
+    running = cli.start("run", cli.job(JOB.format(done="never")))
+    until(lambda: cli.requests("nodes.create"), "the create call")
+    set_clock(HOURS_S)
+    press(running)
+    until(lambda: running.poll() is not None or len(cli.requests("operations.list")) > 3, "some passes of the teardown")
+    assert running.poll() is None, running.communicate()
+    press(running)
+    press(running)
+    _, said = running.communicate()
+    assert running.returncode == 75, said
+    assert "NOT VERIFIED GONE" in said
+
+
+def test_a_run_does_not_end_because_the_clock_was_set(
+    cli: Cli, set_clock: Callable[[float], None], tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    running = cli.start("run", cli.job(JOB.format(done=done)))
+    cli.until("begun", running)
+    set_clock(HOURS_S)
+    done.touch()
+    _, said = running.communicate()
+    assert running.returncode == 0, said
+    assert "asleep" not in said
+    set_clock(0.0)
+    assert cli.only_run()["usd"] < 1.0
+
+
+def test_a_slice_that_was_brought_while_the_clock_was_behind_stays_when_it_is_put_right(
+    cli: Cli, set_clock: Callable[[float], None]
+) -> None:
+    set_clock(-86400.0)
+    brought = cli("up", "alice", "--zone", "us-central1-a", "--ttl", "2h", env={"TPUJOB_EMULATED_SPEED": "1"})
+    assert brought.returncode == 0, brought.text
+    set_clock(0.0)
+    for _ in range(2):
+        said = cli("status", "--json", env={"TPUJOB_EMULATED_SPEED": "1"})
+        assert said.returncode == 0, said.text
+        (slice_,) = json.loads(said.stdout)["slices"]
+        assert slice_["state"] == "READY"
+    assert len(cli.alive()) == 1
+    assert not cli.requests("nodes.delete", caller="client")

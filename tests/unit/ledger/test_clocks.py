@@ -1,0 +1,166 @@
+"""The time of the ledger: what has passed since, whatever the wall clock says, and never more than that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lease import Intent, Sent
+from orchestrator.core.timekeeping import DOUBT_S
+from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.ledger import Ledger
+from tests.unit.engine.virtual import lease_and_request
+
+CLOUD, OTHER = "emulated", "google"
+START = 1_800_000_000.0
+SERVER_AHEAD_S = 40.0
+
+
+@dataclass
+class Machine:
+    """Its clocks; `passes` lets time pass for all of them and for the cloud's."""
+
+    boot: str = "first"
+    up_s: float = 5000.0
+    wall_s: float = START
+    server: float = START + SERVER_AHEAD_S
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def boot_s(self) -> float:
+        return self.up_s
+
+    def wall(self) -> float:
+        return self.wall_s
+
+    def passes(self, seconds: float) -> None:
+        self.up_s, self.wall_s, self.server = self.up_s + seconds, self.wall_s + seconds, self.server + seconds
+
+    def restarts(self, off_s: float) -> None:
+        self.passes(off_s)
+        self.boot, self.up_s = f"after {self.boot}", 10.0
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite3")
+
+
+def create(ledger: Ledger, clocks: Clocks, machine: Machine) -> None:
+    """As `begin` does it: ask the cloud what time it is, write the intent down, send."""
+    clocks.told(CLOUD, machine.server, clocks.now(CLOUD))
+    lease, _ = lease_and_request(now=clocks.now(CLOUD))
+    ledger.record(Intent(lease), Sent(lease.id, clocks.now(CLOUD)))
+
+
+def test_it_begins_with_the_wall_clock(ledger: Ledger, machine: Machine) -> None:
+    assert Clocks(ledger, machine).now(CLOUD) == START
+
+
+@pytest.mark.parametrize("step_s", [7200.0, -7200.0, 366 * 86400.0])
+def test_a_step_of_the_wall_clock_is_no_time_that_passed(ledger: Ledger, machine: Machine, step_s: float) -> None:
+    clocks = Clocks(ledger, machine)
+    clocks.now(CLOUD)
+    machine.wall_s += step_s
+    machine.passes(3.0)
+    assert clocks.now(CLOUD) == START + 3.0
+    assert Clocks(ledger, machine).now(CLOUD) == START + 3.0, "another process of this boot, begun after the step"
+
+
+def test_time_asleep_has_passed(ledger: Ledger, machine: Machine) -> None:
+    clocks = Clocks(ledger, machine)
+    clocks.now(CLOUD)
+    machine.up_s += 600.0  # the boot clock counts it; no process ran
+    assert clocks.now(CLOUD) == START + 600.0
+
+
+def test_after_a_restart_no_time_has_passed_until_the_cloud_says_so(ledger: Ledger, machine: Machine) -> None:
+    create(ledger, Clocks(ledger, machine), machine)
+    machine.restarts(off_s=3600.0)
+    machine.wall_s += 86400.0
+    clocks = Clocks(ledger, machine)
+    assert not clocks.is_sure(CLOUD)
+    assert clocks.now(CLOUD) == START
+    machine.passes(7.0)
+    assert clocks.now(CLOUD) == START + 7.0, "what passes from then on has passed"
+    clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
+    assert clocks.is_sure(CLOUD)
+    assert clocks.now(CLOUD) == START + 3607.0 - DOUBT_S
+    assert Clocks(ledger, machine).now(CLOUD) == START + 3607.0 - DOUBT_S
+
+
+def test_a_restart_of_a_machine_that_owes_nothing_begins_anew(ledger: Ledger, machine: Machine) -> None:
+    Clocks(ledger, machine).now(CLOUD)
+    machine.restarts(off_s=60.0)
+    clocks = Clocks(ledger, machine)
+    assert clocks.is_sure(CLOUD)
+    assert clocks.now(CLOUD) == machine.wall()
+
+
+def test_restart_after_restart_never_more_than_has_passed(ledger: Ledger, machine: Machine) -> None:
+    create(ledger, Clocks(ledger, machine), machine)
+    passed = 0.0
+    for off_s in (100.0, 2000.0, 30.0):
+        machine.restarts(off_s)
+        passed += off_s
+        clocks = Clocks(ledger, machine)
+        clocks.told(CLOUD, float(int(machine.server)), asked_at=clocks.now(CLOUD))
+        late_s = START + passed - clocks.now(CLOUD)
+        assert 0.0 <= late_s <= 3 * (DOUBT_S + 1.0)
+
+
+def test_a_slow_answer_makes_no_time_pass(ledger: Ledger, machine: Machine) -> None:
+    clocks = Clocks(ledger, machine)
+    asked_at, said = clocks.now(CLOUD), machine.server
+    machine.passes(50.0)  # the answer is on its way, or the lid is closed
+    clocks.told(CLOUD, said, asked_at)
+    lease, _ = lease_and_request(now=clocks.now(CLOUD))
+    ledger.record(Intent(lease))
+    machine.restarts(off_s=10.0)
+    again = Clocks(ledger, machine)
+    again.told(CLOUD, machine.server, asked_at=again.now(CLOUD))
+    assert again.now(CLOUD) <= START + 60.0
+
+
+def test_what_one_cloud_says_is_nothing_to_the_leases_of_another(ledger: Ledger, machine: Machine) -> None:
+    create(ledger, Clocks(ledger, machine), machine)
+    machine.restarts(off_s=3600.0)
+    clocks = Clocks(ledger, machine)
+    clocks.told(OTHER, machine.server + 86400.0, asked_at=clocks.now(OTHER))
+    assert clocks.is_sure(OTHER)
+    assert not clocks.is_sure(CLOUD)
+    assert clocks.now(CLOUD) == START
+
+
+def test_leases_of_a_cloud_that_was_never_heard_are_as_old_as_this_boot(ledger: Ledger, machine: Machine) -> None:
+    clocks = Clocks(ledger, machine)
+    lease, _ = lease_and_request(now=clocks.now(CLOUD))
+    ledger.record(Intent(lease))
+    machine.restarts(off_s=3600.0)
+    again = Clocks(ledger, machine)
+    machine.passes(5.0)
+    again.now(CLOUD)
+    again.told(CLOUD, machine.server, asked_at=again.now(CLOUD))
+    assert again.now(CLOUD) == START
+
+
+def test_a_full_disk_keeps_no_process_from_knowing_the_time(
+    ledger: Ledger, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(ledger, Clocks(ledger, machine), machine)
+    machine.restarts(off_s=3600.0)
+    ledger._db.execute("pragma query_only = on")
+    clocks = Clocks(ledger, machine)
+    assert clocks.now(CLOUD) == START
+    machine.passes(4.0)
+    assert clocks.now(CLOUD) == START + 4.0
+    clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
+    assert clocks.now(CLOUD) == START + 3604.0 - DOUBT_S
