@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from orchestrator.core import claims
-from orchestrator.core.lease import Lease
+from orchestrator.core.lease import Lease, Purpose
 from orchestrator.core.pace import Pace
 
 VERSION = 1
@@ -90,6 +90,7 @@ def switch_config(lease: Lease, labels: Mapping[str, str], pace: Pace, *, idle_s
         "deadline": int(labels[claims.DEADLINE]),
         "idle_s": idle_s,
         "spot": lease.spot,
+        "beats": lease.purpose is Purpose.RUN,
         **periods,
     }
 

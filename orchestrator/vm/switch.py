@@ -243,7 +243,8 @@ class Switch:
         """Why the slice should go, by what is seen on this VM."""
         if self.foreign:
             return None
-        if self.mode == RUN and self.first and self.silence.over:
+        # Of what `up` brings nobody shows signs of life: its labels say that it is held, and only who reads them knows.
+        if self.mode == RUN and self.first and self.silence.over and (self.read or self.config.get("beats", True)):
             return f"no sign of life for {self.silence.total_s:.0f} s"
         if self.mode == DETACHED and self.ending.over and not self.attended(self.grace_s):
             return "no job was started" if self.job[0] == "none" else "the job ended"

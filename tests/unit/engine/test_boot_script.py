@@ -49,7 +49,7 @@ def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> N
     assert config() == {
         **{"v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
         **{"run": "run0000001", "mode": "run", "lease": 1800003300, "deadline": 1800007200, "idle_s": None},
-        **{"spot": False},
+        **{"spot": False, "beats": True},
         **{"beat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 600.0},
         **{"margin_s": 120.0, "stagger_s": 60.0},
     }
@@ -59,7 +59,8 @@ def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> N
 
 def test_what_up_asks_for_is_born_as_a_run_so_that_the_switch_counts_silence_until_it_is_held() -> None:
     brought = replace(LEASE, purpose=Purpose.HOLD)
-    assert switch_config(brought, claims.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "run"
+    config = switch_config(brought, claims.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)
+    assert (config["mode"], config["beats"]) == ("run", False)
 
 
 def test_the_script_is_small_and_has_no_placeholder_left() -> None:

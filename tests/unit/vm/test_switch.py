@@ -278,6 +278,21 @@ def test_without_the_permission_to_look_it_still_acts_on_beats_and_the_deadline_
     assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
 
 
+def test_what_up_brought_goes_ttl_after_boot_unless_its_labels_say_by_then_that_it_is_held() -> None:
+    alone = World(claimed(beats=False), state="CREATING")
+    alone.at(600, lambda world: setattr(world, "state", "READY"))
+    assert 600 + TTL - POLL <= (alone.deleted_at() or 0) <= 600 + TTL + POLL + 1
+    held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR)).relabel(TTL - POLL - 5, mode="hold")
+    assert (held.deleted_at() or 0) > 5 * HOUR
+
+
+def test_what_up_brought_is_left_alone_by_a_switch_that_may_not_see_whether_it_is_held() -> None:
+    """It never says that it is armed; a sweep, or the deadline, ends the slice."""
+    blind = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 403)
+    assert 5 * HOUR < (blind.deleted_at() or 0) <= 5 * HOUR + 10
+    assert not any(said["armed"] for said in blind.published)
+
+
 def test_a_lease_is_not_judged_any_more_once_it_cannot_be_seen_whether_it_was_renewed() -> None:
     blind_from = 3300 + GRACE + 2 * STAGGER
     world = World(config(), worker=10, get_status=lambda now: 200 if now < blind_from else 403)
