@@ -243,6 +243,12 @@ def test_without_a_home_for_state_nothing_is_created(tpujob: Tpujob, tmp_path: P
 def test_down_without_a_name_and_stop_leave_the_slice_of_a_running_job_alone(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(SLEEP))
     tpujob.until("started", process)
+    (before,), shown, (after,) = (
+        json.loads(tpujob(*words, "--json").stdout) for words in (("list",), ("show", "sleep"), ("list",))
+    )
+    assert 0 < before["usd"] < shown["usd"] < after["usd"], "a run that goes on costs something"
+    (alive,) = json.loads(tpujob("status", "--json").stdout)["slices"]
+    assert after["usd"] < alive["usd_so_far"] < after["usd"] + 0.1 and alive["run"] == shown["run"]
     down = tpujob("down")
     assert down.returncode == 64 and "alive: sleep (tpujob-" in down.stderr
     stop = tpujob("stop", "sleep")

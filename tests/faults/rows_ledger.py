@@ -84,6 +84,7 @@ def truncated(w: World) -> None:
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
     after = w.do("status")
     assert after.code() == 0 and "Traceback" not in after.err, after.err
+    assert "; not in this machine's ledger" in after.out, "what the ledger forgot is still shown"
     w.sweep_after(claimed_until)
     w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
     assert w.do("status").code() == 0

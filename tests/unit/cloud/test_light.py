@@ -18,8 +18,8 @@ import pytest
 from orchestrator.cloud import credentials, fetch
 from orchestrator.cloud.credentials import EmulatorToken, GoogleToken, connect_light
 from orchestrator.cloud.light import LightApi
-from orchestrator.core.slices import SliceName
-from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.core.slices import EVERYWHERE, SliceName
+from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.settings import Target
 from tests.unit.cloud.stub_api import Reply, StubApi, stub_api
 
@@ -55,6 +55,17 @@ print([name for name in sys.modules if name.partition(".")[0] in ("google", "req
 """
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (said.stdout.strip(), said.stderr) == ("[]", "")
+
+
+def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: StubApi, api: LightApi) -> None:
+    rows = [{**NODE}, {**NODE, "name": NODE["name"].replace("us-central1-a", "us-east5-b")}]
+    stub.answers(Reply(200, {"nodes": rows, "unreachable": ["projects/acme-project/locations/us-east1-d"]}))
+    listing = api.list("acme-project", EVERYWHERE)
+    assert [row.name.zone for row in listing.rows] == ["us-central1-a", "us-east5-b"]
+    assert not listing.complete and stub.asked[-1].path == "/v2/projects/acme-project/locations/-/nodes"
+    for question in (api.get, api.delete):
+        with pytest.raises(BadRequest, match="is not a zone"):
+            question(SliceName("acme-project", EVERYWHERE, NAME.node))
 
 
 # -- trust -------------------------------------------------------------------------------------------------------------
