@@ -48,6 +48,14 @@ def test_our_own_process_is_ours_by_an_ipv6_socket_to_an_ipv4_address(opened: Ex
     assert peers.is_ours(accepted(opened, server))
 
 
+def test_to_another_user_we_are_not_theirs_even_as_root(opened: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = listener(opened)
+    opened.enter_context(socket.create_connection(server.getsockname()))
+    connection = accepted(opened, server)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY - 1)
+    assert not peers.is_ours(connection)
+
+
 def test_a_connection_that_its_process_closed_is_nobodys(opened: ExitStack) -> None:
     server = listener(opened)
     with socket.create_connection(server.getsockname()) as client:
