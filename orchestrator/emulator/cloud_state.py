@@ -200,13 +200,16 @@ class CloudState(Happenings):
             if effect.parameters.get("hidden") and node.due is not None:
                 node.hidden_until = node.due
             return self.begin_loose(node, "delete", api_version, effect)
-        if node.state == "DELETING":
+        if node.state == "DELETING" and node.due is not None:
             if node.operation is None:  # the service is at it, and nobody has asked before
                 node.operation = self.begin_operation(node, "delete", api_version).name
             return self.operations[node.operation]
         if kind != "operation_fails":
             self._interrupt(node, api_errors.superseded)
-        return self._begin(node, "delete", "DELETING", api_version, effect)
+        operation = self._begin(node, "delete", "DELETING", api_version, effect)
+        if kind == "stalled":
+            node.due = None
+        return operation
 
     def patch(
         self, name: str, changes: dict[str, Any], api_version: str, now: float, effect: Fault | None = None

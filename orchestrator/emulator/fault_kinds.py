@@ -106,6 +106,11 @@ KINDS: Mapping[str, Kind] = {
         CHANGES,
         {"seconds": 3600.0},
     ),
+    "stalled": Kind(
+        Role.EFFECT,
+        "a delete is accepted, and the node stays DELETING, the operation under way, until it is deleted once more",
+        ("nodes.delete",),
+    ),
     "delete_dropped": Kind(
         Role.EFFECT,
         "a delete of what is CREATING is accepted and forgotten: absent (if `hidden`) until that is over",

@@ -65,6 +65,8 @@ class Plan:
         default_factory=list
     )  # when it is said, and so long before it is done
     user_deletes_at: float | None = None
+    spoiled: list[tuple[str, Window, Fault]] = field(default_factory=list)  # calls of this name meet it in this time
+    slow_replies: dict[str, float] = field(default_factory=dict)  # call → its reply takes so many seconds longer
     # processes: (name of a process, step, what dies) or (None, time, what dies)
     crashes: list[tuple[str | None, float, str]] = field(default_factory=list)
     signals: list[float] = field(default_factory=list)
@@ -83,7 +85,9 @@ class Plan:
     ledger_lost_at: float | None = None
     clock_offset_s: float = 0.0
     clock_drift: float = 0.0
-    clock_steps: list[tuple[float, float]] = field(default_factory=list)  # when the laptop's wall clock is set, by how much
+    clock_steps: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # when the laptop's wall clock is set, by how much
     vm_drift: float = 0.0
 
     @property
@@ -187,6 +191,7 @@ class Faults:
                         self.slow_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
                     return fate
         fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
+        fate.back_s += plan.slow_replies.get(verb, 0.0)
         fate.effect = self._effect(verb)
         if verb in CREATES:
             lost = self.creates <= plan.lost_creates
@@ -204,6 +209,9 @@ class Faults:
         if verb == "nodes.patch":
             self.patches += 1
             return plan.patch_effects[self.patches - 1] if self.patches <= len(plan.patch_effects) else None
+        for name, window, fault in plan.spoiled:
+            if name == verb and covers([window], self.since()):
+                return fault
         if plan.unreachable and verb in LISTS and self._early():
             return _UNREACHABLE if self.rng.random() < plan.unreachable else None
         if plan.operations_gone and verb == "operations.get" and self._early():

@@ -107,6 +107,34 @@ def failing_deletes() -> Hunt:
 
 
 @ground
+def stalled_delete() -> Hunt:
+    """Accepted, DELETING, and nothing more happens until somebody asks once more."""
+    for times in (1, 2):
+        stalled = [cloud_fault("stalled", "nodes.delete")] * times
+        yield f"{times} times", one(RUN, layers=NOBODY, delete_effects=stalled)
+
+
+@ground
+def create_under_way_unlisted() -> Hunt:
+    """The create goes on, its node is not visible yet, and of the operations nobody hears but that there may be more."""
+    unlisted = [("operations.list", (0.0, 30.0), cloud_fault("unreachable", "operations.list"))]
+    hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
+    for tenth in range(2, 6):
+        rest = {"lost_creates": 9, "signals": [tenth / 10], "spoiled": unlisted, **hidden}
+        yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NOBODY, **rest)
+
+
+@ground
+def landing_between_two_answers() -> Hunt:
+    """The node comes while the answer that knows of no create is on its way; the list that follows is an old one."""
+    stale = [("nodes.list", (5.0, 60.0), cloud_fault("stale_list", "nodes.list", seconds=20.0))]
+    for late_s in (9.0, 11.0, 13.0, 14.0):
+        late = [cloud_fault("late", "nodes.create", seconds=late_s)] * 9
+        rest = {"create_effects": late, "spoiled": stale, "slow_replies": {"operations.list": 4.0}}
+        yield f"{late_s} s late", one(RUN, layers=NOBODY, signals=[0.4], **rest)
+
+
+@ground
 def revoked() -> Hunt:
     for at in (3.0, 8.0):
         yield f"from {at} s on", one(RUN, layers=NOBODY, forbidden={"laptop-api": [(at, FOREVER)]})

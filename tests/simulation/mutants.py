@@ -17,12 +17,12 @@ from orchestrator.cloud import queued
 from orchestrator.cloud.questions import Questions
 from orchestrator.core import absence, claims, names, timekeeping
 from orchestrator.core.absence import Verdict
-from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent
+from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent, Settled
 from orchestrator.core.slices import Listing, SliceState
 from orchestrator.engine import acquire, attempt, claim, race, recover, release, run, search, sweep, tenure, watch, work
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
-from orchestrator.errors import AuthError, CloudUnavailable, Vanished
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, Vanished
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.vm import switch
 
@@ -111,6 +111,45 @@ def staleproof() -> Iterator[None]:
         return absence.judge(self.lease, evidence, await Now(), can)
 
     with patch.object(release._Teardown, "one_pass", one_pass):
+        yield
+
+
+@mutant("an incomplete list of operations is taken for complete (ours)", "create_under_way_unlisted")
+def operations_taken_for_all() -> Iterator[None]:
+    async def creates(self: Any) -> Any:
+        if self.lease.sends == 1 and self.lease.operation is not None:
+            return await whole(self)
+        listing = await self._ask(release.ListOperations(*release._place(self.lease)))
+        return listing if isinstance(listing, CloudError) else tuple(filter(self._is_our_create, listing.rows))
+
+    whole = release._Teardown._creates
+    with patch.object(release._Teardown, "_creates", creates):
+        yield
+
+
+@mutant("nobody looks once more after the create has settled (ours)", "landing_between_two_answers")
+def one_look() -> Iterator[None]:
+    ask, note = release._Teardown._ask, release.note
+    settled: set[Any] = set()
+
+    async def noted(event: Any) -> None:
+        await note(event)
+        if isinstance(event, Settled):
+            settled.add(event.lease_id)
+
+    async def asked(self: Any, question: Any) -> Any:
+        if isinstance(question, release.Get) and self.lease.id in settled:
+            settled.discard(self.lease.id)
+            return None  # as it was a moment ago
+        return await ask(self, question)
+
+    with patch.object(release, "note", noted), patch.object(release._Teardown, "_ask", asked):
+        yield
+
+
+@mutant("a delete that is under way is never sent again (L11)", "stalled_delete")
+def deleted_once() -> Iterator[None]:
+    with patch.object(release, "DELETE_AGAIN_S", float("inf")):
         yield
 
 

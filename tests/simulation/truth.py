@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _ORDER = {state: rank for rank, state in enumerate(LeaseState)}
-_FAILING = ("operation_fails", "operation_forgets", "delete_dropped", "refuse_delete", "stuck")
+_FAILING = ("operation_fails", "operation_forgets", "delete_dropped", "refuse_delete", "stuck", "stalled")
 
 
 class Truth:
@@ -278,6 +278,7 @@ class Truth:
                 if thing is known or thing is known.node or thing.node is known:
                     thing.failed_deletes += 1
                     thing.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
+                    thing.slow_s += promise.DELETE_AGAIN_S if fate.effect.kind == "stalled" else 0.0
 
     def taken_away(self, node: Node) -> None:
         known = self.things[node.uid]
