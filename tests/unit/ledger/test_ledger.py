@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run
+from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run, Tried
 from orchestrator.core.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import KEPT_SWEEPS, Ledger, LedgerUnavailable, SweepRun
@@ -137,13 +137,32 @@ def test_sweeps_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> 
     assert {each.project for each in ledger.sweeps("google")} == {"acme", "other"}
 
 
+WITHOUT_RUNS = "drop index lease_of_run; alter table lease drop column run; drop table anchor;"  # what version 3 lacks
+
+
+def test_a_ledger_of_an_older_version_learns_which_run_asked_for_which_slice(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    older = Ledger(path)
+    _, attempt = began(older, "r1", at=100.0)
+    own, tried, borrowed, alone = (lease_and_request(n, now=at)[0] for n, at in enumerate((101.0, 102.0, 5.0, 103.0)))
+    older.record(*(Intent(lease) for lease in (own, tried, borrowed, alone)), Leased(attempt.id, 104.0, own.id))
+    older.record(Tried(attempt.id, 104.0, tried.id, "v5litepod-8 us-east1-b", "no capacity"))
+    _, other = began(older, "r2", at=200.0)
+    older.record(Leased(other.id, 201.0, borrowed.id))
+    older._db.executescript(f"{WITHOUT_RUNS} pragma user_version = 3;")
+    older.close()
+    newer = Ledger(path)
+    assert [newer.lease(lease.id).run for lease in (own, tried, borrowed, alone)] == ["r1", "r1", None, None]
+    assert [lease.id for lease in newer.leases_of("r1")] == [own.id, tried.id]
+
+
 def test_a_ledger_of_an_older_version_keeps_its_leases_and_learns_how_they_were_provisioned(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite3"
     lease, _ = lease_and_request()
     older = Ledger(path)
     older.record(Intent(replace(lease, spot=True)), Sent(lease.id, 5.0))
     older._db.executescript(
-        "alter table lease drop column queued; alter table lease drop column provisioning;"
+        f"{WITHOUT_RUNS} alter table lease drop column queued; alter table lease drop column provisioning;"
         "alter table lease drop column ready_by; pragma user_version = 2;"
     )
     older.close()
