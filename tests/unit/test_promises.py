@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import pytest
 
 from orchestrator import promises
 from orchestrator.core import pace as paces
+from orchestrator.core.durations import parse_duration
 from orchestrator.core.pace import GOOGLE, Pace
 from orchestrator.drill.words import formula, symbolic
 from orchestrator.emulator.records import Settings
@@ -46,8 +48,11 @@ def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
 
 
 def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -> None:
+    from orchestrator.cli.install_sweeper import install_sweeper
     from orchestrator.engine.retry import pauses
 
+    every = inspect.signature(install_sweeper).parameters["every"].default
+    assert promises.seconds("timer") == parse_duration(every)
     assert paces.EMULATED_SPEED == EMULATED_SPEED
     assert Settings().provision_s == EMULATED_READY_S
     assert promises.seconds("READY") == GOOGLE.provision_s and promises.seconds("D") == GOOGLE.absent_s
