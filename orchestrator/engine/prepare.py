@@ -271,7 +271,9 @@ def phases(
     def setup_of(attempt: Attempt) -> str:
         return setup
 
-    def request(phase: str, script_of: Callable[[Attempt], str]) -> Callable[[Attempt, Lease, Sequence[str], str], StartRequest]:
+    def request(
+        phase: str, script_of: Callable[[Attempt], str]
+    ) -> Callable[[Attempt, Lease, Sequence[str], str], StartRequest]:
         from orchestrator.remote.fleet import StartRequest
 
         def build(attempt: Attempt, lease: Lease, hosts: Sequence[str], meeting_point: str) -> StartRequest:
