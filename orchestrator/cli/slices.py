@@ -40,6 +40,7 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, s
         emulated_cores=emulated_cores,
         overlap_s=session.target.pace.absent_s,
         python="{}.{}".format(*sys.version_info) if emulated and brings_code else None,
+        torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
     )
     for line in [*lines, *dropped_lines(plan.dropped)]:
         session.talk.say("plan", line)

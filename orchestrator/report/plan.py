@@ -32,9 +32,10 @@ def plan_lines(
     emulated_cores: int | None = None,
     overlap_s: float | None = None,
     python: str | None = None,
+    torch_tpu: bool = False,
 ) -> list[str]:
     """What a run is about to do. `overlap_s`: for how long a loser of a race may live beside the winner. `python`: the
-    version that emulated workers have, for a job that brings code of its own.
+    version that emulated workers have, for a job that brings code of its own. `torch_tpu`: its training is one with it.
     """
     first = plan.candidates[0]
     workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
@@ -49,6 +50,8 @@ def plan_lines(
     lines.append(_price_line(plan, emulated))
     if python is not None:
         lines.append(f"the job's own code gets Python {python} here; a TPU VM has Python {VM_PYTHON}")
+    if torch_tpu:
+        lines.append(f"backend: tpu needs Python 3.11 or newer, and a TPU VM has {VM_PYTHON}: the job ends in its setup")
     if len(plan.racing) > 1 and overlap_s is not None:
         lines.append(_race_line(plan, overlap_s))
     if plan.asked is not None:

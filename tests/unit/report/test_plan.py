@@ -122,6 +122,11 @@ def test_the_shape_for_machines_has_the_plain_numbers() -> None:
     assert (shape["provisioning"], shape["queued"], shape["spot"], shape["workers"]) == ("on-demand", False, False, 1)
 
 
+def test_a_training_that_no_image_has_the_python_for_is_announced_before_anything_is_paid() -> None:
+    said = plan_lines(make([V5E]), AT, emulated=False, torch_tpu=True)
+    assert "backend: tpu needs Python 3.11 or newer, and a TPU VM has 3.10: the job ends in its setup" in said
+
+
 def test_whose_own_code_runs_here_learns_which_python_a_tpu_vm_has() -> None:
     said = plan_lines(make([V5E]), AT, emulated=True, python="3.13")
     assert "the job's own code gets Python 3.13 here; a TPU VM has Python 3.10" in said
