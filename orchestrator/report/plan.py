@@ -51,7 +51,9 @@ def plan_lines(
     if python is not None:
         lines.append(f"the job's own code gets Python {python} here; a TPU VM has Python {VM_PYTHON}")
     if torch_tpu:
-        lines.append(f"backend: tpu needs Python 3.11 or newer, and a TPU VM has {VM_PYTHON}: the job ends in its setup")
+        lines.append(
+            f"backend: tpu needs Python 3.11 or newer, and a TPU VM has {VM_PYTHON}: the job ends in its setup"
+        )
     if len(plan.racing) > 1 and overlap_s is not None:
         lines.append(_race_line(plan, overlap_s))
     if plan.asked is not None:
