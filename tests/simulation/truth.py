@@ -354,6 +354,7 @@ class Truth:
             case.sure_life_s = case.life_s if in_time else sure_s  # else its job is being stopped already
             if case.kept != lease.id or case.hold_until is None:
                 return
-        ahead_s = max(lease.ends_at - self.world.laptop.now(), 0.0)
+        teller = self.world.acting or self.world.laptop  # with a lost ledger each keeps its own time
+        ahead_s = max(lease.ends_at - teller.now(), 0.0)
         case.hold_s, case.hold_until, case.kept = ahead_s, now + ahead_s * 1.01, lease.id
         self.world.watch_leaks()

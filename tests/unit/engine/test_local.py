@@ -73,7 +73,7 @@ def ready(directory: Path, *ends: Ended, text: str = "command: echo hi\n", **mac
     directory.mkdir(exist_ok=True)
     world = VirtualWorld(directory)
     spec = job.load(f"on: local\n{text}", path="job.yaml")
-    run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs")
+    run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
     prepared = local.prepare(spec, run, attempt, here, shipped=None, env={}, port=4711, sink=lambda *_: None)
     return world, here, prepared

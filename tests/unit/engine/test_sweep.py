@@ -89,7 +89,7 @@ class World:
     def server_now(self) -> float:
         return SERVER + self.time - LOCAL
 
-    def now(self) -> float:
+    def now(self, cloud: str | None = None) -> float:
         return self.time
 
     def tell(self, told: Tell) -> None:
