@@ -23,7 +23,9 @@ def plain(text: str) -> str:
     """The text without what differs each time. (A quick job may end before the switch had time to say that it is armed.)"""
     text = re.sub(r"^switch .*\n", "", text, flags=re.MULTILINE)
     # A slow machine's slice lives longer, and costs more.
-    text = re.sub(r"(less than \$0\.01|(about )?\$0\.\d\d)(?=, price table| \(emulated: |\)  |$)", "MONEY", text, flags=re.M)
+    text = re.sub(
+        r"(less than \$0\.01|(about )?\$0\.\d\d)(?=, price table| \(emulated: |\)  |$)", "MONEY", text, flags=re.M
+    )
     text = re.sub(r"Python 3\.\d+ (?=here)", "PYTHON ", text)
     text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
