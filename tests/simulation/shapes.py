@@ -57,18 +57,27 @@ class Wish:
 
 
 def drafts(
-    world: World, wish: Wish, *, life_s: float, purpose: Purpose = Purpose.RUN, handle: str = "mnist"
+    world: World,
+    wish: Wish,
+    *,
+    life_s: float,
+    purpose: Purpose = Purpose.RUN,
+    handle: str = "mnist",
+    maker: Process | None = None,
 ) -> tuple[Draft, ...]:
-    """As `engine.prepare` makes them, without files and keys."""
+    """As `engine.prepare` makes them, without files and keys. `maker`: the command, once it runs."""
+    now = (maker or world.laptop).now()
     first = len(wish.zones) - wish.queued
     queued = [number >= first for number in range(len(wish.zones))]
-    return tuple(_draft(world, wish, *each, life_s, purpose, handle) for each in zip(wish.zones, queued, strict=True))
+    zones = zip(wish.zones, queued, strict=True)
+    return tuple(_draft(world, wish, *each, now, life_s, purpose, handle) for each in zones)
 
 
-def _draft(world: World, wish: Wish, zone: str, queued: bool, life_s: float, purpose: Purpose, handle: str) -> Draft:
+def _draft(
+    world: World, wish: Wish, zone: str, queued: bool, now: float, life_s: float, purpose: Purpose, handle: str
+) -> Draft:
     lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
     name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id), queued)
-    now = world.laptop.now()
     lease = Lease(
         id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
         runtime_version=RUNTIME, spot=wish.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
@@ -106,7 +115,7 @@ def start_run(
     def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
         if life_s - used_s < LEAST_LEFT_S:
             raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
-        made = drafts(world, wish, life_s=life_s - used_s, handle=name)
+        made = drafts(world, wish, life_s=life_s - used_s, handle=name, maker=case.owner)
         case.ask_for(made, world.timeline.now, race=wish.race)
         return made
 
