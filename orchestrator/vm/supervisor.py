@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from . import stream, tree
-from .phase import Phase, boot_id, bundle_path, private
+from .phase import Phase, boot_id, boot_s, bundle_path, private
 from .wire import reply
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
@@ -224,6 +224,7 @@ class Supervisor:
             os.fsync(log.fileno())
             log_size = os.fstat(log.fileno()).st_size
         ended = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
+        ended.update(boot=boot_id(), ended_boot_s=boot_s())
         self.phase.write("exit.json", dict(ended, rc=rc, signal=died_of, stopped=stopped))
 
     def reap(self) -> bool:

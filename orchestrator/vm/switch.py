@@ -198,9 +198,8 @@ class Switch:
             self.ending.restart()
             if state == "none":
                 self.ending.left_s = self.config["ttl_s"]
-            elif ago_s is not None:  # by the VM's clock, which may have been set since: leave a grace in any case
-                linger_s = self.ending.total_s
-                self.ending.left_s = min(linger_s, max(linger_s - ago_s, self.grace_s))
+            elif ago_s is not None:  # else it counts from now on
+                self.ending.left_s = max(self.ending.total_s - ago_s, self.grace_s)
         self.ending.watch(self.now)
 
     def ask(self) -> Effects:
@@ -450,7 +449,7 @@ class Vm:
         running = _locked(f"{phase}/lock")
         ended = _parsed(_read(f"{phase}/exit.json", 1 << 16) or b"")  # after the lock: it is there before that drops
         if isinstance(ended, dict):
-            return "ended", max(0.0, time.time() - float(ended["ended_at"])), ended.get("rc")
+            return "ended", self._ago_s(ended), ended.get("rc")
         if running:
             return "running", None, None
         return (
@@ -458,6 +457,13 @@ class Vm:
             None,
             None,
         )  # it was killed, or we rebooted
+
+    def _ago_s(self, ended: dict[str, Any]) -> float | None:
+        """How long ago, by the clock that nobody sets; None if this VM has restarted since."""
+        ended_s, boot = float(ended["ended_boot_s"]), _read("/proc/sys/kernel/random/boot_id", 64)
+        if boot is None or ended["boot"] != boot.decode().strip():
+            return None
+        return max(0.0, self.clock() - ended_s)
 
     def stop(self, grace_s: float) -> bool:
         """As supervisor.py is asked to by anybody. It runs as the job's user, who need only be able to read the file."""

@@ -260,11 +260,11 @@ def test_the_job_is_seen_from_its_start_to_its_end(vm: Vm, worker: Worker) -> No
     assert vm.perform(("job",)) == ("running", None, None)
     worker.ask("stop", "a1", "setup", "0")
     assert vm.perform(("job",)) == ("running", None, None)
-    before = time.time()
+    before = vm.clock()
     worker.ask("stop", "a1", "main", "0")
     state, ago_s, rc = vm.perform(("job",))
     assert (state, rc) == ("ended", 143)
-    assert 0 <= ago_s <= time.time() - before
+    assert 0 <= ago_s <= vm.clock() - before
 
 
 def test_the_newest_job_counts_and_its_exit_code(vm: Vm, worker: Worker) -> None:
@@ -279,6 +279,21 @@ def test_the_newest_job_counts_and_its_exit_code(vm: Vm, worker: Worker) -> None
     worker.ask("stop", "b", "main", "0")
 
 
+def test_how_long_ago_a_job_ended_is_counted_by_the_clock_that_nobody_sets(vm: Vm, worker: Worker) -> None:
+    main = worker.home / "tpujob/runs/a1/main"
+    main.mkdir(parents=True)
+    (main / "lock").touch()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    ended = {"ended_at": 0.0, "ended_boot_s": vm.clock() - 60.0, "boot": boot, "rc": 0}
+    (main / "exit.json").write_text(json.dumps(ended))
+    state, ago_s, rc = vm.perform(("job",))
+    assert (state, rc) == ("ended", 0)
+    assert ago_s is not None
+    assert 60.0 <= ago_s <= vm.clock() - ended["ended_boot_s"]
+    (main / "exit.json").write_text(json.dumps({**ended, "boot": "another"}))
+    assert vm.perform(("job",)) == ("ended", None, 0), "this VM restarted: nobody knows"
+
+
 def test_a_job_whose_supervisor_was_killed_has_ended_without_a_code(vm: Vm, worker: Worker) -> None:
     worker.start("sleep 60")
     for process in worker.supervisors():
@@ -288,7 +303,7 @@ def test_a_job_whose_supervisor_was_killed_has_ended_without_a_code(vm: Vm, work
     worker.ask("stop", "a1", "main", "0")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ended_at": "x"}', '{"ended_at": null, "rc": 0}', "["])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ended_boot_s": "x"}', '{"ended_boot_s": null, "rc": 0}', "["])
 def test_files_of_the_job_that_say_nonsense_end_nothing(vm: Vm, worker: Worker, text: str) -> None:
     main = worker.home / "tpujob/runs/a1/main"
     main.mkdir(parents=True)
