@@ -66,6 +66,7 @@ class Plan:
     )  # when it is said, and so long before it is done
     user_deletes_at: float | None = None
     spoiled: list[tuple[str, Window, Fault]] = field(default_factory=list)  # calls of this name meet it in this time
+    create_verb: str | None = None  # what operations call a create, in place of the verb that everybody knows
     slow_replies: dict[str, float] = field(default_factory=dict)  # call → its reply takes so many seconds longer
     # processes: (name of a process, step, what dies) or (None, time, what dies)
     crashes: list[tuple[str | None, float, str]] = field(default_factory=list)

@@ -125,6 +125,15 @@ def create_under_way_unlisted() -> Hunt:
 
 
 @ground
+def create_of_an_unknown_verb() -> Hunt:
+    """The operations are all there, and the create among them has a name that nobody here ever heard."""
+    hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
+    for tenth in range(2, 6):
+        rest = {"lost_creates": 9, "signals": [tenth / 10], "create_verb": "provision", **hidden}
+        yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NOBODY, **rest)
+
+
+@ground
 def landing_between_two_answers() -> Hunt:
     """The node comes while the answer that knows of no create is on its way; the list that follows is an old one."""
     stale = [("nodes.list", (5.0, 60.0), cloud_fault("stale_list", "nodes.list", seconds=20.0))]

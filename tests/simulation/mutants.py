@@ -127,6 +127,17 @@ def operations_taken_for_all() -> Iterator[None]:
         yield
 
 
+@mutant("an operation whose verb is unknown counts as none (ours)", "create_of_an_unknown_verb")
+def unknown_verb() -> Iterator[None]:
+    ours = release._Teardown._is_our_create
+
+    def known(self: Any, operation: Any) -> bool:
+        return operation.verb.lower() in release.CREATE_VERBS and ours(self, operation)
+
+    with patch.object(release._Teardown, "_is_our_create", known):
+        yield
+
+
 @mutant("nobody looks once more after the create has settled (ours)", "landing_between_two_answers")
 def one_look() -> Iterator[None]:
     ask, note = release._Teardown._ask, release.note

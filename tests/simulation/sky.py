@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cloud.queued import queued_request
@@ -364,7 +365,9 @@ class Port:
             return Listing((), (zone,))
         here = f"projects/{project}/locations/{zone}/"
         known = self.sky.settled().operations.values()
-        return Listing(tuple(_operation(record) for record in known if record.name.startswith(here)))
+        found = (_operation(record) for record in known if record.name.startswith(here))
+        verb = self.sky.world.plan.create_verb
+        return Listing(tuple(replace(one, verb=verb) if verb and one.verb == "create" else one for one in found))
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         try:
