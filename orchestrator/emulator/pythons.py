@@ -9,7 +9,6 @@ and found first, and what is lent cannot be uninstalled.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.util
 import logging
@@ -56,31 +55,40 @@ class Pythons:
         self.directory = directory
         self._lock = threading.Lock()
 
-    def equip(self, worker: Path, lend_torch: bool) -> None:
-        """Both Pythons of the worker with that directory, in 10 ms. What is there and whole stays as jobs left it."""
-        with self._lock:
-            pip, torch = self._lent
-        make(worker / COMMANDS, (pip, torch) if lend_torch else (pip,))
-        make(worker / TRAINING, (pip, torch))
+    def equip(self, *workers: Path, lend_torch: bool) -> None:
+        """Both Pythons of the workers with these directories, in 10 ms each. What is there and whole stays as jobs left it.
 
-    @functools.cached_property
-    def _lent(self) -> tuple[Lent, Lent]:
-        return _pip(self.directory), _torch(self.directory)
+        What can be lent is looked up each time: somebody may have installed torch since the daemon began.
+        """
+        places = [place for worker in workers for place in (worker / COMMANDS, worker / TRAINING) if not _is_whole(place)]
+        if not places:
+            return
+        with self._lock:
+            pip, torch = _pip(self.directory), _torch(self.directory)
+        for place in places:
+            make(place, (pip, torch) if lend_torch or place.name == TRAINING else (pip,))
 
 
 def make(place: Path, lent: Sequence[Lent]) -> None:
-    """A virtual environment that finds what is lent. One that is not whole, or of another Python, is made anew."""
+    """A virtual environment that finds what is lent, in place of whatever is there."""
     import venv  # with what it imports 50 ms
 
-    whole, mark = "\n".join((str(place), sys.base_prefix, sys.version)), place / WHOLE
-    if mark.exists() and mark.read_text() == whole:
-        return
     venv.EnvBuilder(clear=True, symlinks=True).create(place)
     for one in lent:
         _pth(place, one.name).write_text(f"import site; site.addsitedir({str(one.directory)!a})\n")
         for script, function in one.scripts.items():
             _write_script(place / "bin" / script, place / "bin" / "python", function)
-    mark.write_text(whole)
+    (place / WHOLE).write_text(_whole_mark(place))
+
+
+def _is_whole(place: Path) -> bool:
+    """Made to the end, here, and by this Python."""
+    mark = place / WHOLE
+    return mark.exists() and mark.read_text() == _whole_mark(place)
+
+
+def _whole_mark(place: Path) -> str:
+    return "\n".join((str(place), sys.base_prefix, sys.version))
 
 
 def lends_torch(worker: Path) -> bool:

@@ -125,8 +125,7 @@ class SliceHosts:
             raise
 
     def _equip(self, lend_torch: bool) -> None:
-        for worker in self.workers:
-            self.pythons.equip(worker.directory, lend_torch)
+        self.pythons.equip(*(worker.directory for worker in self.workers), lend_torch=lend_torch)
 
     async def off(self) -> None:
         await self._close()

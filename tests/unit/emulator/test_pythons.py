@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from itertools import count
@@ -107,6 +108,21 @@ def test_what_a_job_installed_stays_when_the_worker_comes_up_again(worker: Path,
     Pythons(tmp_path / "lent").equip(worker, lend_torch=True)
     assert version(worker / COMMANDS, "mine") == "0.0.1"
     assert not lends_torch(worker), "it was decided when the worker was made"
+
+
+def test_torch_that_is_installed_while_the_daemon_runs_is_lent_to_the_next_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pythons, "TORCH", ("late",))  # stands for torch, small as it is
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    daemons = Pythons(tmp_path / "lent")
+    before, after = tmp_path / "before", tmp_path / "after"
+    daemons.equip(before, lend_torch=True)
+    with zipfile.ZipFile(wheel(tmp_path / "wheels", "late")) as archive:
+        archive.extractall(tmp_path / "site-packages")
+    daemons.equip(before, after, lend_torch=True)
+    assert [version(after / name, "late") for name in (TRAINING, COMMANDS)] == ["0.0.1", "0.0.1"]
+    assert version(before / TRAINING, "late") == "", "a worker stays as it was made"
 
 
 def test_workers_of_another_python_than_the_daemons_are_made_anew(worker: Path, tmp_path: Path) -> None:
