@@ -43,7 +43,7 @@ TERMS = {
     "ttl": Term("time to live", 900),
     "grace": Term("grace", 180),
     "boot": Term("boot", 600),
-    "linger": Term("linger", 600),
+    "linger": Term("linger", 3600),
     "margin": Term("margin", 120),
     "stagger": Term("the worker's turn", 60),
     "renew": Term("until the label is renewed", 1800),
@@ -92,7 +92,7 @@ PROMISES = {
     ),
     "switch of a detached run": Promise(
         "C3", "… the run was detached: after the end of its job", "switch",
-        "linger + grace + 3 poll + switch + D", "16 m 20 s + D", "35.7 s + D",
+        "linger + grace + 3 poll + switch + D", "1 h 6 m + D", "2 m 16 s + D",
     ),
     "switch of a held slice": Promise(
         "C3", "… the slice was held: after the end of its time", "switch",

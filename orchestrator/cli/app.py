@@ -20,6 +20,7 @@ from orchestrator.cli import (
     attach,
     bench,
     cancel,
+    collect,
     compare,
     doctor,
     down,
@@ -58,6 +59,7 @@ app.command("up")(up.up)
 app.command("run")(run.run)
 app.command("submit")(submit.submit)
 app.command("attach")(attach.attach)
+app.command("collect")(collect.collect)
 app.command("cancel")(cancel.cancel)
 app.command("extend")(extend.extend)
 app.command("plan")(plan.plan)

@@ -44,6 +44,7 @@ def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
     from orchestrator.core.lease import LeaseState
     from orchestrator.engine.attach import Attachment, attach
     from orchestrator.errors import UserError
+    from orchestrator.remote.collect import Order
 
     lease = session.of_run(found.id)
     if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
@@ -55,9 +56,10 @@ def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
         found,
         attempt,
         lease,
-        artifacts=tuple(found.spec.get("artifacts", ())),
+        Order(attempt.id, Path(found.directory), tuple(found.spec.get("artifacts", ())), limits.get("max_results")),
         max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
         sink=output,
+        linger_s=limits.get("linger"),
     )
     with closing(output):
         return session.on_cloud(lambda can: attach(to, can), lease.cloud)

@@ -78,6 +78,7 @@ def _shape(session: Session, spec: JobSpec, made: Plan, requests: Sequence[Mappi
         "workers": first.workers,
         "cores": first.cores,
         "max_duration_s": made.max_duration_s,
+        "max_results_bytes": spec.limits.max_results,
         "worst_case_usd": made.worst_case_usd,
         "overlap_usd": made.overlap_usd(session.target.pace.absent_s),
         "request": requests[0],
@@ -92,8 +93,8 @@ def _nothing_asked(session: Session, spec: JobSpec, *, as_json: bool) -> NoRetur
     nothing: dict[str, Any] = {"candidates": [], "dropped": [], "workers": 1, "cores": None, "request": None}
     nothing |= {"order": spec.tpu.order, "race": False, "wait_s": 0.0, "asked": None, "overlap_usd": 0.0}
     if as_json:
-        limits = {"max_duration_s": spec.limits.max_duration_s, "worst_case_usd": 0.0}
-        emit_json({"job": spec.name, "cloud": LOCAL, "project": None, **nothing, **limits})
+        limits = {"max_duration_s": spec.limits.max_duration_s, "max_results_bytes": spec.limits.max_results}
+        emit_json({"job": spec.name, "cloud": LOCAL, "project": None, **nothing, **limits, "worst_case_usd": 0.0})
     else:
         emit("this machine\tnothing is asked of any cloud")
     raise Done(session.exit_code())

@@ -219,7 +219,11 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
 
     from orchestrator.engine import prepare
 
-    fitting = [lease for lease in session.open_leases() if prepare.fits(lease, plan, spec, session.now())]
+    fitting = [
+        lease
+        for lease in session.open_leases()
+        if prepare.fits(lease, plan, spec, session.now()) and session.results_on(lease) is None
+    ]
     return fitting[0] if fitting else None
 
 
@@ -228,7 +232,7 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     from orchestrator.cli.talk import emit
     from orchestrator.core.durations import format_duration
     from orchestrator.report.results import describe, payload_spans
-    from orchestrator.report.words import outcome_lines
+    from orchestrator.report.words import left_behind, outcome_lines
 
     session.talk.quiet()
     kept = outcome.lease.id if outcome.lease is not None and outcome.tenure.kept_until is not None else None
@@ -239,6 +243,8 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
             session.forget_keys(lease_id)
     if outcome.error is not None:
         session.talk.fail(outcome.error)
+    if outcome.collected is not None and outcome.collected.waiting and outcome.lease is not None:
+        session.talk.loud(left_behind(outcome))
     _unpack_luggage(session, outcome)
     inside = payload_spans(Path(outcome.run.directory))
     emulated = session.target.kind == "emulated"
@@ -269,7 +275,7 @@ def _unpack_luggage(session: Session, outcome: Outcome) -> None:
     import shutil
 
     saved = Path(outcome.run.directory) / "carried"
-    if outcome.collected is not None:
+    if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
         session.talk.say("saved", f"what the job had made when it was lost: {_relative(str(saved))}")

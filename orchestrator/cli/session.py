@@ -361,6 +361,18 @@ class Session:
         lease = self.held(handle)
         if lease is None:
             what = f"no slice named {handle!r}" if handle else "no slice"
+    def results_on(self, lease: Lease) -> str | None:
+        """The run whose results are all that this slice is held for."""
+        if lease.run is None:
+            return None
+        from orchestrator.core.attempt import results_wait
+
+        try:
+            _, attempt = self.ledger.find_run(lease.run)
+        except UnknownRun:
+            return None
+        return lease.run if results_wait(attempt, lease) else None
+
             raise UserError(f"there is {what} on the {self.target.kind} cloud", hint="`tpujob up` brings one")
         return lease
 

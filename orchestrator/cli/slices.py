@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.session import Session
 from orchestrator.core.plan import Plan
+from orchestrator.core.sizes import format_size
 from orchestrator.engine.prepare import Place
 from orchestrator.report.plan import dropped_lines, plan_lines
 
@@ -23,7 +24,7 @@ def place(session: Session) -> Place:
         owner=session.owner,
         lease_directory=session.lease_directory,
         pace=session.target.pace,
-        now=session.now,
+        now=session.sure_now,
         network=session.target.network,
         service_account=session.target.service_account,
     )
@@ -42,5 +43,7 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, s
         python="{}.{}".format(*sys.version_info) if emulated and brings_code else None,
         torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
     )
+    if spec is not None and spec.limits.max_results is not None:
+        lines.append(f"brings home {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
     for line in [*lines, *dropped_lines(plan.dropped)]:
         session.talk.say("plan", line)

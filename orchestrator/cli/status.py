@@ -96,7 +96,7 @@ def _known(session: Session, lease: Lease, asked: Asked | None) -> Row:
     from orchestrator.errors import CloudError
     from orchestrator.report import costs
 
-    now = session.now(lease.cloud)
+    now, waiting = session.now(lease.cloud), session.results_on(lease)
     view = asked.view_of(lease) if asked is not None else CloudError("it was made after the question")
     return {
         "name": lease.handle,
@@ -124,7 +124,7 @@ def _known(session: Session, lease: Lease, asked: Asked | None) -> Row:
         "run": lease.run,
         "owner": lease.owner,
         "yours": True,
-        "remark": None,
+        "remark": None if waiting is None else f"results of {waiting} are on it: `tpujob collect {waiting}`",
         "now": now,
     }
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.core.lease import Lease, LeaseState
+
 LOCAL = "local"  # the cloud of a run that has none: `on: local`
 
 
@@ -100,11 +102,24 @@ class Ended:
     cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
 
 
-AttemptEvent = Began | Tried | Leased | Moved | Ended
+@dataclass(frozen=True)
+class Brought:
+    """After its end: the results of the attempt, which had stayed on its slice, are at home. So this is how it ended."""
+
+    attempt_id: str
+    at: float
+    state: AttemptState
+    detail: str = ""
+    exit_code: int | None = None
 
 
-def apply(attempt: Attempt, event: Tried | Leased | Moved | Ended) -> Attempt:
-    """The attempt after the event. What has ended stays ended: later events leave it as it is."""
+AttemptEvent = Began | Tried | Leased | Moved | Ended | Brought
+
+
+def apply(attempt: Attempt, event: Tried | Leased | Moved | Ended | Brought) -> Attempt:
+    """The attempt after the event. What has ended stays ended: of later events only `Brought` says more of its end."""
+    if isinstance(event, Brought):
+        return replace(attempt, state=event.state, detail=event.detail, exit_code=event.exit_code)
     if attempt.state.ended:
         return attempt
     match event:
@@ -117,3 +132,10 @@ def apply(attempt: Attempt, event: Tried | Leased | Moved | Ended) -> Attempt:
             return replace(attempt, state=state, started_at=started)
         case Ended(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
             return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)
+
+
+def results_wait(attempt: Attempt, lease: Lease) -> bool:
+    """Is the slice held only because results of the attempt are still on it? (Kept after a success it is a person's.)"""
+    ended = attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED
+    held = lease.state is LeaseState.READY and lease.hold_until is not None
+    return ended and held and attempt.lease_id == lease.id and lease.run == attempt.run_id

@@ -131,7 +131,14 @@ class Limits(Section):
     )
     linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,
-        description="How long a detached job's artifacts wait on the TPU: 1m to 24h. Nothing: 10m (emulated: 20s).",
+        description="How long results that are not at home wait on the TPU after the job's end: 1m to 24h. Nothing: 1h "
+        "(emulated: 2m).",
+    )
+    max_results: Annotated[
+        int | None, BeforeValidator(rules.max_results), Shape({"anyOf": [TEXT, {"type": "null"}]})
+    ] = Field(
+        default=None,
+        description="Bring home so much at most, of all workers together: 50GB. Nothing: as much as the disk takes.",
     )
     stall: Annotated[float | None, BeforeValidator(rules.stall), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,

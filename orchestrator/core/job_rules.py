@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.core import names, redact, tpu_rules
 from orchestrator.core.durations import parse_duration
 from orchestrator.core.placement import shown
+from orchestrator.core.sizes import parse_size
 from orchestrator.core.tpu_rules import as_written
 from orchestrator.core.yaml_source import Path
 
@@ -96,6 +97,19 @@ def max_cost(value: Any) -> float | None:
 
 def linger(value: Any) -> float | None:
     return _up_to_a_day(value, 60, "1m")
+
+
+def max_results(value: Any) -> int | None:
+    if value is None:
+        return None
+    written = as_written(value)
+    try:
+        size_bytes = parse_size(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
+    if size_bytes < 1:
+        raise ValueError(f"`{shown(written)}` is nothing at all; write for example 50GB, or remove this")
+    return size_bytes
 
 
 def stall(value: Any) -> float | None:

@@ -234,7 +234,9 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             ready_at = lease.ready_at or at
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
         case Held(until=until):
-            return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline))
+            # Of a detached run: its job has ended, and only its results are wanted.
+            end = min(until, lease.deadline)
+            return replace(lease, purpose=Purpose.HOLD, hold_until=end, detached_at=None)
         case Detached(at=at):
             return replace(lease, detached_at=at)
         case Extended(until=until):

@@ -21,7 +21,7 @@ class Pace:
     label_ttl_s: float = 4500.0  # and sets it so far ahead: outages of the API shorter than the difference cost nothing
     boot_s: float = 600.0  # from READY to a switch that says it is armed
     provision_s: float = 2700.0  # from the create call to READY; the first lease label reaches over both
-    linger_s: float = 600.0  # how long a detached job's artifacts wait on the VM
+    linger_s: float = 3600.0  # how long results that are not at home wait on the VM
     margin_s: float = 120.0  # what a sweeper adds to a label before it acts on it
     stagger_s: float = 60.0  # worker i waits i times this, so that a slice's workers do not all delete it at once
     absent_s: float = 300.0  # from an accepted delete to absence, kept free under a budget

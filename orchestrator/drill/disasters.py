@@ -139,7 +139,7 @@ DISASTERS = (
     ),
     Disaster(
         9, "nobody comes", "a detached job ends, and nobody is there",
-        detached_and_alone, PROMISES["switch of a detached run"],
+        detached_and_alone, PROMISES["switch of a detached run"], speed=300.0,
     ),
     Disaster(
         10, "nobody may", "kill -9 of everything local, and the VM may not delete",

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.attempt import Attempt, AttemptState, Ended, Moved, Run
 from orchestrator.core.lease import Lease
 from orchestrator.core.slices import Capabilities
-from orchestrator.engine import retry, work
+from orchestrator.engine import results, retry, work
 from orchestrator.engine.cloud_effects import Workers
-from orchestrator.engine.effects import Claim, Disclaim, Now, Record, Shield, Tell
+from orchestrator.engine.effects import Claim, Disclaim, Now, Shield, Tell
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import note
 from orchestrator.engine.run import state_after
 from orchestrator.engine.tenure import let_go
-from orchestrator.engine.worker_effects import Connect, FollowPhase, Hangup
+from orchestrator.engine.worker_effects import Beat, Connect, FollowPhase, Hangup
 from orchestrator.errors import (
     DeadlineExceeded,
     Interrupted,
@@ -34,6 +33,7 @@ from orchestrator.errors import (
 )
 
 if TYPE_CHECKING:
+    from orchestrator.remote.collect import Order
     from orchestrator.remote.fleet import Fleet
 
 CONNECT_S = 120.0
@@ -46,9 +46,10 @@ class Attachment:
     run: Run
     attempt: Attempt
     lease: Lease
-    artifacts: tuple[str, ...]
+    order: Order
     max_duration_s: float
     sink: Callable[[int, bytes], None]
+    linger_s: float | None = None  # results that are not at home wait for so long; None: as the cloud's pace says
 
 
 async def attach(to: Attachment, can: Capabilities) -> Outcome:
@@ -58,7 +59,7 @@ async def attach(to: Attachment, can: Capabilities) -> Outcome:
     """
     outcome = Outcome(to.run, to.attempt, started_at=await Now(), lease=to.lease, detached=True)
     try:
-        await _until_the_end(to, outcome)
+        await _until_the_end(to, outcome, can)
         outcome.state = AttemptState.SUCCEEDED
     except TpujobError as error:
         outcome.error, outcome.state = error, state_after(error)
@@ -70,14 +71,16 @@ async def attach(to: Attachment, can: Capabilities) -> Outcome:
     if not outcome.detached:
         await Claim(to.lease.id)
         outcome.tenure.lease = to.lease
-        await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
+        await results.keep_what_waits(outcome, to.linger_s, can)
     if outcome.fleet is not None:
-        await Hangup(outcome.fleet)
+        await Hangup(outcome.fleet)  # signs of life end with the claim
+    if outcome.tenure.lease is not None:
+        await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
     await _write_down(to, outcome)
     return outcome
 
 
-async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
+async def _until_the_end(to: Attachment, outcome: Outcome, can: Capabilities) -> None:
     failure: TpujobError | None = None
     await outcome.enter("connect")
     try:
@@ -94,9 +97,11 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
         outcome.detached = False  # nothing is left to attach to, but its absence is to be proven
         raise  # of any other slice that looks lost from here, the job may well go on
     await outcome.enter("collect")
-    await Record(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
+    await note(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
+    # The slice goes `limits.linger` after its job, unless its switches see that somebody collects.
+    await Beat(fleet, can.pace.beat_s, everywhere=True)
     try:
-        outcome.collected = await work.collect(to.lease, fleet, Path(to.run.directory), to.artifacts)
+        outcome.collected = await results.bring_home(to.lease, fleet, to.order)
     except Interrupted:
         raise  # the artifacts wait on the VM for a while; another `attach` can still bring them
     except TpujobError as error:
@@ -104,7 +109,7 @@ async def _until_the_end(to: Attachment, outcome: Outcome) -> None:
     outcome.detached = False
     if failure is not None:
         raise failure
-    work.check_collected(outcome.collected)
+    results.check_collected(outcome.collected)
 
 
 async def _reach(lease: Lease) -> Fleet:

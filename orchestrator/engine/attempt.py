@@ -11,16 +11,17 @@ from functools import partial
 from orchestrator.core.attempt import AttemptState, Leased, Moved
 from orchestrator.core.lease import Lease, Mode
 from orchestrator.core.slices import Capabilities, SliceState, WorkerAddress
-from orchestrator.engine import retry, work
+from orchestrator.engine import results, retry, work
 from orchestrator.engine.claim import Upkeep, await_armed, hand_over
 from orchestrator.engine.cloud_effects import Get, Workers
 from orchestrator.engine.effects import Claim, Now, Record, Tell
 from orchestrator.engine.job_run import JobRun, Outcome
 from orchestrator.engine.race import Losers
+from orchestrator.engine.release import note
 from orchestrator.engine.rescue import Rescue
 from orchestrator.engine.search import Search, find
 from orchestrator.engine.worker_effects import Beat, Connect, Meet, Push, StartPhase, Unload
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
 # What the job has made is brought home so many times as often as labels are renewed: each 5 minutes.
@@ -70,7 +71,8 @@ async def _work(
     fleet = outcome.fleet
     assert fleet is not None
     upkeep = Upkeep(lease, len(workers), can, await Now())
-    chores: list[work.Chore] = [upkeep, Losers(outcome.tenure, can)]
+    losers = Losers(outcome.tenure, can)
+    chores: list[work.Chore] = [upkeep, losers]
     rescue = None
     if job.luggage is not None:
         rescue = Rescue(fleet, job.luggage, can.pace.renew_s / PULLS_A_RENEWAL)
@@ -103,11 +105,18 @@ async def _work(
             break
     await upkeep.turn()
     await outcome.enter("collect")
-    await Record(Moved(outcome.attempt.id, await Now(), AttemptState.COLLECTING))
-    outcome.collected = await work.collect(lease, fleet, job.directory, job.artifacts)
+    # A ledger that cannot be written, on a disk that is full perhaps, must not cost the results.
+    await note(Moved(outcome.attempt.id, await Now(), AttemptState.COLLECTING))
+    try:
+        order = job.order(outcome.attempt)
+        outcome.collected = await results.bring_home(lease, fleet, order, (upkeep, losers))
+    except (SliceLost, Vanished):
+        if failure is not None:
+            raise failure from None  # its results are lost with the slice, and would not have changed that
+        raise
     if failure is not None:
         raise failure
-    work.check_collected(outcome.collected)
+    results.check_collected(outcome.collected)
 
 
 async def _ship(job: JobRun, outcome: Outcome) -> tuple[str | None, ...]:

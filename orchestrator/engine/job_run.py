@@ -16,7 +16,7 @@ from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
     from orchestrator.remote.carry import Luggage
-    from orchestrator.remote.collect import CollectResult
+    from orchestrator.remote.collect import CollectResult, Order
     from orchestrator.remote.fleet import Fleet, StartRequest
 
 
@@ -51,6 +51,14 @@ class JobRun:
     redraft: Callable[[float, float], tuple[Draft, ...]] | None = None  # anew, after so many seconds and dollars used
     luggage: Luggage | None = None  # what goes from attempt to attempt
     stall_s: float | None = None  # a job that prints nothing for so long hangs
+    linger_s: float | None = None  # results that are not at home wait for so long; None: as the cloud's pace says
+    most_bytes: int | None = None  # of results; None: as much as the disk takes
+
+    def order(self, attempt: Attempt) -> Order:
+        """What is brought home of this attempt."""
+        from orchestrator.remote.collect import Order
+
+        return Order(attempt.id, self.directory, self.artifacts, self.most_bytes)
 
 
 @dataclass(frozen=True, slots=True)

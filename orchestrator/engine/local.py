@@ -21,6 +21,7 @@ from orchestrator.engine import work
 from orchestrator.engine.effects import Claim, Disclaim, Effect, Now, Record, Tell, World
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import note
+from orchestrator.engine.results import check_collected
 from orchestrator.engine.run import state_after
 from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
 
@@ -51,6 +52,7 @@ class LocalRun:
     env: Mapping[str, str]
     bundle: Path | None
     artifacts: tuple[str, ...]
+    most_bytes: int | None  # of results
     max_duration_s: float
     sink: Callable[[int, bytes], None]
 
@@ -83,6 +85,7 @@ def prepare(
         env={**ours, **env},
         bundle=shipped.path if shipped else None,
         artifacts=tuple(spec.artifacts),
+        most_bytes=spec.limits.max_results,
         max_duration_s=spec.limits.max_duration_s,
         sink=sink,
     )
@@ -105,6 +108,10 @@ async def run_local(job: LocalRun) -> Outcome:
     if outcome.error is not None and outcome.collected is None:
         await _save(job, outcome)
     await outcome.enter(None)
+    if outcome.collected is not None and outcome.collected.waiting:
+        await Tell(
+            "results", f"what is not in {job.run.directory} is in {await Leave(job.here)}: it is yours to delete"
+        )
     await Close(job.here)
     outcome.ended_at = await Now()
     rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
@@ -133,7 +140,7 @@ async def _attempt(job: LocalRun, outcome: Outcome) -> None:
     await _collect(job, outcome)
     if failure is not None:
         raise failure
-    work.check_collected(outcome.collected)
+    check_collected(outcome.collected)
 
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
@@ -155,14 +162,14 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
 async def _collect(job: LocalRun, outcome: Outcome) -> None:
     await outcome.enter("collect")
     await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
-    outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts)
+    outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
 
 
 async def _save(job: LocalRun, outcome: Outcome) -> None:
     """Stop what still runs, and keep what it made, a checkpoint perhaps. What goes wrong here does not change the outcome."""
     await _stop(job)
     try:
-        outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts)
+        outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
     except Exception as error:  # whatever it is, how the run ended has to be written down
         await Tell("warning", f"the artifacts were not saved: {error}")
 
@@ -221,9 +228,21 @@ class Collect(Effect["CollectResult"]):
     here: Here
     destination: Path
     patterns: tuple[str, ...]
+    most_bytes: int | None
 
     def perform(self, world: World) -> CollectResult:
-        return self.here.collect(self.destination, self.patterns)
+        return self.here.collect(self.destination, self.patterns, self.most_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Effect[Path]):
+    """Results for which there was no room stay where they are made. The answer: where that is now."""
+
+    slow: ClassVar[bool] = False
+    here: Here
+
+    def perform(self, world: World) -> Path:
+        return self.here.leave()
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,6 +413,8 @@ def job_run(
         redraft=draft,
         luggage=_luggage(directory, spec) if restarts else None,
         stall_s=spec.limits.stall,
+        linger_s=spec.limits.linger,
+        most_bytes=spec.limits.max_results,
     )
 
 

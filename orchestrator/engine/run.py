@@ -16,6 +16,7 @@ from orchestrator.engine.attempt import attempt
 from orchestrator.engine.effects import Claim, Disclaim, Make, Now, ReadLease, Record, Shield, Tell
 from orchestrator.engine.job_run import JobRun, Loss, Outcome
 from orchestrator.engine.release import as_written, note
+from orchestrator.engine.results import keep_what_waits
 from orchestrator.engine.tenure import keep, let_go
 from orchestrator.engine.worker_effects import Hangup
 from orchestrator.errors import (
@@ -147,6 +148,8 @@ async def _end(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
             await keep(outcome.tenure, await Now() + job.keep_s, can)
         except TpujobError as error:
             outcome.error, outcome.state = error, state_after(error)
+    elif not outcome.detached:
+        await keep_what_waits(outcome, job.linger_s, can)
     if outcome.detached:
         outcome.tenure.lease = None  # the job on the VM has the claim now, not this process
     if outcome.fleet is not None:

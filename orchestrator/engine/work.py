@@ -1,13 +1,12 @@
-"""The work on a slice that is there: phases followed to their end, the slice watched meanwhile, artifacts brought home.
+"""The work on a slice that is there: phases followed to their end, the slice watched meanwhile.
 
-Shared by a run and by an `attach` to a detached one.
+Shared by a run and by an `attach` to a detached one. What comes after it is in `engine.results`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.durations import format_duration
@@ -16,9 +15,8 @@ from orchestrator.core.slices import SliceState, SliceView
 from orchestrator.engine.cloud_effects import Get, Published
 from orchestrator.engine.effects import Now, ReadLease, Tell
 from orchestrator.engine.release import as_written
-from orchestrator.engine.worker_effects import Collect, StopPhase, Watch
+from orchestrator.engine.worker_effects import StopPhase, Watch
 from orchestrator.errors import (
-    ArtifactError,
     CloudError,
     CloudUnavailable,
     DeadlineExceeded,
@@ -30,11 +28,8 @@ from orchestrator.errors import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.remote.collect import CollectResult
     from orchestrator.remote.fleet import Fleet, FleetStatus
 
-COLLECT_S = 30 * 60.0
-LAST_COLLECT_S = 5.0  # what is left for it in any case
 STOP_GRACE_S = 10.0
 WATCH_S = 2.0
 LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
@@ -133,23 +128,6 @@ async def stop(fleet: Fleet, lease: Lease) -> None:
         await StopPhase(fleet, STOP_GRACE_S)
     except RemoteError as error:
         await Tell("warning", f"the job may still be running on {lease.name.node}: {error.message}")
-
-
-async def collect(lease: Lease, fleet: Fleet, directory: Path, patterns: tuple[str, ...]) -> CollectResult:
-    """As long as the deadline allows: a worker that does not answer any more must not keep the slice past its end."""
-    await Tell("collect", "bringing the artifacts home", passing=True)
-    left_s = (await as_written(lease)).deadline - await Now()
-    return await Collect(fleet, directory, patterns, max(min(COLLECT_S, left_s), LAST_COLLECT_S))
-
-
-def check_collected(collected: CollectResult | None) -> None:
-    """Raises ArtifactError for what was refused or damaged."""
-    if collected is not None and collected.problems:
-        first = collected.problems[0]
-        raise ArtifactError(
-            f"{len(collected.problems)} artifacts were refused or damaged: {first}",
-            hint="the others are in the run's directory",
-        )
 
 
 @dataclass(frozen=True, slots=True)

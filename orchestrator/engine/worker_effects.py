@@ -14,7 +14,7 @@ from orchestrator.engine.effects import Effect, Tell, World
 if TYPE_CHECKING:
     from orchestrator.remote.bundle import Bundle
     from orchestrator.remote.carry import Luggage
-    from orchestrator.remote.collect import CollectResult
+    from orchestrator.remote.collect import Collection, CollectResult, Order, Progress
     from orchestrator.remote.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
 
 
@@ -30,14 +30,15 @@ class Connect(Effect["Fleet"]):
 
 @dataclass(frozen=True, slots=True)
 class Beat(Effect[None]):
-    """From now on, until the fleet is closed or this process dies, show the switch on worker 0 a sign of life."""
+    """From now on, until the fleet is closed or this process dies, show the switch on worker 0, or on all, a sign of life."""
 
     slow: ClassVar[bool] = False
     fleet: Fleet
     every_s: float
+    everywhere: bool = False
 
     def perform(self, world: World) -> None:
-        self.fleet.beat(self.every_s)
+        self.fleet.beat(self.every_s, everywhere=self.everywhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +118,37 @@ class StopPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Collect(Effect["CollectResult"]):
+class Collect(Effect["Collection"]):
+    """Begin to bring the results home, in the background."""
+
+    slow: ClassVar[bool] = False
     fleet: Fleet
-    destination: Path
-    patterns: tuple[str, ...]
-    deadline_s: float
+    order: Order
+
+    def perform(self, world: World) -> Collection:
+        return self.fleet.collect(self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchCollection(Effect["Progress"]):
+    """Wait until they are home, `timeout_s` at most."""
+
+    collection: Collection
+    timeout_s: float
+
+    def perform(self, world: World) -> Progress:
+        return self.collection.wait(self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EndCollection(Effect["CollectResult"]):
+    """Leave it at what has come."""
+
+    collection: Collection
+    why: str
 
     def perform(self, world: World) -> CollectResult:
-        return self.fleet.collect(self.destination, self.patterns, self.deadline_s)
+        return self.collection.give_up(self.why)
 
 
 @dataclass(frozen=True, slots=True)

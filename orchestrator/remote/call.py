@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PREFIX = b"tpujob:"  # as in vm/wire.py; what a login shell prints before it is skipped
 CHATTER_BYTES = 64 << 10
-ANSWER_BYTES = 16 << 20  # the index of ten thousand files
+ANSWER_BYTES = 1 << 20
 FRAME_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
 STATUS_S = 5.0  # for the exit status, once the output has ended
@@ -81,11 +81,11 @@ class Call:
         with self.link.translated():
             self._channel.shutdown_write()
 
-    def answer(self) -> dict[str, Any]:
-        """The next `tpujob:{json}` line. An error of the agent's is raised."""
+    def answer(self, limit: int = ANSWER_BYTES) -> dict[str, Any]:
+        """The next `tpujob:{json}` line, of so many bytes at most. An error of the agent's is raised."""
         skipped = 0
         while True:
-            line = self._line(ANSWER_BYTES)
+            line = self._line(limit)
             if line.startswith(PREFIX):
                 break
             skipped += len(line)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.remote.bundle import Bundle, make_bundle
-from orchestrator.remote.collect import CollectResult, Problem
+from orchestrator.remote.collect import EVERYTHING, THE_REST, CollectResult, Order
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet import Fleet
 
-EVERYTHING = "(everything)"  # how a worker that did not answer is named among the refused
 MAX_BYTES = 64 << 30
 
 
@@ -31,14 +30,18 @@ class Luggage:
     patterns: tuple[str, ...]
 
     def pull(self, fleet: Fleet, deadline_s: float) -> CollectResult:
-        """Raises what `fleet.collect` raises; then everything is as it was."""
+        """Raises what the collecting raises; then everything is as it was, as it is for a worker that was cut off."""
         draft = self.directory / ".draft"
         shutil.rmtree(draft, ignore_errors=True)
-        pulled = fleet.collect(draft, self.patterns, deadline_s)
         try:
+            # The job goes on: what it writes at this moment is left for the next time.
+            pulled = fleet.collect(Order("", draft, self.patterns, passes=1)).within(deadline_s)
             for fresh in sorted(draft.glob("worker*")):
+                left = [problem.path for problem in pulled.refused + pulled.waiting if fresh.name == problem.of]
+                if EVERYTHING in left or THE_REST in left:
+                    continue
                 last = self.directory / fresh.name
-                _keep_from_before(fresh, last, _refused_of(pulled.refused, fresh.name))
+                _keep_from_before(fresh, last, left)
                 shutil.rmtree(last, ignore_errors=True)
                 fresh.rename(last)
         finally:
@@ -53,10 +56,6 @@ class Luggage:
     def _bundle(directory: Path, into: Path) -> Bundle | None:
         parts = {name: directory / name for name in ("artifacts", "work") if (directory / name).is_dir()}
         return make_bundle(parts, into, max_bytes=MAX_BYTES) if parts else None
-
-
-def _refused_of(problems: Sequence[Problem], worker: str) -> list[str]:
-    return [problem.path for problem in problems if f"worker{problem.worker}" == worker and problem.path != EVERYTHING]
 
 
 def _keep_from_before(fresh: Path, last: Path, paths: Iterable[str]) -> None:

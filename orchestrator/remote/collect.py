@@ -1,29 +1,52 @@
-"""Brings a run's artifacts home: asks the packer on each worker, extracts with suspicion, checks against the manifest.
+"""Brings a run's results home: asks the packer on each worker, extracts with suspicion, checks against the manifest.
 
-Files land in a fresh directory that is renamed to `worker<i>` when the worker's part is complete, so what carries the
-name was checked. A refused or damaged file never costs the others.
+What has come and is what the index says lies under its name in `worker<i>/`, whenever this ends; the next try asks for the
+rest only. There is no limit but the room that there is (`remote.room`): nothing is held in memory but the index, and
+nothing is copied on its way. A refused or damaged file never costs the others.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
+import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import RemoteError
+from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.call import Call
-from orchestrator.remote.extract import Damaged, Extracted, Limits, Promise, Read, extract
+from orchestrator.remote.extract import CHANGED, Damaged, Extracted, Promise, Read, extract, is_there, open_root
+from orchestrator.remote.fan_out import Bell, fan_out
 from orchestrator.remote.link import Link
+from orchestrator.remote.room import Room
 from orchestrator.remote.terminal import printable
 
-SILENCE_S = 60.0
+STALL_S = 60.0  # a worker of which nothing comes for so long, over however many connections, is given up
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
+LET_GO_S = 2.0  # for a thread that is told to stop
+ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as an escape
+INDEX_BYTES = 256 << 20  # of one worker: more than a million files
+ROW_COST_BYTES = 128  # what a row takes beside its path
 MANIFEST = "artifacts/manifest.json"
-MANIFEST_BYTES = 4 << 20
+MANIFEST_BYTES = 64 << 20
+EVERYTHING, THE_REST = "(everything)", "(the rest)"  # how what a worker did not send is named
+
+Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be brought home, and where to."""
+
+    attempt: str  # "": the one that the fleet works on
+    destination: Path
+    patterns: tuple[str, ...]
+    most_bytes: int | None = None  # of all workers together; None: as much as the disk takes
+    passes: int = 2  # what changed while it was packed is asked for again
+    runs: str | None = None  # where the attempts work, if that is another place than the one of a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +63,20 @@ class Problem:
     path: str  # printable
     why: str
 
+    @property
+    def of(self) -> str:
+        return f"worker{self.worker}"
+
     def __str__(self) -> str:
-        return f"worker{self.worker}: {self.path}: {self.why}"
+        return f"{self.of}: {self.path}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class CollectResult:
     files: tuple[CollectedFile, ...] = ()
-    refused: tuple[Problem, ...] = ()  # not taken
+    refused: tuple[Problem, ...] = ()  # not taken, and never will be
     broken: tuple[Problem, ...] = ()  # promised by a manifest, but missing or with another content
+    waiting: tuple[Problem, ...] = ()  # still on the worker; another try may bring it
 
     @property
     def size_bytes(self) -> int:
@@ -56,7 +84,7 @@ class CollectResult:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        return self.refused + self.broken
+        return self.refused + self.broken + self.waiting
 
     @classmethod
     def of(cls, parts: Sequence[CollectResult]) -> CollectResult:
@@ -64,77 +92,278 @@ class CollectResult:
             tuple(file for part in parts for file in part.files),
             tuple(problem for part in parts for problem in part.refused),
             tuple(problem for part in parts for problem in part.broken),
+            tuple(problem for part in parts for problem in part.waiting),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Collector:
-    attempt: str
-    destination: Path
-    patterns: tuple[str, ...]
-    limits: Limits
+class Progress:
+    """How far a collection is. `result` is None until it has ended."""
 
-    def collect(self, link: Link, deadline_s: float) -> CollectResult:
-        """One worker's part. Unreachable when the connection was cut: try again, nothing is left of the first try."""
-        return self.take(link.worker.index, lambda fresh, result: self._fetch(link, fresh, deadline_s, result))
+    result: CollectResult | None = None
+    files: int = 0
+    of_files: int = 0
+    size_bytes: int = 0
+    of_bytes: int = 0
+    looked_at_bytes: int = 0  # hashed on the workers, to make the index
 
-    def take(self, index: int, fetch: Callable[[Path, Extracted], None]) -> CollectResult:
-        """What `fetch` brings into an empty directory, checked against its manifest and put in its place."""
-        self.destination.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".worker{index}-", dir=self.destination))
-        try:
-            result = Extracted()
-            fetch(fresh, result)
-            broken = check_manifest(fresh, result.files)
-            _put_in_place(fresh, self.destination / f"worker{index}")
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+
+class GivenUp(Exception):
+    """Somebody wants no more of it."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One worker's, over all tries of this process."""
+
+    worker: int
+    result: Extracted = field(default_factory=Extracted)  # of the last try
+    of_files: int = 0
+    of_bytes: int = 0
+    size_bytes: int = 0
+    looked_at_bytes: int = 0
+    moved_at: float = field(default_factory=time.monotonic)
+    call: Call | None = None
+    given_up: str = ""  # why
+
+    def moved(self) -> None:
+        """Something came. Raises GivenUp where nobody waits for it any more."""
+        if self.given_up:
+            raise GivenUp
+        self.moved_at = time.monotonic()
+
+    def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
+        """What there is now. From another thread, too."""
+        found, index = self.result, self.worker
         return CollectResult(
-            tuple(CollectedFile(index, path, found.size_bytes, found.sha256) for path, found in result.files.items()),
-            tuple(Problem(index, path, why) for path, why in result.refused),
+            tuple(
+                CollectedFile(index, path, file.size_bytes, file.sha256)
+                for path, file in sorted({**found.files}.items())
+            ),
+            tuple(Problem(index, path, why) for path, why in found.refused),
             tuple(Problem(index, path, why) for path, why in broken),
+            (*(Problem(index, path, why) for path, why in found.missing), *waiting),
         )
 
-    def _fetch(self, link: Link, into: Path, deadline_s: float, result: Extracted) -> None:
-        with Call(link, "pack", silence_s=max(SILENCE_S, deadline_s / 2), timeout_s=deadline_s) as call:
-            call.send(json.dumps(self.request()).encode())
-            call.end_input()
-            self.receive(call.answer(), call.read, into, result)
 
-    def request(self) -> dict[str, Any]:
-        """What the packer has to be told."""
-        return {
-            "attempt": self.attempt,
-            "patterns": self.patterns,
-            "max_files": self.limits.files,
-            "max_bytes": self.limits.size_bytes,
-        }
+class Collector:
+    """One worker after another, or several at once."""
 
-    def receive(self, index: Mapping[str, Any], read: Read, into: Path, result: Extracted) -> None:
-        """The files that the packer announced in its `index`, out of the archive that it sent after it."""
-        promised, refused = read_index(index)
-        result.refused += refused
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.room = Room(order.destination, order.most_bytes)
+
+    def collect(self, part: Part, fetch: Callable[[], None]) -> CollectResult:
+        """What `fetch` brings into the worker's directory, and what there is to say of it."""
+        part.result, earlier = Extracted(), part.result
+        self.room.begin(part.worker)
         try:
-            extract(read, into, promised, self.limits, result)
+            self._directory(part).mkdir(parents=True, exist_ok=True)
+            part.result.files |= earlier.files  # written by this very process: `_choose` need not read them again
+            fetch()
+        finally:
+            self.room.end(part.worker)
+        missing = {path for path, _ in part.result.missing}
+        return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
+
+    def fetch(self, link: Link, part: Part) -> None:
+        """Over one connection. Raises Unreachable when it was cut."""
+        with Call(link, "pack", silence_s=STALL_S) as call:
+            part.call = call
+            try:
+                self.receive(part, lambda: call.answer(ROW_BYTES), call.send, call.read)
+            finally:
+                part.call = None
+
+    def receive(self, part: Part, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
+        """The conversation with the packer: which run, the index, what of it is wanted, the archive."""
+        request = {"attempt": self.order.attempt, "patterns": self.order.patterns, "runs": self.order.runs}
+        send(json.dumps(request).encode() + b"\n")
+        promised = self._index(part, answer)
+        wanted = self._choose(part, promised)
+        numbers = [number for number, path in enumerate(promised) if path in wanted]
+        send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
+
+        def read_on(size: int) -> bytes:
+            data = read(size)
+            part.moved()
+            return data
+
+        def arrived(size: int) -> None:
+            part.size_bytes += size
+            self.room.arrived(part.worker, size)
+
+        result, why, for_good = part.result, "it is in the index, but did not come", True
+        try:
+            extract(read_on, self._directory(part), wanted, result, arrived)
         except Damaged as damage:
             result.refused.append(("(the archive)", str(damage)))
-        named = {path for path, _ in result.refused}
-        missing = [path for path in promised if path not in result.files and printable(path) not in named]
-        result.refused += [(printable(path), "it is in the index, but did not come") for path in missing]
+        except OSError as error:
+            why, for_good = f"{error.strerror} ({self.order.destination})", False
+        named = {path for path, _ in [*result.refused, *result.missing]}
+        left = [printable(path) for path in wanted if path not in result.files]
+        (result.refused if for_good else result.missing).extend((path, why) for path in left if path not in named)
+
+    def _directory(self, part: Part) -> Path:
+        return self.order.destination / f"worker{part.worker}"
+
+    def _index(self, part: Part, answer: Answer) -> dict[str, Promise]:
+        """The packer's announcement, which is data from the worker like everything else."""
+        promised: dict[str, Promise] = {}
+        part.looked_at_bytes = size_bytes = 0
+        while True:
+            row = answer()
+            part.moved()
+            try:
+                if "end" in row:
+                    return promised
+                if "hashed" in row:
+                    part.looked_at_bytes += int(row["hashed"])
+                    continue
+                path = str(row["path"])
+                if "why" in row:
+                    part.result.refused.append((printable(path), printable(str(row["why"]))))
+                else:
+                    promise = Promise(int(row["size_bytes"]), str(row["sha256"]))
+                    if promise.size_bytes < 0 or path in promised:
+                        raise ValueError(f"a negative size, or a path twice: {printable(path)}")
+                    promised[path] = promise
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise RemoteError(
+                    f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"
+                ) from error
+            size_bytes += len(path) + ROW_COST_BYTES
+            if size_bytes > INDEX_BYTES:
+                why = f"more than {len(promised):,} files: have the job put small ones into one archive (tar)"
+                raise TooMany(why)
+
+    def _choose(self, part: Part, promised: Mapping[str, Promise]) -> dict[str, Promise]:
+        """What is to come: not what is there already, and not what there is no room for."""
+        earlier, part.result.files = part.result.files, {}
+        part.of_files, part.of_bytes = len(promised), sum(promise.size_bytes for promise in promised.values())
+        part.size_bytes = 0
+        wanted: dict[str, Promise] = {}
+        root = open_root(self._directory(part))
+        try:
+            for path, promise in promised.items():
+                if earlier.get(path) == promise or is_there(root, path, promise, lambda _: part.moved()):
+                    part.result.files[path] = promise
+                    part.size_bytes += promise.size_bytes
+                    self.room.has(part.worker, promise.size_bytes)
+                elif (why := self.room.take(part.worker, promise.size_bytes)) is not None:
+                    part.result.missing.append((printable(path), why))
+                else:
+                    wanted[path] = promise
+        finally:
+            os.close(root)
+        return wanted
 
 
-def read_index(said: Mapping[str, Any]) -> tuple[dict[str, Promise], list[tuple[str, str]]]:
-    """The packer's announcement, which is data from the worker like everything else."""
-    try:
-        promised = {str(row["path"]): Promise(int(row["size_bytes"]), str(row["sha256"])) for row in said["files"]}
-        refused = [(printable(str(row["path"])), printable(str(row["why"]))) for row in said["refused"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise RemoteError(f"the index of the artifacts makes no sense: {error!r}") from error
-    return promised, refused
+class TooMany(Exception):
+    """More files than an index may name."""
 
 
-def check_manifest(root: Path, files: Mapping[str, Promise]) -> list[tuple[str, str]]:
-    """What `manifest.json` promises and is not so. Without a manifest nothing was promised."""
+class Collection:
+    """The results of all workers on their way here, in the background. `wait` says how far they are; `give_up` ends it."""
+
+    def __init__(self, collector: Collector, links: Sequence[Link], bell: Bell) -> None:
+        self._collector, self._links, self._bell = collector, links, bell
+        self._parts = {link.worker.index: Part(link.worker.index) for link in links}
+        self._ended: dict[int, CollectResult] = {}
+        self._error: Exception | None = None
+        self._over = False
+        threading.Thread(target=self._run, name="collect", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> Progress:
+        """Until it has ended, for so long at most. Raises what ended it, when that was no trouble of one worker."""
+        with self._bell.changed:
+            self._bell.wait_for(lambda: self._over, timeout_s)
+        if self._error is not None:
+            raise self._error
+        parts = list(self._parts.values())
+        return Progress(
+            CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._over else None,
+            sum(len(part.result.files) for part in parts),
+            sum(part.of_files for part in parts),
+            sum(part.size_bytes for part in parts),
+            sum(part.of_bytes for part in parts),
+            sum(part.looked_at_bytes for part in parts),
+        )
+
+    def give_up(self, why: str) -> CollectResult:
+        """Ends it. What has come by now counts; the rest waits, for this reason."""
+        for part in self._parts.values():
+            part.given_up = why
+            if part.call is not None:
+                part.call.close()
+        with self._bell.changed:
+            self._bell.wait_for(lambda: self._over, LET_GO_S)
+        late = {i: p.summary(Problem(i, THE_REST, why)) for i, p in self._parts.items() if i not in self._ended}
+        every = {**late, **self._ended}
+        return CollectResult.of([every[index] for index in sorted(every)])
+
+    def within(self, seconds: float) -> CollectResult:
+        """All that comes in this time."""
+        result = self.wait(seconds).result
+        return self.give_up(f"it took longer than {seconds:.0f} s") if result is None else result
+
+    def _run(self) -> None:
+        try:
+            fan_out(self._links, self._collect_one, self._bell)
+        except Exception as error:  # whoever waits hears of it
+            self._error = error
+        with self._bell.changed:
+            self._over = True
+            self._bell.changed.notify_all()
+
+    def _collect_one(self, link: Link) -> None:
+        """Over as many connections as it takes, while something comes."""
+        part = self._parts[link.worker.index]
+        part.moved_at = time.monotonic()  # it may have waited for its turn
+        self._ended[part.worker] = self._tried(link, part)
+
+    def _tried(self, link: Link, part: Part) -> CollectResult:
+        collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
+        while True:
+            try:
+                result = collector.collect(part, lambda: collector.fetch(link, part))
+                passes += 1
+                if passes >= collector.order.passes or not any(problem.why == CHANGED for problem in result.waiting):
+                    return result
+            except Unreachable as error:
+                why = part.given_up or error.message
+                if part.given_up or time.monotonic() - part.moved_at > STALL_S:
+                    return _cut_short(part, why)
+                self._bell.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+            except GivenUp:
+                return _cut_short(part, part.given_up)
+            except CommandFailed as error:
+                return _cut_short(part, error.message)
+            except TooMany as error:
+                return _cut_short(part, str(error))
+            except OSError as error:  # of this machine's disk: what goes wrong on the way is Unreachable
+                return _cut_short(part, f"{error.strerror} ({collector.order.destination})")
+
+
+def _cut_short(part: Part, why: str) -> CollectResult:
+    return part.summary(Problem(part.worker, THE_REST if part.result.files else EVERYTHING, why))
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """[1, 2, 3, 7] → (1, 4), (7, 8)."""
+    begin: int | None = None
+    for number, after in zip(numbers, [*numbers[1:], -1], strict=True):
+        begin = number if begin is None else begin
+        if after != number + 1:
+            yield begin, number + 1
+            begin = None
+
+
+def check_manifest(
+    root: Path, files: Mapping[str, Promise], missing: Sequence[str] | set[str] = ()
+) -> list[tuple[str, str]]:
+    """What `manifest.json` promises and is not so, but for what may come yet: `missing`, printable. Without one, nothing is."""
     if MANIFEST not in files:
         return []
     try:
@@ -148,21 +377,10 @@ def check_manifest(root: Path, files: Mapping[str, Promise]) -> list[tuple[str, 
         return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
     broken = []
     for path, promise in rows:
+        name = printable(f"artifacts/{path}")
         found = files.get(f"artifacts/{path}")
-        if found is None:
-            broken.append((printable(f"artifacts/{path}"), "the manifest promises it, but it did not come"))
-        elif found != promise:
-            broken.append((printable(f"artifacts/{path}"), "its content is not what the manifest says"))
+        if found is None and name not in missing:
+            broken.append((name, "the manifest promises it, but it did not come"))
+        elif found is not None and found != promise:
+            broken.append((name, "its content is not what the manifest says"))
     return broken
-
-
-def _put_in_place(fresh: Path, final: Path) -> None:
-    """Replaces what an earlier collection of the same run brought."""
-    fresh.chmod(0o755)
-    if final.exists():
-        old = final.with_name(f".{final.name}-old-{time.time_ns()}")
-        final.rename(old)
-        fresh.rename(final)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        fresh.rename(final)

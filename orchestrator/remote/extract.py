@@ -1,16 +1,19 @@
 """Takes files out of a tar that a possibly hostile machine sent. Not `tarfile`: its safe filters were bypassed too often.
 
-Only regular files and directories are made, each opened relative to its parent's descriptor, never through a link,
-never over something that exists. Every other entry is refused by name and skipped; what came before and after it is
-kept. The archive is plain, so that no byte on the wire can become a thousand on disk. `remote.collect` calls this.
+Only regular files and directories are made, each opened relative to its parent's descriptor, never through a link. A file
+gets its name when it is whole and what the index says, so what carries a name was checked, at whichever moment this ends.
+Every other entry is refused by name and skipped; what came before and after it is kept. The archive is plain, so that no
+byte on the wire can become a thousand on disk, and no longer than its index. `remote.collect` calls this.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
+import stat
 import tarfile
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -24,6 +27,23 @@ LONG_NAME_BYTES = 4096
 PIECE_BYTES = 1 << 20
 DEPTH = 32
 NAME_BYTES = 255
+ENTRY_BYTES = 2 * (
+    LONG_NAME_BYTES + BLOCK
+)  # what an entry may take beside its content: a long path, and what fills blocks
+SLACK_BYTES = 1 << 20
+CHANGED = "its content is not what the index says: it changed meanwhile"
+DRAFT = ".tpujob-draft"  # of the file that is being written
+# An entry's own fault, whichever disk it is written to. Any other error is the disk's, and may be mended.
+OF_THE_PATH = (
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EILSEQ,
+    errno.EINVAL,
+)
 FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 WITHOUT_CONTENT = (
     tarfile.LNKTYPE,
@@ -45,12 +65,6 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    files: int = 10_000
-    size_bytes: int = 5 << 30  # of all files of one worker
-
-
-@dataclass(frozen=True, slots=True)
 class Promise:
     """What the index said about a file before it came."""
 
@@ -61,8 +75,10 @@ class Promise:
 @dataclass(slots=True)
 class Extracted:
     files: dict[str, Promise] = field(default_factory=dict)  # what is on disk now, measured
-    refused: list[tuple[str, str]] = field(default_factory=list)  # printable path, why
-    size_bytes: int = 0
+    refused: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # printable path, why: another try would change nothing
+    missing: list[tuple[str, str]] = field(default_factory=list)  # the same of what another try may bring
 
 
 class Refused(Exception):
@@ -76,16 +92,59 @@ class Damaged(Exception):
 Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
 
 
-def extract(read: Read, into: Path, promised: Mapping[str, Promise], limits: Limits, result: Extracted) -> None:
-    """Everything that `promised` names, from `read` into the fresh, empty directory `into`.
+def extract(
+    read: Read,
+    into: Path,
+    promised: Mapping[str, Promise],
+    result: Extracted,
+    arrived: Callable[[int], None] = lambda size: None,
+) -> None:
+    """Everything that `promised` names, from `read` into the directory `into`, in place of what has the same name there.
 
-    What happened is in `result`, also when this raises: Damaged, or whatever `read` does when the source is cut.
+    `arrived` hears of every piece that is on disk. What happened is in `result`, also when this raises: Damaged, whatever
+    `read` does when the source is cut, or OSError when the disk takes no more.
     """
-    root = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    root = open_root(into)
     try:
-        _Extraction(read, root, promised, limits, result).run()
+        _Extraction(read, root, promised, result, arrived).run()
     finally:
         os.close(root)
+
+
+def open_root(into: Path) -> int:
+    return os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def is_there(root: int, name: str, promise: Promise, read: Callable[[int], None] = lambda size: None) -> bool:
+    """Does the directory hold this very file already, reached without following any link? `read` hears of every piece."""
+    try:
+        parts = parts_of(name)
+        fd = os.dup(root)
+        for part in parts[:-1]:
+            fd = _inner(fd, part)
+        try:
+            file_fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+    except (Refused, OSError):
+        return False
+    with os.fdopen(file_fd, "rb") as file:
+        found = os.fstat(file_fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != promise.size_bytes:
+            return False
+        digest = hashlib.sha256()
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+            read(len(piece))
+    return digest.hexdigest() == promise.sha256
+
+
+def _inner(fd: int, part: str) -> int:
+    """The directory `part` of the directory `fd`, which is closed."""
+    try:
+        return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
 def parts_of(name: str) -> list[str]:
@@ -106,12 +165,24 @@ def parts_of(name: str) -> list[str]:
 
 class _Extraction:
     def __init__(
-        self, read: Read, root: int, promised: Mapping[str, Promise], limits: Limits, result: Extracted
+        self,
+        read: Read,
+        root: int,
+        promised: Mapping[str, Promise],
+        result: Extracted,
+        arrived: Callable[[int], None],
     ) -> None:
-        self.read, self.root, self.promised, self.limits, self.result = read, root, promised, limits, result
+        self.read, self.root, self.promised, self.result, self.arrived = read, root, promised, result, arrived
         self.spelling: dict[str, str] = {}  # case-folded path → the path that took it
-        self.entries = 0
-        self.passed_bytes = 0
+        self.came: set[str] = set()
+        self.entries = self.passed_bytes = 0
+        # The index bounds the archive: in entries (a long path has one of its own) and in bytes.
+        self.most_entries = 2 * len(promised) + 10
+        announced = sum(promise.size_bytes for promise in promised.values())
+        self.most_bytes = announced + len(promised) * ENTRY_BYTES + SLACK_BYTES
+        for name in result.files:  # there already, from an earlier try
+            with contextlib.suppress(Refused):
+                self._claim_spelling(parts_of(name))
 
     def run(self) -> None:
         long_name: str | None = None
@@ -126,6 +197,8 @@ class _Extraction:
                 except Refused as refusal:
                     self.result.refused.append((printable(name), str(refusal)))
                 except OSError as error:
+                    if error.errno not in OF_THE_PATH:
+                        raise
                     self.result.refused.append((printable(name), error.strerror or str(error)))
             self._skip()
 
@@ -138,11 +211,12 @@ class _Extraction:
         except tarfile.HeaderError as error:
             raise Damaged(f"a damaged archive: {error}") from error
         self.entries += 1
-        if header.size < 0 or self.entries > 2 * self.limits.files + 10:
+        if header.size < 0 or self.entries > self.most_entries:
             raise Damaged("a damaged archive: a negative size, or entries without end")
         if header.type == tarfile.GNUTYPE_SPARSE:
             more = block[482]
             while more:
+                self._count(BLOCK)
                 more = self.read(BLOCK)[504]
         if header.type in WITHOUT_CONTENT:  # whatever size it claims
             header.size = 0
@@ -161,44 +235,49 @@ class _Extraction:
         if header.type not in FILES:
             raise Refused(KINDS.get(header.type, "an entry of a kind that is not used here"))
         parts = parts_of(name)
-        if name in self.result.files:
+        if name in self.came or parts[0] == DRAFT:
             raise Refused("the same path twice")
         promise = self.promised.get(name)
         if promise is None:
             raise Refused("it is not in the index")
-        if len(self.result.files) >= self.limits.files:
-            raise Refused(f"more than {self.limits.files:,} files")
-        if self.result.size_bytes + header.size > self.limits.size_bytes:
-            raise Refused(f"all files together would exceed {self.limits.size_bytes:,} bytes")
+        if header.size != promise.size_bytes:
+            raise Refused("its content is not what the index says: it has another size")
+        self.came.add(name)
         self._file(name, parts, promise)
 
     def _file(self, name: str, parts: list[str], promise: Promise) -> None:
         self._claim_spelling(parts)
         directory = self._open_directory(parts[:-1])
         try:
-            found = self._write(parts[-1], directory)
-            if found != promise:
-                os.unlink(parts[-1], dir_fd=directory)
-                raise Refused("its content is not what the index says: it changed on the worker, or on the way")
+            if self._write(directory, parts[-1], promise):
+                self.result.files[name] = promise
+            else:
+                self.result.missing.append((printable(name), CHANGED))
         finally:
             os.close(directory)
-        self.result.files[name] = found
-        self.result.size_bytes += found.size_bytes
 
-    def _write(self, name: str, directory: int) -> Promise:
+    def _write(self, directory: int, name: str, promise: Promise) -> bool:
+        """False: the content is another one, and nothing was put in its place."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(DRAFT, dir_fd=self.root)  # of somebody who was killed
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        digest, size_bytes = hashlib.sha256(), self.left
-        with os.fdopen(os.open(name, flags, 0o644, dir_fd=directory), "wb") as file:
-            try:
+        digest = hashlib.sha256()
+        try:
+            with os.fdopen(os.open(DRAFT, flags, 0o644, dir_fd=self.root), "wb") as file:
                 while self.left:
                     piece = self._take(min(self.left, PIECE_BYTES))
                     digest.update(piece)
                     file.write(piece)
-                file.flush()
-            except BaseException:
-                os.unlink(name, dir_fd=directory)  # half a file is worse than none
-                raise
-        return Promise(size_bytes, digest.hexdigest())
+                    self.arrived(len(piece))
+            if digest.hexdigest() == promise.sha256:
+                os.rename(DRAFT, name, src_dir_fd=self.root, dst_dir_fd=directory)
+                return True
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(DRAFT, dir_fd=self.root)  # half a file is worse than none, and takes room
+            raise
+        os.unlink(DRAFT, dir_fd=self.root)
+        return False
 
     def _open_directory(self, parts: list[str]) -> int:
         """A descriptor of the directory, made where it is missing, reached without following any link."""
@@ -208,10 +287,10 @@ class _Extraction:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=fd)
-                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            finally:
+            except BaseException:
                 os.close(fd)
-            fd = inner
+                raise
+            fd = _inner(fd, part)
         return fd
 
     def _claim_spelling(self, parts: list[str]) -> None:
@@ -222,10 +301,13 @@ class _Extraction:
             if self.spelling.setdefault(folded, path) != path:
                 raise Refused(f"its path differs from {printable(self.spelling[folded])} only in case")
 
-    def _take(self, size: int) -> bytes:
+    def _count(self, size: int) -> None:
         self.passed_bytes += size
-        if self.passed_bytes > 2 * self.limits.size_bytes:
-            raise Damaged("the archive is much larger than anything that was asked for")
+        if self.passed_bytes > self.most_bytes:
+            raise Damaged("the archive is much larger than its index says")
+
+    def _take(self, size: int) -> bytes:
+        self._count(size)
         data = self.read(size)
         self.left -= size
         return data

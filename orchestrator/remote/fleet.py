@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,8 +20,7 @@ from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unr
 from orchestrator.remote.beats import Beats
 from orchestrator.remote.bundle import Bundle
 from orchestrator.remote.call import Call, Completed, run
-from orchestrator.remote.collect import Collector, CollectResult, Problem
-from orchestrator.remote.extract import Limits
+from orchestrator.remote.collect import Collection, Collector, Order
 from orchestrator.remote.fan_out import Bell, fan_out
 from orchestrator.remote.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.known_hosts import KnownHosts
@@ -72,7 +71,7 @@ class Fleet:
         self._following = _Following()
         self._streams: dict[int, Call] = {}
         self._on_notice = on_notice
-        self._beats: Beats | None = None
+        self._beats: dict[int, Beats] = {}
         self._one_at_a_time = threading.Lock()
 
     # -- reaching them --
@@ -102,11 +101,12 @@ class Fleet:
                 hint="a firewall rule must allow SSH from here; `tpujob ssh` shows more",
             )
 
-    def beat(self, every_s: float) -> None:
-        """From now on show the switch on worker 0 that this process lives, in the background, until `cancel`."""
-        if self._beats is None:
-            self._beats = Beats(self._link(0), every_s, self._bell, self._on_notice)
-            self._beats.thread.start()
+    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
+        """From now on show the switch on worker 0 (or on all) that this process lives, in the background, until `cancel`."""
+        for link in self._links if everywhere else [self._link(0)]:
+            if link.worker.index not in self._beats:
+                beats = self._beats[link.worker.index] = Beats(link, every_s, self._bell, self._on_notice)
+                beats.thread.start()
 
     def facts(self, worker: int = 0) -> WorkerFacts:
         """Asked anew each time: `free_port` is free now."""
@@ -238,20 +238,10 @@ class Fleet:
         with self._bell.changed:
             self._bell.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
 
-    def collect(
-        self, destination: Path, patterns: Sequence[str], deadline_s: float, limits: Limits | None = None
-    ) -> CollectResult:
-        """Every worker's artifacts, checked, into `destination/worker<i>/`."""
-        collector = Collector(self._attempt, destination, tuple(patterns), limits or Limits())
-        deadline = time.monotonic() + deadline_s
-
-        def collect_one(link: Link) -> CollectResult:
-            try:
-                return self._persist(link, lambda it: collector.collect(it, deadline - time.monotonic()), deadline)
-            except (Unreachable, CommandFailed) as error:  # must not cost what the others made
-                return CollectResult(refused=(Problem(link.worker.index, "(everything)", error.message),))
-
-        return CollectResult.of(fan_out(self._links, collect_one, self._bell))
+    def collect(self, order: Order) -> Collection:
+        """Every worker's results, checked, on their way into `order.destination/worker<i>/`."""
+        order = replace(order, attempt=order.attempt or self._attempt)
+        return Collection(Collector(order), self._links, self._bell)
 
     # -- short commands --
 

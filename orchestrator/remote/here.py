@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RemoteError
-from orchestrator.remote.collect import Collector, CollectResult
-from orchestrator.remote.extract import Extracted, Limits
+from orchestrator.remote.collect import EVERYTHING, Collector, CollectResult, Order, Part, Problem
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 PREFIX = b"tpujob:"
@@ -93,9 +92,19 @@ class Here:
         with self._lock:
             self._pass_on()
 
-    def collect(self, destination: Path, patterns: tuple[str, ...]) -> CollectResult:
-        collector = Collector(self.attempt, destination, patterns, Limits())
-        return collector.take(0, lambda fresh, result: self._fetch(collector, fresh, result))
+    def collect(self, destination: Path, patterns: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
+        collector = Collector(Order(self.attempt, destination, patterns, most_bytes, runs=str(self.runs)))
+        part = Part(0)
+        try:
+            return collector.collect(part, lambda: self._fetch(collector, part))
+        except OSError as error:
+            return part.summary(Problem(0, EVERYTHING, f"{error.strerror} ({destination})"))
+
+    def leave(self) -> Path:
+        """Puts the attempt's files where nothing takes them away: the answer says where."""
+        left = self.runs.with_name("left") / self.attempt
+        left.parent.mkdir(mode=0o700, exist_ok=True)
+        return (self.runs / self.attempt).rename(left)
 
     def cancelled(self) -> bool:
         """Has `ask_to_end` been called, in another process perhaps?"""
@@ -128,15 +137,20 @@ class Here:
             said = _answer(self._process.stdout.read())
             return Ended(None, said["error"]) if "error" in said else Ended(None)
 
-    def _fetch(self, collector: Collector, into: Path, result: Extracted) -> None:
+    def _fetch(self, collector: Collector, part: Part) -> None:
         with subprocess.Popen([*AGENT, "pack"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as packer:
-            assert packer.stdin is not None and packer.stdout is not None
-            packer.stdin.write(json.dumps({**collector.request(), "runs": str(self.runs)}).encode())
-            packer.stdin.close()
-            said = _answer(packer.stdout.readline())
-            if "files" not in said:
-                raise RemoteError(f"the artifacts cannot be packed: {said.get('error', 'the packer ended at once')}")
-            out = packer.stdout
+            out, to = packer.stdout, packer.stdin
+            assert to is not None and out is not None
+
+            def send(data: bytes) -> None:
+                to.write(data)
+                to.flush()
+
+            def answer() -> dict[str, Any]:
+                said = _answer(out.readline())
+                if not said or "error" in said:
+                    raise RemoteError(f"the artifacts cannot be packed: {said.get('error', 'the packer ended')}")
+                return said
 
             def read(size: int) -> bytes:
                 data = out.read(size)
@@ -144,7 +158,7 @@ class Here:
                     raise RemoteError("the packer of the artifacts ended before its archive did")
                 return data
 
-            collector.receive(said, read, into, result)
+            collector.receive(part, answer, send, read)
 
 
 def _answer(line: bytes) -> dict[str, Any]:

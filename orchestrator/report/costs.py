@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.core.attempt import LOCAL, Attempt, Run
+from orchestrator.core.attempt import LOCAL, Attempt, AttemptState, Run
 from orchestrator.core.lease import Lease, Purpose
 from orchestrator.ledger.ledger import Ledger
 
@@ -39,13 +39,13 @@ def of_attempts(ledger: Ledger, run: Run, now: float) -> dict[str, float | None]
 
     A slice that the run asked for counts for the attempt during which it was asked for. Of a slice that was there before
     (`tpujob up`) and stays, only the time of the attempts on it counts; of one that the run keeps (`--keep`), the time to
-    the end of the run.
+    the end of the run. One that is held for results that are not at home counts to its end.
     """
     attempts = ledger.attempts_of(run.id)
     if not attempts:
         return {}
     began = [_began(ledger, run, attempt) for attempt in attempts]
-    ended = attempts[-1].ended_at
+    ended = attempts[-1].ended_at if _kept_by_wish(ledger, attempts[-1]) else None
     amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in attempts}
     own = ledger.leases_of(run.id)
     for lease in own:
@@ -73,6 +73,12 @@ def _between(lease: Lease, since: float | None, until: float) -> float | None:
     if since is None:
         return 0.0
     return None if lease.usd_per_hour is None else lease.usd_per_hour * max(until - since, 0.0) / 3600
+
+
+def _kept_by_wish(ledger: Ledger, last: Attempt) -> bool:
+    """Only after a success does `--keep` hold a slice; for results it is held after any end."""
+    was_left = any(kind == "brought" for _, kind, _ in ledger.events(last.id))
+    return last.state is AttemptState.SUCCEEDED and not was_left
 
 
 def _began(ledger: Ledger, run: Run, attempt: Attempt) -> float:

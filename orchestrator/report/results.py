@@ -143,6 +143,8 @@ def _words(kind: str, data: dict[str, Any]) -> str:
             return "slice READY"
         case "held":
             return f"kept until {day_clock(data['until'])}"
+        case "brought":
+            return f"what was left on its slice is at home: {data['state']}"
         case "down":
             return f"delete: {data['reason']}"
         case "gone":

@@ -76,6 +76,8 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
 def _released(outcome: Outcome) -> str:
     tenure = outcome.tenure
     if tenure.kept_until is not None and outcome.lease is not None:
+        if outcome.collected is not None and outcome.collected.waiting:
+            return f"no: {outcome.lease.name.node} keeps the results until {day_clock(tenure.kept_until)}"
         return f"no: {outcome.lease.handle} is kept until {day_clock(tenure.kept_until)}; `tpujob down` releases it"
     if tenure.released is None:
         return fate(outcome.lease) if outcome.lease is not None else "nothing was created"
@@ -94,6 +96,26 @@ def fate(lease: Lease) -> str:
     if lease.state is LeaseState.DOWN:
         return f"not by this command: {node} is being deleted, not proven absent yet"
     return f"no: {lease.handle} lives until {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
+
+
+def left_behind(outcome: Outcome) -> str:
+    """What is not at home: how much of it and why, until when it can be had, what that costs, and what to type."""
+    collected, lease, run = outcome.collected, outcome.lease, outcome.run
+    assert collected is not None and lease is not None
+    first, *others = collected.waiting
+    more = f" (and {len(others):,} more)" if others else ""
+    lines = [
+        f"!! RESULTS NOT AT HOME: {run.id} ended, and not all that it made was brought to {run.directory}",
+        f"   missing     {first}{more}; {len(collected.files):,} files came",
+    ]
+    if outcome.tenure.kept_until is None:
+        return "\n".join([*lines, "   lost        its slice is not kept"])
+    price = format_usd_per_hour(lease.usd_per_hour)
+    bill = f"{price} on Google Cloud; emulated, nobody pays for it" if lease.cloud == "emulated" else price
+    lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.tenure.kept_until)}, for {bill}")
+    lines.append(f"   do now      `tpujob collect {run.id}` brings the rest home and releases it")
+    lines.append(f"   give up     `tpujob down {lease.name.node}`")
+    return "\n".join(lines)
 
 
 def banner(released: Released, guardian: str | None = None, *, switch_by: float | None = None) -> str:

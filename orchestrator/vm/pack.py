@@ -1,8 +1,9 @@
-"""Packs what a run made on a worker: one line of JSON, the index, then a tar of exactly the files in it, on stdout.
+"""Packs what a run made on a worker: an index, one line of JSON for each file, then a tar of the files that are asked for.
 
 `remote.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
 job's patterns. A link is packed as the file it leads to, and only if that lies in the same directory tree; everything
-else that is not a regular file is refused by name. The archive is plain and not compressed: nothing can be larger than it says.
+else that is not a regular file is refused by name. The archive is plain and not compressed: nothing can be larger than
+it says. It is never on this disk: it is made while it is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import stat
 import sys
 import tarfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .phase import Phase
@@ -24,91 +26,111 @@ TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many sho
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
+SAY_EVERY_S = 1.0  # a sign of life while a large file is hashed
+
 
 class Refused(Exception):
     """Why a file is not packed."""
 
 
 def pack() -> None:
-    """The request on stdin: {"attempt", "patterns", "max_files", "max_bytes"}, and "runs" where that is another place."""
-    request = json.loads(sys.stdin.buffer.read())
-    phase = Phase(request["attempt"], "main", request.get("runs"))
-    index = Index(phase.run, request["max_files"], request["max_bytes"])
-    index.add_tree("artifacts")
-    for pattern in request["patterns"]:
-        index.add_pattern(pattern)
-    reply({"files": list(index.files.values()), "refused": index.refused})
+    """Lines on stdin: first {"attempt", "patterns"}, and "runs" where that is another place; after the index, which of its
+    files are wanted: [[from, to], …], numbers of their rows, counted from 0, `to` left out.
+
+    Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, {"hashed": bytes} as a sign of life, and
+    at the end {"end": the number of files}.
+    """
+    request = json.loads(sys.stdin.buffer.readline())
+    run = Phase(request["attempt"], "main", request.get("runs")).run
+    files: list[tuple[str, int]] = []
+    for row in rows(run, request["patterns"], SignOfLife()):
+        if "sha256" in row:
+            files.append((row["path"], row["size_bytes"]))
+        reply(row)
+    reply({"end": len(files)})
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.GNU_FORMAT) as tar:
-        for name, entry in index.files.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = entry["size_bytes"], 0o644
-            with (index.run / name).open("rb") as file:
-                tar.addfile(member, Exactly(file, member.size))
+        for first, after in json.loads(sys.stdin.buffer.readline() or b"[]"):
+            for name, size_bytes in files[first:after]:
+                _send(tar, run / name, name, size_bytes)
 
 
-class Index:
-    """The files to send, by their path under the run's directory, each with its size and hash."""
+def _send(tar: tarfile.TarFile, path: Path, name: str, size_bytes: int) -> None:
+    """As many bytes as the index says, whatever became of the file since: who reads them compares the hashes."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size_bytes, 0o644
+    try:
+        file = path.open("rb")
+    except OSError:
+        file = open(os.devnull, "rb")  # noqa: PTH123, SIM115 - closed below
+    with file:
+        tar.addfile(member, Exactly(file, size_bytes))
+    tar.members = []  # type: ignore[attr-defined]  # it keeps each of them for somebody who might ask
 
-    def __init__(self, run: Path, max_files: int, max_bytes: int) -> None:
-        self.run, self.max_files, self.max_bytes = run, max_files, max_bytes
-        self.files: dict[str, dict[str, Any]] = {}
-        self.refused: list[dict[str, str]] = []
-        self.seen: set[str] = set()
-        self.size_bytes = 0
 
-    def add_tree(self, name: str) -> None:
-        for path in _walk(self.run / name):
-            if not self._add(path, self.run / name):
-                return
+def rows(
+    run: Path, patterns: list[str], hashed: Callable[[int], None] = lambda count: None
+) -> Iterator[dict[str, Any]]:
+    """The index: each file once, with its size and hash, or with why it is not packed. `hashed` hears of every piece read."""
+    seen: set[str] = set()
+    for path, within in _candidates(run, patterns):
+        if within is None:
+            yield {"path": path.relative_to(run).as_posix(), "why": "the pattern leads out of the work directory"}
+            continue
+        name = path.relative_to(run).as_posix()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            yield {"path": name, **_measured(path, within, hashed)}
+        except Refused as refusal:
+            yield {"path": name, "why": str(refusal)}
+        except OSError as error:
+            yield {"path": name, "why": error.strerror or str(error)}
 
-    def add_pattern(self, pattern: str) -> None:
-        """A pattern such as `out/**/*.png`, relative to `work/`; a directory that matches is taken whole."""
-        work = self.run / "work"
+
+def _candidates(run: Path, patterns: list[str]) -> Iterator[tuple[Path, Path | None]]:
+    """Each with the directory that it must not lead out of. A pattern that is relative to no place below `work/` has none;
+    a directory that matches is taken whole."""
+    artifacts, work = run / "artifacts", run / "work"
+    for path in _walk(artifacts):
+        yield path, artifacts
+    for pattern in patterns:
         if pattern.startswith("/") or ".." in pattern.split("/"):
-            self._refuse(f"work/{pattern}", "the pattern leads out of the work directory")
-            return
+            yield work / pattern.lstrip("/"), None
+            continue
         for match in _matches(work, pattern):
             for path in _walk(match) if match.is_dir() and not match.is_symlink() else [match]:
-                if not self._add(path, work):
-                    return
+                yield path, work
 
-    def _add(self, path: Path, within: Path) -> bool:
-        """False: there are too many files, look no further."""
-        name = path.relative_to(self.run).as_posix()
-        if name in self.seen:
-            return True
-        self.seen.add(name)
-        if len(self.seen) > self.max_files:
-            self._refuse(name, f"more than {self.max_files:,} files; this one and the rest were left on the worker")
-            return False
-        try:
-            self.files[name] = self._entry(name, path, within)
-        except Refused as refusal:
-            self._refuse(name, str(refusal))
-        except OSError as error:
-            self._refuse(name, error.strerror or str(error))
-        return True
 
-    def _entry(self, name: str, path: Path, within: Path) -> dict[str, Any]:
-        target = Path(os.path.realpath(path))
-        home = Path(os.path.realpath(within))
-        if home not in target.parents:
-            raise Refused("a link that leads out of the directory")
-        kind = os.lstat(target).st_mode
-        if not stat.S_ISREG(kind):  # opening a FIFO would wait for ever
-            raise Refused("a link to a directory" if stat.S_ISDIR(kind) else "not a regular file")
-        digest, size_bytes = hashlib.sha256(), 0
-        with target.open("rb") as file:
-            if self.size_bytes + os.fstat(file.fileno()).st_size > self.max_bytes:
-                raise Refused(f"all files together would exceed {self.max_bytes:,} bytes")
-            for piece in iter(lambda: file.read(1 << 20), b""):
-                digest.update(piece)
-                size_bytes += len(piece)
-        self.size_bytes += size_bytes
-        return {"path": name, "size_bytes": size_bytes, "sha256": digest.hexdigest()}
+def _measured(path: Path, within: Path, hashed: Callable[[int], None]) -> dict[str, Any]:
+    target = Path(os.path.realpath(path))
+    home = Path(os.path.realpath(within))
+    if home not in target.parents:
+        raise Refused("a link that leads out of the directory")
+    kind = os.lstat(target).st_mode
+    if not stat.S_ISREG(kind):  # opening a FIFO would wait for ever
+        raise Refused("a link to a directory" if stat.S_ISDIR(kind) else "not a regular file")
+    digest, size_bytes = hashlib.sha256(), 0
+    with target.open("rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+            size_bytes += len(piece)
+            hashed(len(piece))
+    return {"size_bytes": size_bytes, "sha256": digest.hexdigest()}
 
-    def _refuse(self, name: str, why: str) -> None:
-        self.refused.append({"path": name, "why": why})
+
+class SignOfLife:
+    """Says how many bytes were hashed since it last did, once a second."""
+
+    def __init__(self) -> None:
+        self.count, self.said_at = 0, time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self.count += count
+        if time.monotonic() - self.said_at >= SAY_EVERY_S:
+            reply({"hashed": self.count})
+            self.count, self.said_at = 0, time.monotonic()
 
 
 def _walk(top: Path) -> Iterator[Path]:

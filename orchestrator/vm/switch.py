@@ -150,7 +150,7 @@ class Switch:
     def look(self) -> Effects:
         """At the clock and the sign of life, also after every call, since a call may take long."""
         self.now = yield ("clock",)
-        if not self.first:
+        if not self.heeds_beats:
             return
         text = yield ("beat",)
         if self.looked and text is not None and text != self.beat:  # what was there before us may be of any age
@@ -252,10 +252,15 @@ class Switch:
         return None
 
     def attended(self, within_s: float) -> bool:
-        return self.first and self.beaten and self.silence.total_s - self.silence.left_s < within_s
+        return self.heeds_beats and self.beaten and self.silence.total_s - self.silence.left_s < within_s
 
     def left_s(self) -> float:
         """Until the deadline, as far as is known. Only the server's own word decides, but this says when to ask for it."""
+    @property
+    def heeds_beats(self) -> bool:
+        """Who collects the results of a detached run beats on every worker: each would end it after a job that failed."""
+        return self.first or self.mode == DETACHED
+
         if self.boot_time is None or self.foreign:
             return float("inf")
         left_s: float = self.deadline - self.boot_time - self.now
@@ -297,7 +302,9 @@ class Switch:
             pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, self.beat_s / 2)
             return pause_s
         self.pause_s, self.said = self.retry_s, None
-        waits = [self.tick_s, self.next_poll - self.now, self.left_s()]
+        collecting = self.mode == DETACHED and self.ending.over  # somebody is, or it would have been deleted
+        tick_s = self.beat_s if collecting else self.tick_s
+        waits = [tick_s, self.next_poll - self.now, self.left_s()]
         waits += [self.next_word - self.now] if self.again_s < self.tick_s else []  # later it is said in passing
         waits += [countdown.left_s for countdown in (self.silence, self.ending, self.expiry) if countdown.running]
         return max(self.retry_s, min(wait for wait in waits if wait > 0))

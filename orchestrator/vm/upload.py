@@ -14,12 +14,11 @@ import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from .pack import Index
+from .pack import rows
 from .phase import Phase
 
 TRIES, FIRST_PAUSE_S = 5, 0.5
 TIMEOUT_S = 300.0
-MAX_FILES, MAX_BYTES = 100_000, 1 << 40
 STORAGE = "https://storage.googleapis.com"
 TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - no password, a path
 
@@ -31,22 +30,23 @@ class Passing(Exception):
 def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
     """`destination` is gs://BUCKET/PREFIX, `patterns` a JSON list; the files go to PREFIX/worker<i>/…"""
     bucket, _, prefix = destination.removeprefix("gs://").partition("/")
-    index = Index(Phase(attempt, "main").run, MAX_FILES, MAX_BYTES)
-    index.add_tree("artifacts")
-    for pattern in json.loads(patterns):
-        index.add_pattern(pattern)
-    failed = 0
-    for name in index.files:
+    run = Phase(attempt, "main").run
+    sent, failed, refused = 0, 0, 0
+    for row in rows(run, json.loads(patterns)):
+        name = row["path"]
+        if "why" in row:
+            refused += 1
+            print(f"tpujob: {name} was not copied: {row['why']}", flush=True)
+            continue
         key = "/".join(part for part in (prefix.strip("/"), f"worker{worker}", name) if part)
-        problem = _send(bucket, key, index.run / name)
-        if problem is not None:
+        problem = _send(bucket, key, run / name)
+        if problem is None:
+            sent += 1
+        else:
             failed += 1
             print(f"tpujob: {name} did not reach gs://{bucket}/{key}: {problem}", flush=True)
-    for refused in index.refused:
-        print(f"tpujob: {refused['path']} was not copied: {refused['why']}", flush=True)
-    sent = len(index.files) - failed
-    print(f"tpujob: {sent} of {len(index.files)} files copied to {destination}/worker{worker}/", flush=True)
-    sys.exit(1 if failed or index.refused else 0)
+    print(f"tpujob: {sent} of {sent + failed} files copied to {destination}/worker{worker}/", flush=True)
+    sys.exit(1 if failed or refused else 0)
 
 
 def _send(bucket: str, key: str, path: Path) -> str | None:

@@ -21,6 +21,7 @@ from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
 from orchestrator.remote import agent
 from orchestrator.remote.bundle import make_bundle
 from orchestrator.remote.carry import Luggage
+from orchestrator.remote.collect import Order
 from orchestrator.remote.fan_out import Abandoned
 from orchestrator.remote.fleet import Fleet, StartRequest, WorkerState
 from tests.cli_fixture import kill_all
@@ -68,7 +69,7 @@ def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: P
     assert status.all_succeeded
     assert not status.failed
     assert log.of == {index: f"from the bundle\nI am {index}\n".encode() for index in range(4)}
-    collected = fleet.collect(tmp_path / "run", ["out/*.png"], HANG_S)
+    collected = fleet.collect(Order("", tmp_path / "run", ("out/*.png",))).within(HANG_S)
     assert collected.problems == ()
     assert len(collected.files) == 8
     for index in range(4):
@@ -310,7 +311,7 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     fleet.start(request("hostile", script))
     fleet.follow(Log())
     until_ended(fleet)
-    collected = fleet.collect(tmp_path / "run", [], HANG_S)
+    collected = fleet.collect(Order("", tmp_path / "run", ())).within(HANG_S)
     artifacts = tmp_path / "run" / "worker0" / "artifacts"
     assert sorted(path.name for path in artifacts.iterdir()) == ["Same", "fine", "manifest.json"]
     assert {problem.path for problem in collected.refused} == {
@@ -327,7 +328,9 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     assert str(collected.broken[0]) == "worker0: artifacts/missing: the manifest promises it, but it did not come"
 
 
-def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(four: Slice, tmp_path: Path) -> None:
+def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
+    four: Slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     whole = four.fleet()
@@ -336,9 +339,90 @@ def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(four
     until_ended(whole)
     partly = four.fleet([*four.workers[:3], replace(four.workers[3], port=port)])
     partly.attach("partly", "main")
-    collected = partly.collect(tmp_path / "run", [], 2)
+    monkeypatch.setattr("orchestrator.remote.collect.STALL_S", 1.0)
+    collected = partly.collect(Order("", tmp_path / "run", ())).within(HANG_S)
     assert [file.worker for file in collected.files] == [0, 1, 2]
     assert [(problem.worker, problem.path) for problem in collected.problems] == [(3, "(everything)")]
+    assert collected.waiting == collected.problems, "another try may bring it"
+
+
+def made(fleet: Fleet, attempt: str, script: str) -> None:
+    """The job of this attempt has run, and ended."""
+    fleet.start(request(attempt, script))
+    fleet.follow(Log())
+    assert until_ended(fleet).all_succeeded
+
+
+def test_what_is_at_home_is_not_sent_again_and_what_changed_there_is(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    made(fleet, "again", "cd $TPUJOB_ARTIFACTS; mkdir d; echo one > d/same; echo two > other; echo three > third")
+    home = tmp_path / "run" / "worker0" / "artifacts"
+    first = fleet.collect(Order("again", tmp_path / "run", ())).within(HANG_S)
+    assert first.problems == () and len(first.files) == 3
+    kept = (home / "d" / "same").stat().st_ino
+    (home / "other").write_text("changed here\n")
+    (home / "third").unlink()
+    (home / "mine").write_text("a note")
+    again = fleet.collect(Order("again", tmp_path / "run", ())).within(HANG_S)
+    assert again == first
+    assert (home / "d" / "same").stat().st_ino == kept, "it lay there, and did not travel"
+    assert {path.name: path.read_text() for path in home.iterdir() if path.is_file()} == {
+        "other": "two\n",
+        "third": "three\n",
+        "mine": "a note",
+    }
+
+
+def test_a_cut_in_the_middle_costs_one_file_at_most(
+    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
+) -> None:
+    made(one.fleet(), "cut", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "cut_hosts")
+    collection = fleet.collect(Order("cut", tmp_path / "run", ()))
+    home = tmp_path / "run" / "worker0" / "artifacts"
+    first = until(lambda: list(home.glob("f*")), "the first file")[0].stat()
+    way.cut()
+    collected = collection.within(HANG_S)
+    assert (collected.problems, len(collected.files)) == ((), 40)
+    assert sum(path.stat().st_ino == first.st_ino for path in home.iterdir()) == 1
+    assert way.connections >= 2
+
+
+def test_a_worker_of_which_nothing_comes_is_given_up_and_what_came_is_there(
+    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.remote.collect.STALL_S", 2.0)
+    monkeypatch.setattr("orchestrator.remote.link.HANDSHAKE_S", 1.0)
+    made(one.fleet(), "stall", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "stall_hosts")
+    collection = fleet.collect(Order("stall", tmp_path / "run", ()))
+    until(lambda: list(tmp_path.glob("run/worker0/artifacts/f*")), "the first file")
+    way.blocked.set()
+    collected = collection.within(HANG_S)
+    (waiting,) = collected.problems
+    assert (waiting.path, collected.waiting) == ("(the rest)", (waiting,))
+    assert {file.path for file in collected.files} == {
+        f"artifacts/{path.name}" for path in tmp_path.glob("run/worker0/artifacts/*")
+    }
+
+
+def test_more_than_the_job_wants_stays_where_it_is(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    made(fleet, "most", "cd $TPUJOB_ARTIFACTS; echo a > a; head -c 5000 /dev/zero > b; echo c > c")
+    collected = fleet.collect(Order("most", tmp_path / "run", (), most_bytes=1000)).within(HANG_S)
+    assert [file.path for file in collected.files] == ["artifacts/a", "artifacts/c"]
+    (waiting,) = collected.waiting
+    assert waiting.path == "artifacts/b" and "limits.max_results" in waiting.why
+
+
+@pytest.mark.exhaustive
+def test_there_is_no_cap_on_the_number_of_files(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    made(fleet, "many", "cd $TPUJOB_ARTIFACTS; seq 12000 | split -l 1 -a 4 - f")
+    collected = fleet.collect(Order("many", tmp_path / "run", ())).within(HANG_S)
+    assert (collected.problems, len(collected.files)) == ((), 12_000)
 
 
 def test_a_login_shell_that_talks_does_not_confuse_the_answers(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:

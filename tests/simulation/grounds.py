@@ -312,6 +312,31 @@ def end_with_dead_worker() -> Hunt:
 
 
 @ground
+def end_while_collecting() -> Hunt:
+    """Results come and come: the deadline is the end of it."""
+    yield "after the job", one(replace(RUN, life_s=200.0, collect_s=1500.0), layers=NOBODY)
+    yield "at the deadline", one(replace(RUN, lasts_s=900.0, life_s=300.0, collect_s=1500.0), layers=NOBODY)
+
+
+@ground
+def results_left_behind() -> Hunt:
+    """There is no room for the results: the slice is held for them, for no longer than was said, and goes once they came."""
+    full = replace(RUN, no_room_until=1e6)
+    yield "the guardian ends the hold", one(full, layers=GUARDIAN)
+    yield "the switch ends the hold", one(full, layers=SWITCH, crashes=[(None, 60.0, "machine")])
+    yield "the deadline comes first", one(replace(full, life_s=60.0), layers=GUARDIAN)
+    yield "in vain, again and again", one(replace(full, collect_at=60.0), layers=GUARDIAN)
+    later = replace(full, no_room_until=50.0, collect_at=60.0)
+    yield "collected", one(later, layers=NOBODY)
+    yield "collected, slowly", one(replace(later, collect_s=100.0), layers=GUARDIAN)
+    yield (
+        "killed while it collects",
+        one(replace(later, collect_s=100.0), layers=GUARDIAN, crashes=[(None, 90.0, "cli")]),
+    )
+    yield "of a detached run", one(replace(full, kind="detached"), layers=SWITCH)
+
+
+@ground
 def proved_by_another() -> Hunt:
     doing = Doing("run", lasts_s=20.0, down_at=15.0)
     rest = {"stopped": [(10.0, 40.0)], "forbidden": {"laptop-api": [(30.0, FOREVER)]}}

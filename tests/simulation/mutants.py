@@ -19,7 +19,21 @@ from orchestrator.core import absence, claims, names, timekeeping
 from orchestrator.core.absence import Verdict
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent, Settled
 from orchestrator.core.slices import Listing, SliceState
-from orchestrator.engine import acquire, attempt, claim, race, recover, release, run, search, sweep, tenure, watch, work
+from orchestrator.engine import (
+    acquire,
+    attempt,
+    claim,
+    race,
+    recover,
+    release,
+    results,
+    run,
+    search,
+    sweep,
+    tenure,
+    watch,
+    work,
+)
 from orchestrator.engine.cloud_effects import Create
 from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, Vanished
@@ -418,12 +432,9 @@ def deadline_waits() -> Iterator[None]:
         yield
 
 
-@mutant("artifacts are waited for past the deadline (ours, F8)", "end_with_dead_worker")
+@mutant("artifacts are waited for past the deadline (ours, F8)", "end_while_collecting")
 def collect_past_end() -> Iterator[None]:
-    async def collect(lease: Any, fleet: Any, directory: Any, patterns: Any) -> Any:
-        return await work.Collect(fleet, directory, patterns, work.COLLECT_S)
-
-    with patch.object(work, "collect", collect):
+    with patch.object(results, "LAST_COLLECT_S", 1800.0):
         yield
 
 

@@ -28,7 +28,8 @@ POLL_MOST_S = (
 )  # between two looks of a teardown that waits for a late create, or for the API to come back
 RELEASE_S = 590.0  # for so long a command waits for the proof itself
 GUARDIAN_POLL_S = 20.0
-COLLECT_S = 1800.0  # row 59: artifacts that do not come
+STALL_S = 60.0  # a worker of which nothing comes for so long is given up
+COLLECT_S = STALL_S + 5.0  # row 59: artifacts that do not come
 COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
 RACE_PAUSE_S = 10.0  # between two looks at those that race
 SEEN_S = 15.0  # a slice is READY, and it is seen

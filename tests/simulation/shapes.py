@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import claims, names
-from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.attempt import Attempt, AttemptState, Run, results_wait
 from orchestrator.core.lease import Lease, Purpose
 from orchestrator.core.slices import Queue, SliceName, SliceRequest
 from orchestrator.engine.attach import Attachment, attach
@@ -18,10 +18,12 @@ from orchestrator.engine.effects import Claim
 from orchestrator.engine.extend import extend
 from orchestrator.engine.hold import Wanted, down, up
 from orchestrator.engine.job_run import JobRun, Outcome, Phase
+from orchestrator.engine.results import Left, collect_again
 from orchestrator.engine.run import run_job
 from orchestrator.engine.sweep import sweep
 from orchestrator.engine.tenure import Draft
 from orchestrator.errors import DeadlineExceeded
+from orchestrator.remote.collect import Order
 from tests.simulation.cases import Case
 from tests.simulation.machine import command
 from tests.simulation.sky import PROJECT
@@ -63,6 +65,7 @@ def drafts(
     life_s: float,
     purpose: Purpose = Purpose.RUN,
     handle: str = "mnist",
+    run: str | None = None,
     maker: Process | None = None,
 ) -> tuple[Draft, ...]:
     """As `engine.prepare` makes them, without files and keys. `maker`: the command, once it runs."""
@@ -70,17 +73,26 @@ def drafts(
     first = len(wish.zones) - wish.queued
     queued = [number >= first for number in range(len(wish.zones))]
     zones = zip(wish.zones, queued, strict=True)
-    return tuple(_draft(world, wish, *each, now, life_s, purpose, handle) for each in zones)
+    return tuple(_draft(world, wish, *each, now, life_s, purpose, handle, run) for each in zones)
 
 
 def _draft(
-    world: World, wish: Wish, zone: str, queued: bool, now: float, life_s: float, purpose: Purpose, handle: str
+    world: World,
+    wish: Wish,
+    zone: str,
+    queued: bool,
+    now: float,
+    life_s: float,
+    purpose: Purpose,
+    handle: str,
+    run: str | None,
 ) -> Draft:
     lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
     name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id), queued)
     lease = Lease(
         id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
         runtime_version=RUNTIME, spot=wish.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
+        run=run,
     )  # fmt: skip
     labels = claims.labels(lease, now, world.pace)
     metadata = {"startup-script": startup_script(switch_config(lease, labels, world.pace, idle_s=None))}
@@ -115,7 +127,7 @@ def start_run(
     def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
         if life_s - used_s < LEAST_LEFT_S:
             raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
-        made = drafts(world, wish, life_s=life_s - used_s, handle=name, maker=case.owner)
+        made = drafts(world, wish, life_s=life_s - used_s, handle=name, run=run.id, maker=case.owner)
         case.ask_for(made, world.timeline.now, race=wish.race)
         return made
 
@@ -149,12 +161,30 @@ def collect_later(world: World, process: Process, job: JobRun) -> None:
     if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
         return
     attempt = process.ledger.attempts[job.attempt.id]  # as it is now: it has begun
-    to = Attachment(job.run, attempt, outcome.lease, ("*",), job.max_duration_s, _no_sink)
+    to = Attachment(job.run, attempt, outcome.lease, job.order(attempt), job.max_duration_s, _no_sink)
 
     async def collector() -> Any:
         return await attach(to, world.can) if await Claim(job.attempt.id) else None
 
     world.laptop.run("collector", collector(), role="collector")
+
+
+def collect_left(world: World) -> None:
+    """A person types `tpujob collect` for every run that left its results on a slice (cli/collect.py)."""
+    machine = world.laptop
+    for lease in machine.book.open_leases():
+        for attempt in machine.book.attempts.values():
+            if not results_wait(attempt, lease):
+                continue
+            run = Run(attempt.run_id, "run", "job.yaml", "emulated", 0.0, "runs/x")
+            left = Left(run, attempt, lease, Order(attempt.id, Path("runs"), ("*",)))
+
+            async def collect(left: Left = left) -> Any:
+                return await collect_again(left, world.can) if await Claim(left.attempt.id) else None
+
+            process = machine.type_command(collect, "collect", look=True)
+            if process is not None:
+                world.entitled.add(process)
 
 
 def bring_up(world: World, *, wish: Wish, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:

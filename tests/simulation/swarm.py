@@ -7,7 +7,7 @@ combinations are met often; `FAMILIES` is the list that a failing seed is descri
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.simulation import shapes
@@ -18,6 +18,7 @@ from tests.simulation.world import SPEED, ZONES, Layers, World
 
 SCARCE = 0.4  # of all worlds
 STEPPED = 0.3  # of all worlds: the laptop's wall clock is set while something goes on
+LEFT = 0.15  # of all worlds with a job: there is no room for its results, or they take long
 LAPTOP_S = 25.0  # of one world in which nothing goes wrong, roughly: where faults are worth most
 
 
@@ -37,11 +38,15 @@ class Doing:
     boot_s: float = 2.0
     second_at: float | None = None
     extend_at: float | None = None
+    collect_s: float = 1.0  # what bringing its results home takes
+    no_room_until: float = 0.0  # for them, on the laptop's disk
+    collect_at: float | None = None  # somebody types `tpujob collect`
     neighbours: bool = False  # are there slices of other people in the project?
     wish: Wish | None = None  # None: plain nodes, as many candidates as it takes to find one
 
     def __call__(self, world: World) -> None:
-        world.workers, world.boot_s = self.workers, self.boot_s
+        world.workers, world.boot_s, world.collect_s = self.workers, self.boot_s, self.collect_s
+        world.no_room_until = world.timeline.now + self.no_room_until
         world.settle_down(timer_s=self.timer_s, sweep_every_s=self.sweep_every_s)
         if self.neighbours:
             shapes.place_neighbours(world)
@@ -65,6 +70,8 @@ class Doing:
             world._at(self.extend_at, shapes.extend_all, world, 60.0)
         if self.down_at is not None:
             world._at(self.down_at, shapes.take_down, world)
+        if self.collect_at is not None:
+            world._at(self.collect_at, shapes.collect_left, world)
 
     def _second(self, world: World, wish: Wish) -> None:
         shapes.start_run(world, lasts_s=self.lasts_s / 2, wish=wish, life_s=self.life_s, name="second")
@@ -296,6 +303,20 @@ def set_clock(rng: Random, plan: Plan, doing: Doing) -> None:
         plan.clock_steps.append((when, by_s))
 
 
+def left_behind(rng: Random, plan: Plan, doing: Doing) -> Doing:
+    """Results for which there is no room in time, or that take long; perhaps somebody comes for them."""
+    if doing.kind == "up" or rng.random() >= LEFT:
+        return doing
+    plan.families = (*plan.families, "left_results")
+    ends_s = LAPTOP_S + doing.lasts_s
+    return replace(
+        doing,
+        collect_s=rng.choice((1.0, 1.0, 20.0, 90.0)),
+        no_room_until=rng.choice((0.0, ends_s + 30.0, ends_s + 60.0, 1e6)),
+        collect_at=ends_s + rng.uniform(0.0, 150.0) if rng.random() < 0.7 else None,
+    )
+
+
 CRASHES = ("crash", "crash_again", "signals")
 
 
@@ -333,6 +354,8 @@ def world_of(
     doing, plan = doing_of(rng), Plan()
     if not plain and more.random() < SCARCE:
         doing = scarce(more, plan, doing)
+    if "left_results" not in without:
+        doing = left_behind(Random(seed ^ 0x1EF7), plan, doing)
     count = rng.choice((0, 1, 2, 2, 3, 3, 4, 5))
     chosen = rng.sample(sorted(FAMILIES), count)
     if count and not set(chosen) & set(CRASHES) and rng.random() < 0.6:

@@ -16,9 +16,19 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults import NoReply
 from orchestrator.emulator.records import Node
-from orchestrator.engine.worker_effects import Collect, Connect, Pull, Push, StopPhase, Unload, Watch
+from orchestrator.engine.worker_effects import (
+    Connect,
+    EndCollection,
+    Pull,
+    Push,
+    StopPhase,
+    Unload,
+    Watch,
+    WatchCollection,
+)
 from orchestrator.errors import AuthError, Unreachable
 from orchestrator.vm import switch
+from tests.simulation import promise
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -261,12 +271,18 @@ class SimFleet:
             deadline = timeline.now + effect.deadline_s
             timeline.after(LOCAL_S, cls._knock, process, effect, token, deadline)
             return
+        if kind is WatchCollection:
+            effect.collection.go_on(process, token, timeline.now + effect.timeout_s)
+            return
+        if kind is EndCollection:
+            process.answer_later(LOCAL_S, token, Collected(("(the rest)",)), None)
+            return
         fleet: SimFleet = effect.fleet
         if kind is Watch:
             fleet._watch(token, effect, timeline.now + effect.timeout_s)
-        elif kind in (Collect, StopPhase, Push, Pull, Unload) or fleet.cut():
-            wait_s = effect.deadline_s if kind in (Collect, Pull) else STOP_TIMEOUT_S
-            last_s = {Collect: fleet.world.collect_s, StopPhase: 0.5}.get(kind, 0.2)
+        elif kind in (StopPhase, Push, Pull, Unload) or fleet.cut():
+            wait_s = effect.deadline_s if kind is Pull else STOP_TIMEOUT_S
+            last_s = 0.5 if kind is StopPhase else 0.2
             fleet._when_reachable(token, effect, timeline.now + wait_s, last_s)
         else:
             timeline.after(LOCAL_S, fleet._do, token, effect)
@@ -294,10 +310,7 @@ class SimFleet:
         if not self.cut():
             self.world.timeline.after(last_s, self._do, token, effect)
         elif self.world.timeline.now >= deadline:
-            if type(effect) is Collect:
-                self.process.answer_later(0.0, token, Collected(problems=("(everything)",)), None)
-            else:
-                self.process.answer_later(0.0, token, None, Unreachable("a worker could not be reached"))
+            self.process.answer_later(0.0, token, None, Unreachable("a worker could not be reached"))
         else:
             pause_s = min(1.0, deadline - self.world.timeline.now + 0.001)
             self.world.timeline.after(pause_s, self._when_reachable, token, effect, deadline, last_s)
@@ -328,20 +341,22 @@ class SimFleet:
     def workers(self) -> list[Worker]:
         return self.vm.workers
 
-    def beat(self, every_s: float) -> None:
+    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
         if not self._beating:
             self._beating = True
-            self._beat(every_s)
+            self._beat(every_s, self.vm.workers if everywhere else self.vm.workers[:1])
 
-    def _beat(self, every_s: float) -> None:
+    def _beat(self, every_s: float, workers: list[Worker]) -> None:
         if self.hung_up or not self.process.alive:
             return
-        first = self.vm.workers[0]
-        if not self.process.frozen and first.up and not self.world.faults.is_cut("laptop-vm"):
+        if not self.process.frozen and not self.world.faults.is_cut("laptop-vm"):
             self._beats += 1
-            first.beat = f"{self.process.name} {self._beats}"
-            self.world.truth.beat(self.vm)
-        self.world.timeline.after(self.machine.clock.really_s(every_s), self._beat, every_s)
+            for worker in workers:
+                if worker.up:
+                    worker.beat = f"{self.process.name} {self._beats}"
+            if workers[0].up:
+                self.world.truth.beat(self.vm)
+        self.world.timeline.after(self.machine.clock.really_s(every_s), self._beat, every_s, workers)
 
     def facts(self, worker: int) -> Facts:
         return Facts()
@@ -394,8 +409,8 @@ class SimFleet:
     def push_each(self, bundles: Sequence[Saved | None]) -> None:
         self.unloaded_s = max((bundle.done_s for bundle in bundles if bundle is not None), default=0.0)
 
-    def collect(self, destination: Path, patterns: Sequence[str], deadline_s: float) -> Collected:
-        return Collected()
+    def collect(self, order: object) -> Collection:
+        return Collection(self)
 
     def cancel(self) -> None:
         self.hung_up = True
@@ -443,9 +458,45 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
+    waiting: tuple[str, ...] = ()
     files: tuple[object, ...] = ()
-    problems: tuple[str, ...] = ()
-    size_bytes: int = 0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    result: Collected | None = None
+    of_files: int = 0
+    looked_at_bytes: int = 0
+
+
+class Collection:
+    """Results on their way: so many seconds of a road that is open. Where there is no room for them they wait."""
+
+    def __init__(self, fleet: SimFleet) -> None:
+        self.fleet, self.world = fleet, fleet.world
+        self.left_s = self.world.collect_s
+        self.seen_at = self.moved_at = self.world.timeline.now
+
+    def go_on(self, process: Process, token: int, deadline: float) -> None:
+        now = self.world.timeline.now
+        if not self.fleet.cut():
+            self.left_s -= now - self.seen_at
+            self.moved_at = now
+        self.seen_at = now
+        if self.left_s <= 0:
+            full = now < self.world.no_room_until
+            process.answered(token, Progress(Collected(("no room",) if full else ())), None)
+        elif now - self.moved_at > promise.STALL_S:
+            process.answered(token, Progress(Collected(("(everything)",))), None)
+        elif now >= deadline:
+            process.answered(token, Progress(), None)
+        else:
+            next_s = min(1.0, deadline - now, self.left_s)
+            self.world.timeline.after(max(next_s, 0.001), self.go_on, process, token, deadline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ class World:
         self.slices = 1  # that one command asks for at once
         self.queues = False  # is anything queued in this world?
         self.boot_s, self.collect_s = 2.0, 1.0
+        self.no_room_until = 0.0  # on the laptop's disk, for results
         self.create_patience_s = 60.0
         self.sweep_every_s: float | None = None
         self.timer_s: float | None = None

@@ -10,6 +10,7 @@ from orchestrator.core.lease import LeaseState
 from orchestrator.engine.attach import Attachment, attach
 from orchestrator.engine.recover import close_attempts, recover
 from orchestrator.engine.run import run_job
+from orchestrator.remote.collect import Order
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
 
 
@@ -22,7 +23,8 @@ def detached(world: VirtualWorld) -> Attachment:
     world.drive(run_job(job(world, detach=True), CAN))
     ((run, attempt),) = world.ledger.runs()
     (lease,) = world.ledger.open_leases()
-    return Attachment(run, attempt, lease, (), 3600.0, lambda worker, data: None)
+    order = Order(attempt.id, Path("runs/x"), ())
+    return Attachment(run, attempt, lease, order, 3600.0, lambda worker, data: None)
 
 
 def attempt_of(world: VirtualWorld) -> Any:

@@ -55,7 +55,7 @@ class Machine:
     def stop(self, grace_s: float) -> None:
         self.running = None
 
-    def collect(self, destination: Path, patterns: tuple[str, ...]) -> CollectResult:
+    def collect(self, destination: Path, patterns: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
         assert self.running is None, "what still writes is not collected"
         self.collections += 1
         if isinstance(self.collected, Exception):

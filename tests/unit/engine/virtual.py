@@ -29,6 +29,7 @@ from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
 from orchestrator.engine.job_run import JobRun, Phase
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.remote.collect import CollectResult, Order, Problem, Progress
 from orchestrator.remote.steps import StartRequest
 
 T = TypeVar("T")
@@ -290,6 +291,9 @@ class VirtualFleet:
     log_bytes: int = 0
     silent_since: float | None = None  # since then no worker answers
     beating: bool = False
+    collect_s: float = 0.0
+    stays: tuple[Problem, ...] = ()  # of the results, what cannot be brought home
+    collections: list[VirtualCollection] = field(default_factory=list)
 
     def facts(self, worker: int) -> Any:
         return Facts()
@@ -308,7 +312,7 @@ class VirtualFleet:
     def attach(self, attempt: str, phase: str) -> None:
         pass
 
-    def beat(self, every_s: float) -> None:
+    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
         self.beating = True
 
     def follow(self, sink: object) -> None:
@@ -327,8 +331,9 @@ class VirtualFleet:
     def tail(self, worker: int, phase: str, n: int) -> list[str]:
         return ["the last line"]
 
-    def collect(self, destination: Path, patterns: Sequence[str], deadline_s: float) -> Any:
-        return Collected()
+    def collect(self, order: Order) -> VirtualCollection:
+        self.collections.append(VirtualCollection(self.world, order, self.collect_s, self.stays))
+        return self.collections[-1]
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -340,11 +345,25 @@ class Facts:
     free_port: int = 1
 
 
-@dataclass(frozen=True)
-class Collected:
-    files: tuple[object, ...] = ()
-    problems: tuple[str, ...] = ()
-    size_bytes: int = 0
+@dataclass
+class VirtualCollection:
+    """Comes in after `left_s`, and leaves `stays` behind."""
+
+    world: VirtualWorld
+    order: Order
+    left_s: float
+    stays: tuple[Problem, ...]
+    given_up: str = ""
+
+    def wait(self, timeout_s: float) -> Progress:
+        waited_s = min(timeout_s, self.left_s)
+        self.world.time += waited_s
+        self.left_s -= waited_s
+        return Progress(result=CollectResult(waiting=self.stays) if self.left_s <= 0 else None, of_files=1)
+
+    def give_up(self, why: str) -> CollectResult:
+        self.given_up = why
+        return CollectResult(waiting=(Problem(0, "(the rest)", why),))
 
 
 class LedgerInMemory(Ledger):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.remote.carry import EVERYTHING, Luggage
-from orchestrator.remote.collect import CollectResult, Problem
+from orchestrator.remote.carry import Luggage
+from orchestrator.remote.collect import EVERYTHING, THE_REST, CollectResult, Order, Problem
 
 
 class Workers:
@@ -16,16 +15,20 @@ class Workers:
     def __init__(self, *brought: dict[str, str | None]) -> None:
         self._brought = list(brought)
 
-    def collect(self, destination: Path, patterns: Sequence[str], deadline_s: float) -> CollectResult:
-        refused = []
+    def collect(self, order: Order) -> Workers:
+        self._order = order
+        return self
+
+    def within(self, seconds: float) -> CollectResult:
+        destination, waiting = self._order.destination, []
         for path, content in self._brought.pop(0).items():
             worker, _, inside = path.partition("/")
             if content is None:
-                refused.append(Problem(int(worker.removeprefix("worker")), inside, "it changed while it was read"))
+                waiting.append(Problem(int(worker.removeprefix("worker")), inside, "it changed while it was read"))
                 continue
             (destination / path).parent.mkdir(parents=True, exist_ok=True)
             (destination / path).write_text(content)
-        return CollectResult(refused=tuple(refused))
+        return CollectResult(waiting=tuple(waiting))
 
 
 def carried(luggage: Luggage) -> dict[str, str]:
@@ -57,6 +60,13 @@ def test_a_worker_that_does_not_answer_keeps_what_it_had(tmp_path: Path) -> None
     both: dict[str, str | None] = {"worker0/artifacts/a": "1", "worker1/artifacts/a": "1"}
     pull(luggage, both, {"worker0/artifacts/a": "2", f"worker1/{EVERYTHING}": None})
     assert carried(luggage) == {"worker0/artifacts/a": "2", "worker1/artifacts/a": "1"}
+
+
+def test_a_worker_that_was_cut_off_halfway_keeps_what_it_had(tmp_path: Path) -> None:
+    luggage = Luggage(tmp_path, ())
+    both: dict[str, str | None] = {"worker0/artifacts/a": "1", "worker0/artifacts/b": "1"}
+    pull(luggage, both, {"worker0/artifacts/a": "2", f"worker0/{THE_REST}": None})
+    assert carried(luggage) == both
 
 
 def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:

@@ -515,6 +515,12 @@ def test_another_worker_acts_only_on_a_job_that_failed_there(rc: int | None, goe
 def test_another_worker_does_not_miss_a_job() -> None:
     assert World(claimed(mode="detached"), worker=2).deleted_at(19 * HOUR) is None
 
+def test_on_no_worker_does_a_failed_job_end_what_somebody_collects() -> None:
+    world = World(claimed(mode="detached"), worker=2, job=ending(HOUR, 3), beats=between(1.1 * HOUR, 4 * HOUR))
+    at = world.deleted_at()
+    assert 4 * HOUR <= (at or 0) <= 4 * HOUR + 2 * GRACE + 2 * STAGGER + switch.RARELY * POLL
+
+
 
 # -- a person holds it, and does nothing --
 

@@ -1,0 +1,96 @@
+"""Results beyond any cap, results that do not fit, and the slice that is held for them until `tpujob collect` was there."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.core import pace
+from orchestrator.remote import room
+from tests.cli_fixture import Said, Tpujob, press
+from tests.faults.world import is_stopped
+from tests.waiting import until
+
+JOB = """
+name: big
+tpu: {zone: us-central1-a}
+command: |
+  echo small > "$TPUJOB_ARTIFACTS/a"
+  head -c 3000000 /dev/zero > "$TPUJOB_ARTIFACTS/b"
+  echo small > "$TPUJOB_ARTIFACTS/c"
+  exit ${RC:-0}
+"""
+FAILING = JOB.replace("${RC:-0}", "7")
+SMALL_DISK = 1 << 20
+
+
+@contextmanager
+def no_file_larger_than(size_bytes: int) -> Iterator[None]:
+    """A disk that is full in the middle of a file: the kernel says so to a write of ours (EFBIG)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def run_on_a_full_disk(tpujob: Tpujob, job: str = JOB) -> Said:
+    with no_file_larger_than(SMALL_DISK):
+        return tpujob("run", tpujob.job(job))
+
+
+def came(tpujob: Tpujob) -> set[str]:
+    return {path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")}
+
+
+def held_until(tpujob: Tpujob) -> float:
+    (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
+    assert row["mode"] == "hold" and "tpujob collect" in row["remark"]
+    return float(row["hold_until"])
+
+
+def test_a_disk_that_is_full_costs_no_results_and_collect_brings_them_once_there_is_room(tpujob: Tpujob) -> None:
+    done = run_on_a_full_disk(tpujob)
+    assert done.returncode == 65, done.text
+    (run,) = re.findall(r"RESULTS NOT AT HOME: (\w+)", done.stderr)
+    assert f"`tpujob collect {run}`" in done.stderr and "about $9.60/h" in done.stderr, done.stderr
+    assert "artifacts/b: File too large" in done.stderr and "keeps the results until" in done.stdout
+    assert came(tpujob) == {"a"} and len(tpujob.alive()) == 1
+    until_then = held_until(tpujob)
+    with no_file_larger_than(SMALL_DISK):
+        again = tpujob("collect", run)
+    assert again.returncode == 65 and held_until(tpujob) == until_then, again.text
+    home = tpujob("collect", run)
+    assert home.returncode == 0 and "absent (checked" in home.stdout, home.text
+    assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
+    shown = tpujob.only_run()
+    assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
+    idle = tpujob("collect", run)
+    assert idle.returncode == 0 and "all results are at home" in idle.stdout
+
+
+def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_them(tpujob: Tpujob) -> None:
+    done = run_on_a_full_disk(tpujob, FAILING)
+    assert done.returncode == 7 and "RESULTS NOT AT HOME" in done.stderr, done.text
+    assert tpujob("collect", "big").returncode == 7
+    assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
+
+
+def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=room.SPARE_BYTES + 1000))
+        done = tpujob("run", tpujob.job(JOB))
+    assert done.returncode == 65 and "artifacts/b: no room for 3.0 MB" in done.stderr, done.text
+    assert came(tpujob) == {"a", "c"}
+    assert tpujob("down", re.findall("tpujob down (\\S+)`", done.stderr)[0]).returncode == 0
+    lost = tpujob("collect", "big")
+    assert lost.returncode == 65 and "nothing left to bring home" in lost.stdout and "absent" in lost.stdout
