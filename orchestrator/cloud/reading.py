@@ -26,7 +26,7 @@ _KEY = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _LOOPBACK = re.compile(r"127\.\d+\.\d+\.\d+|::1")
 HOST_KEY = "hostkeys/ssh-ed25519"
 HOST_NAME = "hostkeys/hostname"
-_NUMBER = re.compile(r"-w-([0-9]{1,6})$")
+_NUMBER = re.compile(r"[^.]*-w-([0-9]{1,6})(?:\..*)?")  # alone, or with the domain
 EMULATED_PORT = "tpujob-emulator/ssh-port"
 DEADLINE_EXCEEDED = 4  # google.rpc.Code
 
@@ -171,9 +171,10 @@ def operation(said: Mapping[str, Any]) -> Operation:
 def worker_addresses(
     said: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
 ) -> tuple[WorkerAddress, ...]:
-    """Endpoints are in worker order. Published attributes are of the worker that their host name ends with (`…-w-3`).
+    """Endpoints are in worker order. Published attributes are of the worker whose number their host name has (`…-w-3`).
 
-    Where none of them has a host name, they count in order, and only if there is one set for each worker.
+    Where no host name has a number, they count in order, and only if there is one set for each worker. Raises
+    UnexpectedReply where two sets are of one worker: without its host key `remote` would trust whoever answers.
     """
     hosts = _hosts(said)
     if not hosts or not all(hosts):
@@ -185,15 +186,14 @@ def worker_addresses(
 
 
 def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence[Mapping[str, str]]:
-    """Of which worker two sets say that they are, neither is believed: without a host key `remote` says so."""
-    named = [(_NUMBER.search(said[HOST_NAME]), said) for said in published if HOST_NAME in said]
-    if not named:
-        return published if len(published) == workers else [{} for _ in range(workers)]
-    sets: dict[int, list[Mapping[str, str]]] = {}
-    for number, said in named:
-        if number is not None:
-            sets.setdefault(int(number[1]), []).append(said)
-    return [found[0] if len(found := sets.get(index, [])) == 1 else {} for index in range(workers)]
+    sets: dict[int, Mapping[str, str]] = {}
+    for said in published:
+        number = _NUMBER.fullmatch(said.get(HOST_NAME, ""))
+        if number is not None and sets.setdefault(int(number[1]), said) is not said:
+            raise UnexpectedReply(f"two VMs of the slice publish that they are worker {int(number[1])}", details=said)
+    if not sets and len(published) == workers:
+        return published
+    return [sets.get(index, {}) for index in range(workers)]
 
 
 def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool) -> WorkerAddress:

@@ -498,12 +498,25 @@ def test_what_workers_publish_is_theirs_by_their_host_names_wherever_the_api_lis
     ]
 
 
-def test_a_worker_that_takes_the_host_name_of_another_one_has_no_key_and_neither_has_that_one(
+@pytest.mark.parametrize("names", [("t1v-n-0a-w-1.us-central1-a.c.p-w-0.internal", "t1v-n-0a-w-0.x"), ("odd", "p.w-1")])
+def test_a_key_is_pinned_whatever_form_the_host_names_have(
+    stub: StubApi, google_like: TpuApi, names: tuple[str, str]
+) -> None:
+    """With the domain the number still counts; where no name has a number, the place does."""
+    keys = [KEY[:-2] + f"{number:02}" for number in range(2)]
+    sets = [published(key=key, name=name) for key, name in zip(keys, names, strict=True)]
+    stub.answers(Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*sets))
+    in_order = reversed(keys) if "w-1" in names[0] else keys
+    assert [worker.host_key for worker in google_like.workers(NAME)] == [f"ssh-ed25519 {key}" for key in in_order]
+
+
+def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
     stub: StubApi, google_like: TpuApi
 ) -> None:
     both = [published(key=KEY, name="t1v-n-0a-w-0"), published(key=KEY, name="t1v-n-0a-w-0")]
     stub.answers(Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*both))
-    assert [worker.host_key for worker in google_like.workers(NAME)] == [None, None]
+    with pytest.raises(UnexpectedReply, match="worker 0"):
+        google_like.workers(NAME)
 
 
 @pytest.mark.parametrize("worker", [("127.0.0.1", ""), ("127.0.0.1", "0"), ("127.0.0.1", "x"), ("34.1.2.3", "22")])
