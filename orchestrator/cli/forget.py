@@ -54,7 +54,9 @@ def forget(
             emit(line)
         raise Done(session.exit_code())
     why = f"verified by a person: {reason or 'no reason given'}"
-    session.run(note(Forgotten(lease.id, session.now(lease.cloud), f"{why}; missing: {'; '.join(released.verdict.missing)}")))
+    session.run(
+        note(Forgotten(lease.id, session.now(lease.cloud), f"{why}; missing: {'; '.join(released.verdict.missing)}"))
+    )
     session.unproven.pop(lease.id, None)
     session.forget_keys(lease.id)
     emit(f"{lease.name.node} forgotten: nothing is proven, and tpujob does not ask after it any more")

@@ -44,7 +44,9 @@ def ssh(
     workers = session.run(until(give_up_at, Workers(lease.name)))
     if worker >= len(workers):
         raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
-    fleet = open_fleet(session.lease_directory(lease.id), workers, lambda text: session.talk.say("ssh", text), session.now)
+    fleet = open_fleet(
+        session.lease_directory(lease.id), workers, lambda text: session.talk.say("ssh", text), session.now
+    )
     if len(command) == 1:
         command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
     argv = fleet.openssh_argv(worker, command)

@@ -22,7 +22,8 @@ class Alternative(Section):
     """One wish that the job can live with. What it leaves out is as `tpu:` says beside `any_of`."""
 
     accelerator: Annotated[str, BeforeValidator(rules.accelerator_text)] = Field(
-        default="v5litepod-8", description="Accelerator type, as in the Cloud TPU API; `v5e-8` and `tpu-v5e-8` mean `v5litepod-8`, and so on."
+        default="v5litepod-8",
+        description="Accelerator type, as in the Cloud TPU API; `v5e-8` and `tpu-v5e-8` mean `v5litepod-8`, and so on.",
     )
     zone: Annotated[tuple[str, ...], BeforeValidator(rules.places), Shape(OR_NULL)] = Field(
         default=(),

@@ -60,7 +60,8 @@ class Pythons:
 
         What can be lent is looked up each time: somebody may have installed torch since the daemon began.
         """
-        places = [place for worker in workers for place in (worker / COMMANDS, worker / TRAINING) if not _is_whole(place)]
+        both = (worker / name for worker in workers for name in (COMMANDS, TRAINING))
+        places = [place for place in both if not _is_whole(place)]
         if not places:
             return
         with self._lock:
