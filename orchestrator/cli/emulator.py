@@ -70,13 +70,14 @@ def up(
         raise UserError(
             f"The emulator is running at {endpoint.url} already.", hint="`tpujob emulator stop` first, its nodes stay"
         )
-    if grpc or grpc_port:
-        try:
+    try:
+        if grpc or grpc_port:
             control.open_grpc(endpoint, grpc_port)
-        except control.Refused as error:
-            raise UserError(error.message) from error
-    if lend_torch is not None:
-        control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
+        if lend_torch is not None:
+            control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
+    except control.Refused as error:
+        hint = "an emulator that an older tpujob started knows less: `tpujob emulator stop` first, its nodes stay"
+        raise UserError(error.message, hint=hint) from error
     _show_environment(endpoint, directory, as_json)
 
 
@@ -104,7 +105,7 @@ def _show_environment(endpoint: Endpoint, directory: Path, as_json: bool) -> Non
     if as_json:
         return emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
     talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}: a Cloud TPU that nobody pays for")
-    if control.request(endpoint, "GET", "/_emulator/settings")["lend_torch"]:
+    if control.request(endpoint, "GET", "/_emulator/settings").get("lend_torch"):  # not in an older one
         words = "this machine's torch is lent to the commands of jobs; a TPU VM comes without it"
         talk().say("emulator", f"{words} (`tpujob emulator up --no-lend-torch` ends that)")
     for name, value in found.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from orchestrator.emulator import control, gcloud_ssh
 from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
+from tests.unit.cloud.stub_api import Asked, Reply, stub_api
 from tests.waiting import HANG_S
 
 BASH = shutil.which("bash")
@@ -75,6 +77,25 @@ def test_env_starts_nothing(cli: Cli) -> None:
     done = cli("emulator", "env")
     assert (done.returncode, "`tpujob emulator up` starts it" in done.stderr) == (64, True)
     assert control.running(cli.emulator_directory) is None
+
+
+def test_beside_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli) -> None:
+    def answer(asked: Asked) -> Reply:
+        if asked.method == "PATCH":
+            return Reply(400, {"error": {"message": "settings: there is no setting lend_torch"}})
+        return Reply(200, {"target": None} if asked.path.endswith("grpc") else {"visible_s": 0.0})
+
+    cli.emulator_directory.mkdir(mode=0o700, parents=True)
+    with stub_api() as older, (cli.emulator_directory / "daemon.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (cli.emulator_directory / "token").write_text("secret")
+        (cli.emulator_directory / "daemon.json").write_text(json.dumps({"url": older.url, "pid": os.getpid()}))
+        older.answer_with = answer
+        shown = cli("emulator", "env")
+        assert (shown.returncode, f"TPUJOB_EMULATOR_URL={older.url}" in shown.stdout) == (0, True), shown.text
+        refused = cli("emulator", "up", "--no-lend-torch")
+        assert refused.returncode == 64 and "no setting lend_torch" in refused.stderr, refused.text
+        assert "`tpujob emulator stop`" in refused.stderr
 
 
 # -- the ssh and scp that gcloud finds --------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def stub_api() -> Iterator[StubApi]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = answer
+        do_GET = do_POST = do_PATCH = do_DELETE = answer
 
         def log_message(self, *_: Any) -> None:
             pass
