@@ -168,6 +168,14 @@ def operation(said: Mapping[str, Any]) -> Operation:
     )
 
 
+def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of every worker of this node, in order. Raises CloudUnavailable until all of them have one."""
+    hosts = _hosts(said)
+    if not hosts or not all(hosts):
+        raise CloudUnavailable(f"{str(said.get('name', '')).rpartition('/')[2]} has no addresses yet")
+    return hosts
+
+
 def worker_addresses(
     said: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
 ) -> tuple[WorkerAddress, ...]:
@@ -176,9 +184,7 @@ def worker_addresses(
     Where no host name has a number, they count in order, and only if there is one set for each worker. Raises
     UnexpectedReply where two sets are of one worker: without its host key `remote` would trust whoever answers.
     """
-    hosts = _hosts(said)
-    if not hosts or not all(hosts):
-        raise CloudUnavailable(f"{str(said.get('name', '')).rpartition('/')[2]} has no addresses yet")
+    hosts = addresses(said)
     sets = _by_worker(published, len(hosts))
     internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in said["networkEndpoints"]]
     workers = (_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))

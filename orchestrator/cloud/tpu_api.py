@@ -14,9 +14,10 @@ from orchestrator.cloud import reading, translate
 from orchestrator.cloud.questions import GOOGLE, Answer, Questions, capabilities, parent, path
 from orchestrator.cloud.queued import queued_request
 from orchestrator.cloud.translate import NotFound
+from orchestrator.core.armed import between_asks_s
 from orchestrator.core.pace import Pace
 from orchestrator.core.slices import Operation, SliceName, SliceRequest, WorkerAddress
-from orchestrator.errors import BadRequest, UnexpectedReply, Vanished
+from orchestrator.errors import BadRequest, CloudUnavailable, UnexpectedReply, Vanished
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -88,7 +89,13 @@ class TpuApi(Questions):
             node = self._node(name)
         except NotFound as error:
             raise _vanished(name, error) from error
-        return reading.worker_addresses(node, self.published(name), emulated=self.emulated)
+        reading.addresses(node)  # guest attributes may be asked for a few times a minute: not before all have one
+        try:
+            published = self.published(name)
+        except CloudUnavailable as error:
+            error.retry_after_s = max(error.retry_after_s or 0.0, between_asks_s(self.capabilities.pace.beat_s))
+            raise
+        return reading.worker_addresses(node, published, emulated=self.emulated)
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         return preview(request, self.endpoint)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SWITCH = "tpujob/switch"
+# Guest attributes may be asked for 10 times in a minute, which is a beat, and what the VM writes there counts, too.
+ASKS_A_BEAT, LEAST_S = 6, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,11 @@ class Switch:
 
 
 UNASKED = "it has not been proven yet that its service account may delete the slice (tpu.nodes.delete)"
+
+
+def between_asks_s(beat_s: float) -> float:
+    """How long to wait between two questions about the guest attributes of a slice whose signs of life come every `beat_s`."""
+    return max(beat_s / ASKS_A_BEAT, LEAST_S)
 
 
 def switches(published: Sequence[Mapping[str, str]], workers: int) -> tuple[Switch, ...]:

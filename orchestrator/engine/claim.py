@@ -35,8 +35,6 @@ T = TypeVar("T")
 PATIENCE_S = 60.0  # for a cloud that does not answer, or that is busy with another change of the slice
 SKEW_WORTH_S = 5.0
 SKEW_TOLD_S = 60.0
-# Guest attributes may be asked for 10 times in a minute, which is a beat, and what the VM writes there counts, too.
-ASKS_A_BEAT, LEAST_S = 6, 0.2
 ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
 
 
@@ -251,11 +249,7 @@ async def await_armed(lease: Lease, workers: int, can: Capabilities) -> None:
                 f"the slice could not be trusted to delete itself: {missing}",
                 hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
             )
-        await Sleep(_between_asks(can))
-
-
-def _between_asks(can: Capabilities) -> float:
-    return max(can.pace.beat_s / ASKS_A_BEAT, LEAST_S)
+        await Sleep(armed.between_asks_s(can.pace.beat_s))
 
 
 async def hand_over(lease: Lease, can: Capabilities) -> Lease:
@@ -279,4 +273,4 @@ async def _hand_over(lease: Lease, can: Capabilities) -> Lease:
             return await ReadLease(lease.id)
         if await Now() > give_up_at:
             raise NotArmed(f"the switch on {lease.name.node} did not take the claim over", hint="the run was given up")
-        await Sleep(_between_asks(can))
+        await Sleep(armed.between_asks_s(can.pace.beat_s))

@@ -546,10 +546,13 @@ def test_workers_of_google_that_publish_no_keys_have_none(stub: StubApi, google_
     assert [worker.host_key for worker in google_like.workers(NAME)] == [None, None]
 
 
-def test_an_api_that_does_not_answer_about_keys_is_asked_again_later(stub: StubApi, google_like: TpuApi) -> None:
+def test_an_api_that_does_not_answer_about_keys_is_asked_again_within_its_limit(
+    stub: StubApi, google_like: TpuApi
+) -> None:
     stub.answers(Reply(200, node(**endpoints("34.1.2.3"))), failure(503, "UNAVAILABLE", "try later"))
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(CloudUnavailable) as raised:
         google_like.workers(NAME)
+    assert 60 / (raised.value.retry_after_s or 0.1) < 10, "documented are 10 queries a minute"
 
 
 def test_a_host_key_that_is_none_is_refused(stub: StubApi, google_like: TpuApi) -> None:
@@ -558,10 +561,13 @@ def test_a_host_key_that_is_none_is_refused(stub: StubApi, google_like: TpuApi) 
         google_like.workers(NAME)
 
 
-def test_a_node_without_addresses_has_no_workers_yet(stub: StubApi, api: TpuApi) -> None:
+def test_a_node_without_addresses_has_no_workers_yet_and_its_guest_attributes_are_not_asked_for(
+    stub: StubApi, api: TpuApi
+) -> None:
     stub.answers(Reply(200, node("CREATING")), attributes())
     with pytest.raises(CloudUnavailable, match="no addresses yet"):
         api.workers(NAME)
+    assert [asked.method for asked in stub.asked] == ["GET"]
 
 
 # -- the way there -----------------------------------------------------------------------------------------------------
