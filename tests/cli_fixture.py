@@ -24,6 +24,7 @@ import pytest
 import typer
 
 from orchestrator.cli import app, talk
+from orchestrator.core.lease import Lease
 from orchestrator.emulator import control
 from orchestrator.engine.owners import FileOwners
 from orchestrator.ledger.ledger import Ledger
@@ -110,6 +111,11 @@ class Cli:
     def local(self) -> list[psutil.Process]:
         """Every process of tpujob on "this machine": commands, guardians, recoveries, but nothing of the cloud."""
         return [process for process in psutil.process_iter() if _is_local(process, str(self.own_state))]
+
+    def leases(self) -> list[Lease]:
+        """Every lease of the ledger, the oldest first."""
+        with contextlib.closing(Ledger(self.own_state / "ledger.sqlite3")) as ledger:
+            return ledger.leases()
 
     def only_run(self) -> dict[str, Any]:
         (run,) = json.loads(self("list", "--json").stdout)

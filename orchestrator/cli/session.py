@@ -58,6 +58,7 @@ class Session:
         self.owners = FileOwners(directory / "locks")
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
+        self._asked_time: set[str] = set()
         self._quiet = quiet
         self._light = light
         self._endpoint: Endpoint | None = None
@@ -94,6 +95,15 @@ class Session:
     def now(self, cloud: str | None = None) -> float:
         """The time of the ledger, in unix seconds: of this command's cloud, or of another one (`core.timekeeping`)."""
         return self.clocks.now(cloud or self.target.kind)
+
+    def sure_now(self) -> float:
+        """The same, for what is to be claimed from now on. Raises CloudUnavailable after a restart, until the cloud said it."""
+        if not self.clocks.is_sure(self.target.kind):
+            raise CloudUnavailable(
+                "this machine was restarted, and the cloud does not say how long it was off",
+                hint="nothing was created; try again when the API answers",
+            )
+        return self.now()
 
     def announce(self) -> None:
         """The first line of every command that acts: which cloud it is, and why."""
@@ -228,6 +238,7 @@ class Session:
 
         self.run(close_attempts())
         for kind in (EMULATED, GOOGLE):
+            self._ask_time(kind)
             if not self.run(overdue(kind, spare=spare, look=look), kind):
                 continue
             try:
@@ -241,6 +252,18 @@ class Session:
             if self._interrupted is not None:
                 raise self._interrupted  # Ctrl-C meant the command, not only what it did first
             self.run(close_attempts())
+
+    def _ask_time(self, kind: str) -> None:
+        """Once a command, and only after a restart of this machine: how long was it off?"""
+        from orchestrator.engine.claim import ask_time
+
+        owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
+        if owed and kind not in self._asked_time and not self.clocks.is_sure(kind):
+            self._asked_time.add(kind)
+            try:
+                self.run(ask_time(owed[0]), kind)
+            except TpujobError as error:  # such as no credentials for a cloud that is not this command's own
+                self.talk.say("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         from orchestrator.engine.recover import overdue
@@ -338,6 +361,18 @@ class Session:
             return None
         return next((lease for lease in self.ledger.open_leases() if lease.id == attempt.lease_id), None)
 
+    def results_on(self, lease: Lease) -> str | None:
+        """The run whose results are all that this slice is held for."""
+        if lease.run is None:
+            return None
+        from orchestrator.core.attempt import results_wait
+
+        try:
+            _, attempt = self.ledger.find_run(lease.run)
+        except UnknownRun:
+            return None
+        return lease.run if results_wait(attempt, lease) else None
+
     def is_followed(self, lease: Lease) -> bool:
         """Does a process here follow the job on it to its end, to bring its artifacts home? (The collector, or an `attach`.)"""
         return any(a.lease_id == lease.id and self.owners.alive(a.id) for a in self.ledger.attempts_open())
@@ -361,18 +396,6 @@ class Session:
         lease = self.held(handle)
         if lease is None:
             what = f"no slice named {handle!r}" if handle else "no slice"
-    def results_on(self, lease: Lease) -> str | None:
-        """The run whose results are all that this slice is held for."""
-        if lease.run is None:
-            return None
-        from orchestrator.core.attempt import results_wait
-
-        try:
-            _, attempt = self.ledger.find_run(lease.run)
-        except UnknownRun:
-            return None
-        return lease.run if results_wait(attempt, lease) else None
-
             raise UserError(f"there is {what} on the {self.target.kind} cloud", hint="`tpujob up` brings one")
         return lease
 

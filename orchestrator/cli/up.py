@@ -116,15 +116,13 @@ def up(
         drafted.extend(lease.id for lease, _ in made)
         return made
 
+    session.recover(spare=handle)
     drafts = draft()
     if dry_run:
-        session.recover(spare=handle)
         emit_json(session.preview(drafts[0][1]))
         for lease_id in drafted:
             session.forget_keys(lease_id)
         raise Done(session.exit_code())
-
-    session.recover(spare=handle)
 
     def wanted(recreate: bool) -> hold.Wanted:
         return hold.Wanted(handle, drafts, session.held(handle), hold_s, recreate, wait_s=wait_s, redraft=draft)

@@ -12,7 +12,7 @@ from orchestrator.core import claims
 from orchestrator.core.absence import ours
 from orchestrator.core.durations import format_duration, format_usd_per_hour
 from orchestrator.core.lease import Created, Intent, Lease, LeaseState, NotAllowed, Ready, Refused, Sent, Settled
-from orchestrator.core.slices import Capabilities, Listing, SliceRequest, SliceState, SliceView
+from orchestrator.core.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.engine import retry
 from orchestrator.engine.boot_script import SCRIPT_KEY, restamped
 from orchestrator.engine.claim import clock_skew, hear_time, shorten
@@ -43,7 +43,7 @@ async def begin(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease
     await Claim(lease.id)
     question = retry.Timed(ListSlices(lease.name.project, lease.name.zone))
     asked_at, listing = await retry.until(await Now() + PATIENCE_S, question)
-    lease = await _heard(lease, listing, asked_at)
+    await hear_time(listing, asked_at=asked_at)
     skew_s = await clock_skew(listing, asked_at=asked_at, said=True)
     if request.queue is not None:  # from now on: the question about the time may have taken its own
         lease = _waiting(lease, request.queue.valid_for_s, await Now())
@@ -58,14 +58,6 @@ async def begin(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease
         metadata[SCRIPT_KEY] = restamped(metadata[SCRIPT_KEY], stamped)
     await _create(lease, replace(request, labels=stamped, metadata=metadata), give_up_at=now + PATIENCE_S)
     return await ReadLease(lease.id)
-
-
-async def _heard(lease: Lease, listing: Listing[SliceView], asked_at: float) -> Lease:
-    """The draft as it is once the cloud said what time it is: after a restart of this machine its times may be old."""
-    drafted = await Now()
-    await hear_time(listing, asked_at=asked_at)
-    late_s = await Now() - drafted
-    return replace(lease, created_at=lease.created_at + late_s, deadline=lease.deadline + late_s)
 
 
 def _waiting(lease: Lease, valid_for_s: float, now: float) -> Lease:

@@ -52,6 +52,8 @@ async def shorten(before: Lease, shorter: Lease, can: Capabilities) -> None:
 
 
 async def _move(lease: Lease, event: Held | Detached | Callable[[Lease], Extended], can: Capabilities) -> Lease:
+    if not await TimeIsSure():
+        raise CloudUnavailable("this machine was restarted, and the cloud does not say how long it was off")
     before = await ReadLease(lease.id)
     made = event if isinstance(event, Held | Detached) else event(before)
     await _write(before, apply(before, made), can)
@@ -94,13 +96,14 @@ async def clock_skew(listing: Listing[SliceView], *, asked_at: float, said: bool
     skew_s = least_s if least_s > 0 else most_s
     if said and abs(skew_s) > SKEW_TOLD_S:
         how = "behind" if skew_s > 0 else "ahead of"
-        await Tell("warning", f"this machine's clock is {format_duration(abs(skew_s))} {how} the cloud's, which counts")
+        await Tell("warning", f"the times that tpujob shows are {format_duration(abs(skew_s))} {how} the cloud's clock")
     return skew_s
 
 
 async def ask_time(lease: Lease) -> None:
     """After a restart of this machine the cloud has to say how much time has passed. No answer: then none has, for now."""
     if not await TimeIsSure():
+        await Tell("clock", "asking the cloud how long this machine was off", passing=True)
         with contextlib.suppress(CloudError):
             asked_at, listing = await Timed(ListSlices(lease.name.project, lease.name.zone))
             await hear_time(listing, asked_at=asked_at)

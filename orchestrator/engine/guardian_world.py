@@ -22,7 +22,7 @@ from orchestrator.engine.effects import Program, Sleep, Tell
 from orchestrator.engine.guardian import CHILD_CRASH_AT
 from orchestrator.engine.owners import FileOwners
 from orchestrator.ledger.clocks import Clocks
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
 
 
 def drive(program: Program[None], world: GuardianWorld) -> None:
@@ -71,7 +71,10 @@ class GuardianWorld:
     def now(self, cloud: str | None = None) -> float:
         """Asked of the ledger each time, like its leases: both belong together."""
         assert cloud is not None, "a guardian watches over the leases of every cloud"
-        with contextlib.closing(Ledger(self.directory / "ledger.sqlite3")) as ledger:
+        path = self.directory / "ledger.sqlite3"
+        if not path.exists():
+            raise LedgerUnavailable(f"the ledger {path} was moved away")
+        with contextlib.closing(Ledger(path)) as ledger:
             return Clocks(ledger).now(cloud)
 
     def tell(self, told: Tell) -> None:

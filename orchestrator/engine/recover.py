@@ -9,7 +9,6 @@ from __future__ import annotations
 from orchestrator.core.attempt import Attempt, AttemptState, Ended
 from orchestrator.core.lease import Lease, LeaseState, dead_wood
 from orchestrator.core.slices import Capabilities, SliceState
-from orchestrator.engine.claim import ask_time
 from orchestrator.engine.cloud_effects import Get
 from orchestrator.engine.effects import (
     Claim,
@@ -21,7 +20,7 @@ from orchestrator.engine.effects import (
     ReadLease,
     Tell,
 )
-from orchestrator.engine.release import Released, note, release_all
+from orchestrator.engine.release import Released, as_written, note, release_all
 from orchestrator.errors import CloudError, UnknownLease
 
 
@@ -31,11 +30,10 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
     With `look` the cloud is asked whether slices that no process watches are still there: their switch may have acted.
     """
     found = []
-    leases = [lease for lease in await OpenLeases() if lease.cloud == cloud]
-    if leases:
-        await ask_time(leases[0])
     now = await Now()
-    for lease in leases:
+    for lease in await OpenLeases():
+        if lease.cloud != cloud:
+            continue
         alive = await OwnerAlive(lease.id)
         why = dead_wood(lease, now=now, owner_alive=alive)
         if look and why is None and not alive and lease.state is LeaseState.READY:
@@ -65,6 +63,9 @@ async def recover(
     for lease, why in await overdue(cloud, spare=spare, look=look):
         if not await Claim(lease.id) and await Now() < lease.deadline:
             continue  # another tpujob command is on it; past the deadline that does not count any more
+        if await as_written(lease) != lease:
+            await Disclaim(lease.id)
+            continue  # somebody moved it on since it was judged
         await Tell("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
         owed.append((lease, why))
     results = await release_all(owed, can, budget_s=budget_s)
@@ -82,15 +83,20 @@ async def close_attempts() -> None:
         lease = leases.get(attempt.lease_id or "")
         if lease is not None and lease.detached_at is not None and lease.state is LeaseState.READY:
             continue
+        lease = await _lease_of(attempt)
+        ended_at = await Now(None if lease is None else lease.cloud)
         # A ledger that cannot be written must not keep the releases waiting that come next.
-        await note(Ended(attempt.id, await Now(), AttemptState.INTERRUPTED, detail=await _how_it_ended(attempt)))
+        await note(Ended(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=_how_it_ended(lease)))
 
 
-async def _how_it_ended(attempt: Attempt) -> str:
+async def _lease_of(attempt: Attempt) -> Lease | None:
     try:
-        detached = attempt.lease_id is not None and (await ReadLease(attempt.lease_id)).detached_at is not None
+        return None if attempt.lease_id is None else await ReadLease(attempt.lease_id)
     except UnknownLease:
-        detached = False
-    if detached:
+        return None
+
+
+def _how_it_ended(lease: Lease | None) -> str:
+    if lease is not None and lease.detached_at is not None:
         return "its slice is gone, and nobody brought its artifacts home"
     return "the process that ran it was killed"

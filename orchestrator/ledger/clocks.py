@@ -10,6 +10,7 @@ from orchestrator import boot_clock
 from orchestrator.core import timekeeping
 from orchestrator.core.lease import Lease
 from orchestrator.core.timekeeping import Anchor
+from orchestrator.ledger.ledger import LedgerUnavailable
 
 
 class Anchors(Protocol):
@@ -70,5 +71,10 @@ class Clocks:
             anchor = timekeeping.anchored(before, leases, boot=boot, boot_s=boot_s, wall=wall)
             return anchor if then is None else then(anchor)
 
-        self._known[cloud] = self._anchors.anchor(cloud, change)
+        try:
+            self._known[cloud] = self._anchors.anchor(cloud, change)
+        except LedgerUnavailable:
+            if known is None:
+                raise
+            self._known[cloud] = change(known, [])  # a teardown goes on without the ledger
         return self._known[cloud]

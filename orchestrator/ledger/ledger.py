@@ -193,7 +193,7 @@ class Ledger:
     def runs(self) -> list[tuple[Run, Attempt]]:
         """Every run with its last attempt, newest first."""
         with self._reading():
-            found = [self._run_of(row) for row in self._db.execute("select * from run order by created_at desc, id")]
+            found = [self._run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
             return [(run, self._last_attempt(run.id)) for run in found]
 
     def find_run(self, text: str) -> tuple[Run, Attempt]:

@@ -199,7 +199,7 @@ class Switch:
             if state == "none":
                 self.ending.left_s = self.config["ttl_s"]
             elif ago_s is not None:  # else it counts from now on
-                self.ending.left_s = max(self.ending.total_s - ago_s, self.grace_s)
+                self.ending.left_s = max(self.ending.total_s - ago_s, min(self.ending.total_s, self.grace_s))
         self.ending.watch(self.now)
 
     def ask(self) -> Effects:
@@ -243,7 +243,12 @@ class Switch:
         if self.foreign:
             return None
         # Of what `up` brings nobody shows signs of life: its labels say that it is held, and only who reads them knows.
-        if self.mode == RUN and self.first and self.silence.over and (self.read or self.config.get("beats", True)):
+        if (
+            self.mode == RUN
+            and self.first
+            and self.silence.over
+            and (self.status == 200 or self.config.get("beats", True))
+        ):
             return f"no sign of life for {self.silence.total_s:.0f} s"
         if self.mode == DETACHED and self.ending.over and not self.attended(self.grace_s):
             return "no job was started" if self.job[0] == "none" else "the job ended"
@@ -251,16 +256,16 @@ class Switch:
             return f"idle for {self.idling.total_s:.0f} s"
         return None
 
-    def attended(self, within_s: float) -> bool:
-        return self.heeds_beats and self.beaten and self.silence.total_s - self.silence.left_s < within_s
-
-    def left_s(self) -> float:
-        """Until the deadline, as far as is known. Only the server's own word decides, but this says when to ask for it."""
     @property
     def heeds_beats(self) -> bool:
         """Who collects the results of a detached run beats on every worker: each would end it after a job that failed."""
         return self.first or self.mode == DETACHED
 
+    def attended(self, within_s: float) -> bool:
+        return self.heeds_beats and self.beaten and self.silence.total_s - self.silence.left_s < within_s
+
+    def left_s(self) -> float:
+        """Until the deadline, as far as is known. Only the server's own word decides, but this says when to ask for it."""
         if self.boot_time is None or self.foreign:
             return float("inf")
         left_s: float = self.deadline - self.boot_time - self.now

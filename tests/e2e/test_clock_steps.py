@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import boot_clock
-from tests.cli_fixture import Cli, press
+from orchestrator.ledger.clocks import ThisHost
+from tests.cli_fixture import Cli, Tpujob, press
 from tests.waiting import until
 
 HOURS_S = 2 * 3600.0
@@ -72,17 +73,19 @@ def test_a_create_that_was_not_answered_is_not_settled_by_a_clock_set_forward(
 ) -> None:
     cli.fault("late", "nodes.create", seconds=1000)
     cli.fault("status", "operations.list", status=503)
-    running = cli.start("run", cli.job(JOB.format(done="never")))
+    words = cli.directory / "words"
+    running = cli.start("run", cli.job(JOB.format(done="never")), stderr=words.open("w"))
     until(lambda: cli.requests("nodes.create"), "the create call")
     set_clock(HOURS_S)
     press(running)
     until(lambda: running.poll() is not None or len(cli.requests("operations.list")) > 3, "some passes of the teardown")
-    assert running.poll() is None, running.communicate()
+    assert running.poll() is None, words.read_text()
     press(running)
+    until(lambda: "1 more to leave" in words.read_text(), "the second Ctrl-C is heard")
     press(running)
-    _, said = running.communicate()
-    assert running.returncode == 75, said
-    assert "NOT VERIFIED GONE" in said
+    running.wait()
+    assert running.returncode == 75, words.read_text()
+    assert "NOT VERIFIED GONE" in words.read_text()
 
 
 def test_a_run_does_not_end_because_the_clock_was_set(
@@ -114,3 +117,33 @@ def test_a_slice_that_was_brought_while_the_clock_was_behind_stays_when_it_is_pu
         assert slice_["state"] == "READY"
     assert len(cli.alive()) == 1
     assert not cli.requests("nodes.delete", caller="client")
+
+
+# -- this machine restarts, with an open slice in its ledger ------------------------------------------------------------
+
+
+@pytest.fixture
+def restart(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`alice` is up; then this machine was off for ten hours, as the cloud's Date says."""
+    assert tpujob("up", "alice", "--zone", "us-central1-a", "--ttl", "48h").returncode == 0
+    began_s = boot_clock.boot_s() - 30.0
+    monkeypatch.setattr(ThisHost, "boot_id", staticmethod(lambda: "the next boot"))
+    monkeypatch.setattr(ThisHost, "boot_s", staticmethod(lambda: boot_clock.boot_s() - began_s))
+    tpujob.fault("clock", "nodes.list", seconds=10 * 3600.0)
+
+
+def test_what_is_brought_after_a_restart_has_all_of_its_time(tpujob: Tpujob, restart: None) -> None:
+    before = tpujob.leases()[0]
+    said = tpujob("up", "bob", "--zone", "us-central1-a", "--ttl", "2h")
+    assert said.returncode == 0, said.text
+    (bob,) = (lease for lease in tpujob.leases() if lease.handle == "bob")
+    assert bob.created_at > before.created_at + 10 * 3600.0 - 5.0
+    assert bob.ends_at > (bob.ready_at or 0.0) + 7000.0
+
+
+def test_nothing_is_brought_while_nobody_says_how_long_this_machine_was_off(tpujob: Tpujob, restart: None) -> None:
+    tpujob.fault("status", "nodes.list", status=503)
+    with tpujob.creating_nothing():
+        said = tpujob("up", "bob", "--zone", "us-central1-a")
+    assert said.returncode == 69, said.text
+    assert "this machine was restarted" in said.stderr

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.slices import Capabilities
+from orchestrator.engine import claim
 from orchestrator.engine.effects import OpenAttempts, OpenLeases, Program
 from orchestrator.engine.recover import close_attempts, overdue, recover
 from orchestrator.errors import TpujobError
@@ -34,6 +35,8 @@ async def command(
     """What every tpujob command does (cli/session.py): first finish what an earlier one left, then its own work."""
     if await OpenLeases() or await OpenAttempts():
         await close_attempts()
+        for lease in (await OpenLeases())[:1]:
+            await claim.ask_time(lease)
         if await overdue(CLOUD, spare=spare, look=look):
             await recover(CLOUD, can, budget_s=budget_s, spare=spare, look=look)
             await close_attempts()

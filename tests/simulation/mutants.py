@@ -387,7 +387,7 @@ def wall_after_restart() -> Iterator[None]:
 
 @mutant("after a restart nobody asks how much time has passed", "restarted_after_the_hold")
 def time_unasked() -> Iterator[None]:
-    with patch.object(recover, "ask_time", _no_op):
+    with patch.object(claim, "ask_time", _no_op):
         yield
 
 

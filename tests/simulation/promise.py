@@ -181,7 +181,7 @@ def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
     winners = [other for other in others if other.lease_id == race.winner and other.lost_at is not None]
     if any(winner.on.connected_at is None for winner in winners):
         busy_s += CONNECT_S + LOOK_S + STOP_S  # an answer is waited for from what was taken away
-    return need + busy_s + (COLLECT_S if plan.worker_dies else 0.0)
+    return need + busy_s + (SILENT_S + COLLECT_S if plan.worker_dies else 0.0)
 
 
 def _collector(world: World, thing: Thing, begin: float, awake_since: float, until: float) -> float:
@@ -500,7 +500,7 @@ def collected_by(world: World, job_ended_at: float) -> float:
     failed_s = sum(
         lasted for when, role, lasted in world.faults.felt_calls if role == "cli" and when >= job_ended_at - 60
     )
-    busy_s = COLLECT_S if world.plan.worker_dies else 0.0
+    busy_s = SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0
     return origin + at + world.collect_s + 5.0 + failed_s + busy_s
 
 

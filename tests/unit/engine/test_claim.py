@@ -51,7 +51,7 @@ def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: Virtu
     assert first.sent_at is not None
     assert int(labels(world)["tpujob-lease"]) == int(first.sent_at + ahead_s + CAN.pace.provision_s + CAN.pace.boot_s)
     assert int(labels(world)["tpujob-deadline"]) == int(first.deadline + ahead_s)
-    assert any("clock is 1 d" in line for line in world.told)
+    assert any("shows are 1 d" in line for line in world.told)
     lease = world.drive(keep(tenure, world.time + 3600, CAN))
     assert abs(int(labels(world)["tpujob-lease"]) - (lease.ends_at + ahead_s)) <= 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.attempt import AttemptState
-from orchestrator.core.lease import LeaseState, Purpose
+from orchestrator.core.lease import Held, LeaseState, Purpose
 from orchestrator.engine.effects import Program
 from orchestrator.engine.hold import Wanted, up
 from orchestrator.engine.recover import close_attempts, recover
@@ -137,6 +137,24 @@ def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> N
     world.drive(close_attempts())
     assert world.drive(recover("emulated", CAN, budget_s=60)) == []
     assert [attempt.state for _, attempt in world.ledger.runs()] != [AttemptState.INTERRUPTED]
+
+
+def test_recovery_leaves_alone_what_somebody_held_since_it_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = quick(tmp_path)
+    world.drive(up(Wanted("alice", (lease_and_request(purpose=Purpose.HOLD),), None, 60.0), CAN))
+    (lease,) = world.ledger.open_leases()
+    world.time += 61.0
+    claim = world.owners.claim
+
+    def held_meanwhile(lease_id: str) -> bool:
+        world.ledger.record(Held(lease.id, world.time, world.time + 3600.0))
+        return claim(lease_id)
+
+    monkeypatch.setattr(world.owners, "claim", held_meanwhile)
+    assert world.drive(recover("emulated", CAN, budget_s=60)) == []
+    assert len(world.cloud.nodes) == 1
 
 
 def test_recovery_never_touches_a_lease_of_another_cloud(tmp_path: Path) -> None:

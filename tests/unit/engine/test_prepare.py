@@ -41,7 +41,7 @@ def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_
     script = request.metadata["startup-script"]
     start = script.index('{\n "v": 1')
     told = json.JSONDecoder().raw_decode(script[start:])[0]
-    assert (told["mode"], told["linger_s"], told["idle_s"], told["run"]) == ("run", 90.0, 1800.0, lease.id)  # held by nobody yet
+    assert (told["mode"], told["linger_s"], told["idle_s"], told["run"]) == ("run", 90.0, 1800.0, lease.id)
     assert str(told["deadline"]) == request.labels["tpujob-deadline"]
     assert str(told["lease"]) == request.labels["tpujob-lease"]
 

@@ -152,6 +152,18 @@ def test_leases_of_a_cloud_that_was_never_heard_are_as_old_as_this_boot(ledger: 
     assert again.now(CLOUD) == START
 
 
+def test_a_ledger_that_cannot_be_read_any_more_stops_no_teardown_whose_time_is_not_sure_yet(
+    ledger: Ledger, machine: Machine
+) -> None:
+    create(ledger, Clocks(ledger, machine), machine)
+    machine.restarts(off_s=3600.0)
+    clocks = Clocks(ledger, machine)
+    clocks.now(CLOUD)
+    ledger.close()
+    machine.passes(4.0)
+    assert clocks.now(CLOUD) == START + 4.0
+
+
 def test_a_full_disk_keeps_no_process_from_knowing_the_time(
     ledger: Ledger, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

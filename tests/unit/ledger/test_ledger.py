@@ -113,6 +113,12 @@ def test_runs_are_found_by_the_first_letters_of_their_id_or_by_the_newest_of_a_n
         ledger.find_run("../../x")
 
 
+def test_the_newest_run_of_a_name_is_the_one_that_began_last_whatever_the_clock_said(ledger: Ledger) -> None:
+    began(ledger, "aaaaaaaaaa", at=2.0)
+    began(ledger, "bbbbbbbbbb", at=1.0)
+    assert ledger.find_run("mnist")[0].id == "bbbbbbbbbb"
+
+
 def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
     ledger.record(Intent(lease))

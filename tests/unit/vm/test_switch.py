@@ -293,6 +293,13 @@ def test_what_up_brought_is_left_alone_by_a_switch_that_may_not_see_whether_it_i
     assert not any(said["armed"] for said in blind.published)
 
 
+def test_what_was_held_after_the_last_look_that_was_allowed_stays() -> None:
+    """The labels said `run` when they were read; that they say `hold` by now nobody on the VM may see."""
+    held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 200 if now < 30 else 403)
+    held.relabel(40, mode="hold")
+    assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
+
+
 def test_a_lease_is_not_judged_any_more_once_it_cannot_be_seen_whether_it_was_renewed() -> None:
     blind_from = 3300 + GRACE + 2 * STAGGER
     world = World(config(), worker=10, get_status=lambda now: 200 if now < blind_from else 403)
@@ -477,9 +484,14 @@ def test_a_switch_that_starts_late_counts_the_linger_time_that_has_passed_alread
     assert LINGER - 300 <= (world.deleted_at() or 0) <= LINGER - 300 + 1
 
 
-def test_a_vm_clock_that_is_set_a_day_ahead_costs_no_more_than_the_linger_time() -> None:
+def test_a_job_that_ended_a_day_ago_has_a_grace_all_the_same() -> None:
     world = World(claimed(mode="detached"), job=lambda now: ("ended", now + DAY, 0))
     assert GRACE <= (world.deleted_at() or 0) <= GRACE + 1
+
+
+def test_a_linger_time_below_the_grace_is_not_stretched_to_it() -> None:
+    world = World(claimed(mode="detached", linger_s=60.0), job=ending(HOUR))
+    assert HOUR + 60 <= (world.deleted_at() or 0) <= HOUR + 60 + BEAT
 
 
 def test_a_detached_slice_without_a_job_goes_after_ttl() -> None:
@@ -503,6 +515,12 @@ def test_somebody_who_is_attached_may_finish_collecting() -> None:
     assert 2 * HOUR <= (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 2 * BEAT
 
 
+def test_on_no_worker_does_a_failed_job_end_what_somebody_collects() -> None:
+    world = World(claimed(mode="detached"), worker=2, job=ending(HOUR, 3), beats=between(1.1 * HOUR, 4 * HOUR))
+    at = world.deleted_at()
+    assert 4 * HOUR <= (at or 0) <= 4 * HOUR + 2 * GRACE + 2 * STAGGER + switch.RARELY * POLL
+
+
 @pytest.mark.parametrize(("rc", "goes"), [(0, False), (3, True), (None, True)])
 def test_another_worker_acts_only_on_a_job_that_failed_there(rc: int | None, goes: bool) -> None:
     world = World(claimed(mode="detached"), worker=2, job=ending(5 * HOUR, rc))
@@ -514,12 +532,6 @@ def test_another_worker_acts_only_on_a_job_that_failed_there(rc: int | None, goe
 
 def test_another_worker_does_not_miss_a_job() -> None:
     assert World(claimed(mode="detached"), worker=2).deleted_at(19 * HOUR) is None
-
-def test_on_no_worker_does_a_failed_job_end_what_somebody_collects() -> None:
-    world = World(claimed(mode="detached"), worker=2, job=ending(HOUR, 3), beats=between(1.1 * HOUR, 4 * HOUR))
-    at = world.deleted_at()
-    assert 4 * HOUR <= (at or 0) <= 4 * HOUR + 2 * GRACE + 2 * STAGGER + switch.RARELY * POLL
-
 
 
 # -- a person holds it, and does nothing --
