@@ -31,35 +31,38 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet import Fleet
 
 WATCH_S = 2.0
+SILENT_S = 10.0  # after which a hold is not made longer for what comes no more
 LAST_COLLECT_S = 5.0  # what is left for collecting in any case
 CONNECT_S = 120.0
 RELEASED = "its results are at home"
 
 
 async def bring_home(lease: Lease, fleet: Fleet, order: Order, chores: Sequence[Chore] = ()) -> CollectResult:
-    """All that comes before the slice's deadline. Raises Vanished or Preempted when it went meanwhile.
+    """All that comes before the end of the slice's claim. Raises Vanished or Preempted when it went meanwhile.
 
     A worker of which nothing comes any more is given up by `remote.collect`; nothing that goes on is cut short.
     """
-    began = looked_at = await Now()
-    deadline = (await as_written(lease)).deadline
-    collection = await Collect(fleet, order)
+    began = looked_at = moved_at = await Now()
+    ends_at = (await as_written(lease)).ends_at
+    collection, moved = await Collect(fleet, order), 0
     while True:
         now = await Now()
-        end_at = max(deadline, began + LAST_COLLECT_S)
-        if now >= end_at and (deadline := (await as_written(lease)).deadline) <= now:  # perhaps it was extended
+        end_at = max(ends_at, began + LAST_COLLECT_S)
+        if now >= end_at and (ends_at := (await as_written(lease)).ends_at) <= now:  # perhaps it was extended
             return await EndCollection(collection, "the end of the slice's time came first")
         seen = await WatchCollection(collection, max(min(WATCH_S, end_at - now), 0.0))
         if seen.result is not None:
             return seen.result
         now = await Now()
         await Tell("collect", progress_words(seen, now - began), passing=True)
+        if seen.size_bytes + seen.looked_at_bytes != moved:
+            moved, moved_at = seen.size_bytes + seen.looked_at_bytes, now
         for chore in chores:
-            await chore.turn()
+            await chore.turn(now - moved_at)
         if now - looked_at >= LOOK_S:
             looked_at = now
             current, _ = await still_ours(lease)
-            deadline = current.deadline
+            ends_at = current.ends_at
 
 
 def progress_words(seen: Progress, took_s: float) -> str:
@@ -98,7 +101,7 @@ async def keep_what_waits(outcome: Outcome, linger_s: float | None, can: Capabil
 
 @dataclass(slots=True)
 class HoldOn:
-    """A chore: while results come, the hold does not run out before a time to live has passed; never past the deadline."""
+    """A chore: while results come, the hold lasts for another time to live; never past the deadline."""
 
     lease: Lease
     can: Capabilities
@@ -106,11 +109,8 @@ class HoldOn:
 
     async def turn(self, silent_s: float = 0.0) -> None:
         now, ahead_s = await Now(), self.can.pace.ttl_s
-        if (
-            now < self._not_before
-            or self.lease.ends_at - now > ahead_s / 2
-            or self.lease.ends_at >= self.lease.deadline
-        ):
+        long_enough = self.lease.ends_at - now > ahead_s / 2 or self.lease.ends_at >= self.lease.deadline
+        if long_enough or silent_s > SILENT_S or now < self._not_before:
             return
         self._not_before = now + ahead_s / 10
         try:
@@ -172,12 +172,13 @@ async def collect_again(to: Left, can: Capabilities) -> Outcome:
     at_home = outcome.collected is not None and not outcome.collected.waiting
     if at_home:
         await _write_down(to, outcome)
-    if to.borrowed or not (at_home or gone):
-        outcome.lease = await as_written(to.lease)
+    outcome.lease = await as_written(to.lease)
+    over = gone or outcome.lease.ends_at <= await Now()
+    if to.borrowed or not (at_home or over):
         outcome.tenure.kept_until = outcome.lease.hold_until
     else:
         outcome.tenure.lease = to.lease
-        await let_go(outcome.tenure, can, RELEASED if at_home else "it is gone already")
+        await let_go(outcome.tenure, can, RELEASED if at_home else "the time for its results is over")
     await Disclaim(to.lease.id)
     await Disclaim(to.attempt.id)
     outcome.spans["release"] = outcome.tenure.release_s
@@ -194,9 +195,11 @@ async def _collect(to: Left, outcome: Outcome, can: Capabilities) -> CollectResu
         await Tell("warning", error.message)
     await outcome.enter("connect")
     await Tell("collect", f"connecting to {to.lease.name.node}", passing=True)
+    now = await Now()
+    patience_s = min(CONNECT_S, max(to.lease.ends_at - now, LAST_COLLECT_S))  # nobody waits past the end of the hold
     try:
-        workers = await retry.until(await Now() + CONNECT_S, Workers(to.lease.name))
-        outcome.fleet = await Connect(to.lease, workers, CONNECT_S)
+        workers = await retry.until(now + patience_s, Workers(to.lease.name))
+        outcome.fleet = await Connect(to.lease, workers, patience_s)
     except TpujobError:
         await still_ours(to.lease)  # it may be gone, or going
         raise

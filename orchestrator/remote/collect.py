@@ -105,7 +105,7 @@ class Progress:
     of_files: int = 0
     size_bytes: int = 0
     of_bytes: int = 0
-    looked_at_bytes: int = 0  # hashed on the workers, to make the index
+    looked_at_bytes: int = 0  # hashed, on the workers to make the index and here to compare
 
 
 class GivenUp(Exception):
@@ -131,6 +131,10 @@ class Part:
         if self.given_up:
             raise GivenUp
         self.moved_at = time.monotonic()
+
+    def looked(self, size_bytes: int) -> None:
+        self.looked_at_bytes += size_bytes
+        self.moved()
 
     def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
         """What there is now. From another thread, too."""
@@ -246,7 +250,7 @@ class Collector:
         root = open_root(self._directory(part))
         try:
             for path, promise in promised.items():
-                if earlier.get(path) == promise or is_there(root, path, promise, lambda _: part.moved()):
+                if earlier.get(path) == promise or is_there(root, path, promise, part.looked):
                     part.result.files[path] = promise
                     part.size_bytes += promise.size_bytes
                     self.room.has(part.worker, promise.size_bytes)
