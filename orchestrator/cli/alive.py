@@ -32,7 +32,8 @@ class Asked:
     cloud: str
     project: str
     running: bool = True  # False: its emulator is not running, so nothing of it is
-    at: float | None = None  # unix seconds of the last list, by the server's clock where it says; None: there was none
+    at: float | None = None  # unix seconds of the last list, for people: the server's clock, or else ours; None: none
+    server_now: float | None = None  # the same, where the server said it
     unreachable: tuple[str, ...] = ()
     error: CloudError | None = None
     views: dict[tuple[str, str], SliceView] = field(
@@ -195,7 +196,7 @@ def _list(asked: Asked, cloud: Cloud) -> CloudError | None:
 
 def _note(asked: Asked, cloud: Cloud, *, queued: bool) -> None:
     listing = cloud.list(asked.project, EVERYWHERE, queued=queued)
-    asked.at = listing.server_now or time.time()
+    asked.at, asked.server_now = listing.server_now or time.time(), listing.server_now
     asked.unreachable = tuple(place.rpartition("/")[2] for place in listing.unreachable)
     for view in listing.rows:
         if names.is_ours(view.name.node, view.labels):

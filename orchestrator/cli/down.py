@@ -157,12 +157,20 @@ def _adopt(session: Session, asked: Asked, view: SliceView) -> Lease:
     from orchestrator.core.lease import Intent, adopted
     from orchestrator.errors import TeardownUnproven
 
-    age_s = None if asked.at is None or view.created_at is None else max(asked.at - view.created_at, 0.0)
+    # Both by the server's clock: what ours says may be set at any time.
+    made_at, said_at = view.created_at, asked.server_now
+    age_s = None if made_at is None or said_at is None else max(said_at - made_at, 0.0)
     price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
     lease = adopted(view, cloud=asked.cloud, now=session.now(), age_s=age_s, usd_per_hour=price)
-    closed = view.name.node in {known.name.node for known in session.ledger.leases()}
-    if lease is None or closed:
-        why = "this machine's ledger has closed it" if closed else "its label tpujob-run is missing"
+    known = session.ledger.leases()
+    why = None
+    if lease is None:
+        why = "its label tpujob-run is missing, or no id of a run"
+    elif view.name.node in {each.name.node for each in known}:
+        why = "this machine's ledger has closed it"
+    elif lease.id in {each.id for each in known}:
+        why = f"its label tpujob-run={lease.id} is that of another slice"
+    if lease is None or why is not None:
         raise TeardownUnproven(
             f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud_text.delete_node(view.name)
         )

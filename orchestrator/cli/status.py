@@ -146,6 +146,8 @@ def _unknown(session: Session, asked: Asked, view: SliceView, remark: str) -> Ro
 
     now = asked.at or 0.0  # the server's clock, by which its labels are written
     stamp = claims.read(view, settings.pace_of(asked.cloud, os.environ))
+    if stamp is not None and stamp.odd:
+        stamp = None  # what a sweep would make of it is nobody's claim
     ends_at = min(stamp.lease_until, stamp.deadline) if stamp else None
     price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
     billed = view.state not in (SliceState.QUEUED, SliceState.TOMBSTONE)
@@ -238,7 +240,7 @@ def _claim(row: Row) -> str:
     elif row["mode"] == "hold":
         use = "held" if row["in_use"] is None else f"held, {'in use' if row['in_use'] else 'idle'}"
     else:
-        use = f"run {row['run']}" if row["run"] else "in use"
+        use = f"run {row['run']}" if row["run"] else "in use" if row["lease"] else "no claim that can be read"
     until = f", until {day_clock(row['ends_at'])}" if row["ends_at"] is not None else ""
     remark = f"; {row['remark']}" if row["remark"] else ""
     return f"{use}{until}{remark}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from orchestrator.core import names
 from orchestrator.core.slices import SliceName, SliceView
 
 
@@ -260,10 +261,11 @@ def adopted(
     """An obligation for a slice of ours that the ledger does not know, by its labels; to be released, not to be used.
 
     Nothing is known of its create calls: they count as one that left when the slice was made (`age_s` ago; None: now), and
-    not as settled. None where its run label is missing, without which nobody can tell it from another of its name.
+    not as settled. None where its run label is none of ours: without it nobody can tell it from another of its name, and
+    it becomes the name of files.
     """
-    run = view.labels.get("tpujob-run")
-    if not run:
+    run = view.labels.get("tpujob-run", "")
+    if not names.is_run_id(run):
         return None
     made_at = now - (age_s or 0.0)
     return Lease(

@@ -38,6 +38,11 @@ def new_run_id(random_bits: int) -> str:
     return _base32(random_bits, RUN_BITS)
 
 
+def is_run_id(text: str) -> bool:
+    """Is it of the form of `new_run_id`?"""
+    return _RUN.fullmatch(text) is not None
+
+
 def owner_id(user: str, machine: str) -> str:
     """Six letters that stay the same for one user on one machine, and tell nobody who that is."""
     import hashlib  # 3 ms that only who creates something should wait for

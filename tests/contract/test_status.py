@@ -9,14 +9,17 @@ import json
 import os
 import pty
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.cli import alive
 from orchestrator.cli.session import Session, default_handle
+from orchestrator.cloud.questions import Answer
 from orchestrator.core import names
 from orchestrator.emulator import control
+from orchestrator.ledger.ledger import Ledger
 from tests.cli_fixture import Tpujob
 from tests.unit.test_import_cost import MAIN, heavy, imported
 from tests.unit.test_imports import is_within
@@ -93,11 +96,13 @@ def test_a_node_that_only_looks_like_ours_is_shown_with_the_reason(tpujob: Tpujo
     body = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": {}}
     control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=tpujob-bare", body)
     control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=somebody-elses", body)
-    said = {row["node"]: row["remark"] for row in slices(tpujob)}
-    assert said == {
+    rows = {row["node"]: row for row in slices(tpujob)}
+    assert {node: row["remark"] for node, row in rows.items()} == {
         OTHER: "not in this machine's ledger",
         "tpujob-bare": "it has a name like ours, but not the label tpujob=1",
     }
+    assert (rows["tpujob-bare"]["ends_at"], rows["tpujob-bare"]["usd_at_most"]) == (None, None), "nobody said an end"
+    assert "no claim that can be read; it has a name like ours" in tpujob("status").stdout
 
 
 def test_every_project_in_which_the_ledger_has_something_open_is_asked(tpujob: Tpujob) -> None:
@@ -215,6 +220,36 @@ def test_a_slice_that_only_the_api_knew_is_owed_from_the_first_down_on(tpujob: T
     killed = tpujob.as_process("down", "exp", env={"TPUJOB_CRASH_AT": "Delete:1:before"})
     assert killed.returncode < 0 and len(tpujob.alive()) == 1
     assert tpujob("list").returncode == 0 and tpujob.alive() == [], "any command goes on with it"
+
+
+def test_without_the_servers_date_a_slice_that_only_the_api_knew_counts_as_made_now(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever this machine's wall clock says: a create of another command may still be on its way."""
+    put_node(tpujob, own_node(), name="exp")
+    ahead = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(alive, "time", ahead)
+    monkeypatch.setattr(Answer, "server_now", None)
+    assert tpujob("down", "exp").returncode == 0
+    (lease,) = Ledger(tpujob.own_state / "ledger.sqlite3").leases()
+    assert lease.sent_at is not None and lease.gone_at is not None and lease.gone_at - lease.sent_at < 3600
+
+
+@pytest.mark.parametrize("run", ["", "-", "__________", "0000000000-1"])
+def test_a_run_label_that_is_none_of_ours_names_no_lease_and_no_file(tpujob: Tpujob, run: str) -> None:
+    put_node(tpujob, OTHER, run=run)
+    done = tpujob("down", OTHER)
+    assert done.returncode == 75 and "its label tpujob-run is missing, or no id of a run" in done.stderr, done.text
+    assert len(tpujob.alive()) == 1 and Ledger(tpujob.own_state / "ledger.sqlite3").leases() == []
+
+
+def test_a_slice_with_the_run_label_of_another_one_is_said_to_be_that(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
+    (lease,) = Ledger(tpujob.own_state / "ledger.sqlite3").leases()
+    put_node(tpujob, OTHER, run=lease.id)
+    done = tpujob("down", OTHER)
+    assert done.returncode == 75 and f"its label tpujob-run={lease.id} is that of another slice" in done.stderr
+    assert len(tpujob.alive()) == 2
 
 
 def test_down_deletes_nobody_elses_slice_by_a_name_that_others_may_use_too(tpujob: Tpujob) -> None:
