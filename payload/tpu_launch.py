@@ -40,7 +40,10 @@ def prepared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[Job, di
         # torch_tpu's runtime reads where to meet from these names; on one host, set_tpu_launch_env does not set them.
         given = {**environment, "MASTER_ADDR": host, "MASTER_PORT": str(port)} | _of_the_slice(place)
         added = _ask(place.processes, given)
-        node = int(added.get("NODE_RANK") or given.get("NODE_RANK") or 0) if place.workers > 1 else 0
+        rank = (added.get("NODE_RANK") or given.get("NODE_RANK")) if place.workers > 1 else "0"
+        if not rank:
+            raise WorldError(f"torch_tpu gave worker {place.worker} no NODE_RANK; backend xla trains on this slice")
+        node = int(rank)
         if (node == 0) != (place.worker == 0):
             raise WorldError(
                 f"torch_tpu counts worker {place.worker} as node {node}, but all processes meet on worker 0, which must be "

@@ -160,13 +160,14 @@ def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
     """Seconds since the last sweep that got to its end. A part of the zones is not the project."""
     if ledger is None:
         return None
-    try:
-        ran = ledger.sweeps(target.kind, None if local else target.project)
-    except TpujobError:
-        return None
     from orchestrator.ledger.clocks import Clocks
 
-    wanted, now = "local" if local else "all", Clocks(ledger).now(target.kind)
+    try:
+        ran = ledger.sweeps(target.kind, None if local else target.project)
+        now = Clocks(ledger).now(target.kind)
+    except TpujobError:
+        return None
+    wanted = "local" if local else "all"
     return next((now - each.at for each in ran if each.scope == wanted and each.complete), None)
 
 

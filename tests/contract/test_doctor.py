@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import layers
+from orchestrator.ledger.ledger import Ledger, SweepRun
+from orchestrator.settings import Target
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
 
@@ -122,6 +125,15 @@ def test_a_state_directory_or_ledger_that_cannot_be_used_is_the_diagnosis(tpujob
     said, done = examined(tpujob)
     assert done.returncode == 64
     (tpujob.directory / "state").chmod(0o700)
+
+
+def test_a_ledger_that_cannot_say_the_time_ends_no_diagnosis(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    ledger.record_sweep(SweepRun(time.time(), "emulated", "some-project", "all", True, 0, 0))
+    assert layers.sweeps(ledger, Target("emulated", "some-project")).live is True
+    with sqlite3.connect(ledger.path) as db:
+        db.execute("drop table anchor")
+    assert layers.sweeps(ledger, Target("emulated", "some-project")).live is None
 
 
 def test_what_is_owed_outranks_everything(tpujob: Tpujob) -> None:

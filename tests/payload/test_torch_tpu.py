@@ -111,11 +111,20 @@ def test_hosts_meet_at_the_first_and_are_numbered_by_the_places_of_their_chips(
     assert ["tpu_dist (0, 3)" in said[0], "tpu_dist (2, 3)" in said[1], "tpu_dist (1, 3)" in said[2]] == [True] * 3
 
 
-def test_a_first_worker_that_is_not_the_first_node_is_one_line(tmp_path: Path, data: Path, port: int) -> None:
-    meeting = {**SLICE, "TPUJOB_WORKER": "0", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
+@pytest.mark.parametrize(
+    ("worker", "given", "words"),
+    [
+        ("0", {}, "torch_tpu counts worker 0 as node 1, but all processes meet on worker 0"),
+        ("1", {"NODE_RANK": ""}, "torch_tpu gave worker 1 no NODE_RANK"),
+    ],
+)
+def test_a_worker_that_gets_no_node_or_not_that_of_the_meeting_point_is_one_line(
+    tmp_path: Path, data: Path, port: int, worker: str, given: dict[str, str], words: str
+) -> None:
+    meeting = {**SLICE, **given, "TPUJOB_WORKER": worker, "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
     run = on_a_host_with(tmp_path, "v4", 1, {"batch_size": 48}, data, "0,1,0", **meeting).end()
     assert run.code == 6 and run.stderr.count("\n") == 1
-    assert "torch_tpu counts worker 0 as node 1, but all processes meet on worker 0" in run.stderr
+    assert words in run.stderr
 
 
 def test_below_python_3_11_it_is_one_line_before_anything_is_fetched(tmp_path: Path) -> None:
