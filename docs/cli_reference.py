@@ -29,7 +29,7 @@ EXIT_CODES = {
     "0": "It worked, and what had to be released is proven absent.",
     "1-63": "The job's own exit code (a larger one becomes 63).",
     "64": "The request is wrong: an option, the job file, the settings, or the API refuses it. Nothing was created.",
-    "65": "An artifact is missing or damaged, or was refused.",
+    "65": "An artifact is missing or damaged, or was refused; or results are not at home yet (`tpujob collect`).",
     "69": "The cloud cannot: no capacity in any zone that was asked for, a quota, or no answer for too long.",
     "70": "A bug in tpujob, or an answer of the API that it does not understand.",
     "71": "The slice was lost (preempted, deleted by somebody else), or a worker could not be reached.",

@@ -187,7 +187,7 @@ class DeadlineExceeded(TpujobError):
 
 
 class ArtifactError(TpujobError):
-    """A promised file is missing, has another hash than its manifest says, or was refused."""
+    """A promised file is missing, has another hash than its manifest says, was refused, or could not be brought home yet."""
 
     exit_code = 65
 

@@ -109,10 +109,10 @@ async def run_local(job: LocalRun) -> Outcome:
         await _save(job, outcome)
     await outcome.enter(None)
     if outcome.collected is not None and outcome.collected.waiting:
-        await Tell(
-            "results", f"what is not in {job.run.directory} is in {await Leave(job.here)}: it is yours to delete"
-        )
-    await Close(job.here)
+        left = await Leave(job.here)
+        await Tell("results", f"what is not in {job.run.directory} is in {left}: it is yours to delete")
+    else:
+        await Close(job.here)
     outcome.ended_at = await Now()
     rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
     detail = outcome.error.message if outcome.error else ""

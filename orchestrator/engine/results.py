@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.remote.collect import CollectResult, Order, Progress
     from orchestrator.remote.fleet import Fleet
 
-WATCH_S = 2.0
+WATCH_S = 1.0
 SILENT_S = 10.0  # after which a hold is not made longer for what comes no more
 LAST_COLLECT_S = 5.0  # what is left for collecting in any case
 CONNECT_S = 120.0

@@ -229,9 +229,10 @@ class Collector:
                     part.result.refused.append((printable(path), printable(str(row["why"]))))
                 else:
                     promise = Promise(int(row["size_bytes"]), str(row["sha256"]))
-                    if promise.size_bytes < 0 or path in promised:
-                        raise ValueError(f"a negative size, or a path twice: {printable(path)}")
-                    promised[path] = promise
+                    if path in promised or promise.size_bytes < 0:
+                        part.result.refused.append((printable(path), "it is in the index twice, or with a negative size"))
+                    else:
+                        promised[path] = promise
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RemoteError(
                     f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RemoteError
-from orchestrator.remote.collect import EVERYTHING, Collector, CollectResult, Order, Part, Problem
+from orchestrator.remote.collect import EVERYTHING, THE_REST, Collector, CollectResult, Order, Part, Problem
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 PREFIX = b"tpujob:"
@@ -98,13 +98,20 @@ class Here:
         try:
             return collector.collect(part, lambda: self._fetch(collector, part))
         except OSError as error:
-            return part.summary(Problem(0, EVERYTHING, f"{error.strerror} ({destination})"))
+            why = f"{error.strerror} ({destination})"
+        except RemoteError as error:
+            why = error.message
+        return part.summary(Problem(0, THE_REST if part.result.files else EVERYTHING, why))
 
     def leave(self) -> Path:
-        """Puts the attempt's files where nothing takes them away: the answer says where."""
-        left = self.runs.with_name("left") / self.attempt
-        left.parent.mkdir(mode=0o700, exist_ok=True)
-        return (self.runs / self.attempt).rename(left)
+        """In place of `close`: puts what is left where nothing takes it away. The answer: where it is now."""
+        _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
+        here, left = self.runs / self.attempt, self.runs.with_name("left") / self.attempt
+        try:
+            left.parent.mkdir(mode=0o700, exist_ok=True)
+            return here.rename(left)
+        except OSError:  # a full disk, perhaps: until the next local job begins it stays where it is
+            return here
 
     def cancelled(self) -> bool:
         """Has `ask_to_end` been called, in another process perhaps?"""

@@ -113,7 +113,8 @@ def left_behind(outcome: Outcome) -> str:
     price = format_usd_per_hour(lease.usd_per_hour)
     bill = f"{price} on Google Cloud; emulated, nobody pays for it" if lease.cloud == "emulated" else price
     lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.tenure.kept_until)}, for {bill}")
-    lines.append(f"   do now      `tpujob collect {run.id}` brings the rest home and releases it")
+    then = " and releases it" if lease.run == run.id else ""
+    lines.append(f"   do now      `tpujob collect {run.id}` brings the rest home{then}")
     lines.append(f"   give up     `tpujob down {lease.name.node}`")
     return "\n".join(lines)
 

@@ -226,6 +226,7 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
     ("words", "code", "said"),
     [
         (["show", "../../x"], 64, "there is no run '../../x'"),
+        (["collect", "nobody"], 64, "there is no run 'nobody'"),
         (["run", "missing.yaml"], 64, "missing.yaml: there is no such file"),
         (["up", "Bad_Name"], 64, "'Bad_Name' is not a job name"),
         (["up", "--zone", "us-centrall1"], 64, "'us-centrall1' is not a zone or region with TPUs"),

@@ -6,6 +6,7 @@ import json
 import re
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -94,3 +95,37 @@ def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monke
     assert tpujob("down", re.findall("tpujob down (\\S+)`", done.stderr)[0]).returncode == 0
     lost = tpujob("collect", "big")
     assert lost.returncode == 65 and "nothing left to bring home" in lost.stdout and "absent" in lost.stdout
+
+
+def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpujob: Tpujob) -> None:
+    run_on_a_full_disk(tpujob)
+    until_then = held_until(tpujob)
+    other = tpujob("run", tpujob.job("name: other\ntpu: {zone: us-central1-a}\ncommand: echo hi\n", "other.yaml"))
+    assert other.returncode == 0 and "which `tpujob up` brought" not in other.stderr, other.text
+    paused = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WatchCollection:1:before:STOP"})
+    until(lambda: is_stopped(paused.pid), "the moment before the results are looked for")
+    second = tpujob("collect", "big")
+    assert second.returncode == 64 and "another process is bringing the results of" in second.stderr
+    press(paused)
+    press(paused, signal.SIGCONT)
+    paused.communicate()
+    assert paused.returncode == 130 and held_until(tpujob) == until_then
+    killed = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WatchCollection:1:before"})
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL and held_until(tpujob) == until_then
+    assert tpujob("collect", "big").returncode == 0
+    assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
+
+
+@pytest.mark.exhaustive
+def test_when_nobody_comes_the_hold_ends_by_itself_and_not_before(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "GOOGLE", replace(pace.GOOGLE, linger_s=90.0))
+    done = run_on_a_full_disk(tpujob)
+    assert done.returncode == 65
+    until_then = held_until(tpujob)
+    until(lambda: tpujob.alive() == [], "the slice's deletion of itself")
+    assert time.time() >= until_then
+    gone = tpujob("collect", "big")
+    assert gone.returncode == 65 and "there is nothing left to bring home" in gone.stdout

@@ -146,7 +146,7 @@ def dies_collecting(w: World) -> None:
     _switch_acts(w, w.machine_dies_at("Collect:1:after", "run", w.hello), boot=True)
 
 
-@row("7e", "the machine dies with a detached job on the VM")
+@row("7e", "the machine dies with a detached job on the VM", speed=90)
 def dies_detached(w: World) -> None:
     assert w.do("submit", w.lasting()).code() == 0
     w.power_cut()

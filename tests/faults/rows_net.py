@@ -79,7 +79,7 @@ def sleeps_attached(w: World) -> None:
     _stands_still(w, whole_machine=True)
 
 
-@row("40b", "the laptop sleeps after a submit")
+@row("40b", "the laptop sleeps after a submit", speed=90)
 def sleeps_detached(w: World) -> None:
     """Nobody dies of it: not before its job ended, long after the TTL of an attached one."""
     assert w.do("submit", w.lasting()).code() == 0
@@ -125,15 +125,33 @@ def _stands_still(w: World, *, whole_machine: bool) -> None:
     assert w.states() == {"gone"}
 
 
-@row("59", "a worker falls silent while its artifacts are collected")
+@row("59a", "a worker falls silent while its results are collected")
 def collect_hangs(w: World) -> None:
-    run = w.pause("Collect:1:before", "run", w.hello, bend={"orchestrator.engine.work:COLLECT_S": 3.0})
+    """They may be had once it is back: it is held for them, and a person may end that."""
+    run = w.pause("Collect:1:before", "run", w.hello, bend={"orchestrator.remote.collect:STALL_S": 3.0})
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "frozen"})
-    woke_at = time.time()
     run.process.send_signal(signal.SIGCONT)
-    assert run.code() == 65, run.err
-    w.keeps("C0 after 3 s of collecting, for 30 min", woke_at, 3 + w.promise.own())
-    assert w.states() == {"gone"}
+    assert run.code() == 65 and "RESULTS NOT AT HOME" in run.err, run.err
+    assert w.alive() and w.leases()[-1]["hold_until"]
+    w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "well"})
+    again = w.do("collect", "work")
+    collected_at = time.time()
+    assert again.code() == 0 and "absent (checked" in again.out, again.err
+    w.keeps("C0, from their arrival on", collected_at, w.promise.own())
+    assert w.states() == {"gone"} and list(w.directory.glob("runs/*/worker0/artifacts/result.txt"))
+
+
+@row("59b", "there is no room for the results, the machine dies, and nobody comes for them", speed=90)
+def nobody_comes_for_results(w: World) -> None:
+    """The hold is in the labels: its switch ends it, and not before its time."""
+    run = w.do("run", w.hello, bend={"orchestrator.remote.room:SPARE_BYTES": 1 << 60})
+    assert run.code() == 65 and "RESULTS NOT AT HOME" in run.err, run.err
+    w.power_cut()
+    held_until = float(w.leases()[-1]["hold_until"])
+    w.until_absent()
+    assert w.unclaimed_s(held_until) > 0, "its time was not over"
+    w.keeps("C3 held, from the end of its time", held_until, w.promise.of("switch of a held slice"))
+    assert w.do("collect", "work").code() == 65 and w.states() == {"gone"}
 
 
 for form in ("truncated", "html", "types", "large", "empty"):

@@ -98,6 +98,8 @@ FILES: list[tuple[str, str | bytes, str]] = [
         "job.yaml:2: max_hours: unknown key; did you mean `limits.max_duration`?",
     ),
     ("14-linger", COMMAND + "limits: {linger: 3d}\n", "`3d` is not between 1m and 24h"),
+    ("14-results", COMMAND + "limits: {max_results: 50 gigs}\n", "`50 gigs` is not a size: write a number with a unit"),
+    ("14-no-results", COMMAND + "limits: {max_results: 0GB}\n", "`0GB` is nothing at all"),
     ("15-labels", COMMAND + "labels: {Tpujob-Run: x}\n", "job.yaml:2: labels: unknown key"),
     ("16-name", COMMAND + "env: {A=B: '1'}\n", "env.A=B: is not a variable name"),
     ("16-line-break", COMMAND + 'env: {A: "x\\ny"}\n', "env.A: has a line break in its value"),

@@ -123,6 +123,10 @@ SCENARIOS = (
         replace(JOB, lasts_s=5.0, wish=Wish(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
         rest={"preemptions": [(8.0, 0.0)]},
     ),
+    Scenario("results for which there is no room", replace(JOB, no_room_until=1e6)),
+    Scenario(
+        "the collecting of what was left", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"
+    ),
     Scenario("nobody but the switch", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )
 

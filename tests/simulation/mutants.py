@@ -17,7 +17,7 @@ from orchestrator.cloud import queued
 from orchestrator.cloud.questions import Questions
 from orchestrator.core import absence, claims, names, timekeeping
 from orchestrator.core.absence import Verdict
-from orchestrator.core.lease import Created, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent, Settled
+from orchestrator.core.lease import Created, Held, Intent, Lease, LeaseState, Mode, Purpose, Refused, Sent, Settled
 from orchestrator.core.slices import Listing, SliceState
 from orchestrator.engine import (
     acquire,
@@ -35,7 +35,7 @@ from orchestrator.engine import (
     work,
 )
 from orchestrator.engine.cloud_effects import Create
-from orchestrator.engine.effects import Arm, Claim, Effect, Now, ReadLease, Record
+from orchestrator.engine.effects import Arm, Claim, Disclaim, Effect, Now, ReadLease, Record
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, Vanished
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.vm import switch
@@ -435,6 +435,30 @@ def deadline_waits() -> Iterator[None]:
 @mutant("artifacts are waited for past the deadline (ours, F8)", "end_while_collecting")
 def collect_past_end() -> Iterator[None]:
     with patch.object(results, "LAST_COLLECT_S", 1800.0):
+        yield
+
+
+@mutant("results that stay behind are held to the deadline", "results_left_behind")
+def held_to_the_end() -> Iterator[None]:
+    real = results.keep
+
+    async def keep(tenure: Any, until: float, can: Any) -> Any:
+        return await real(tenure, tenure.lease.deadline, can)
+
+    with patch.object(results, "keep", keep):
+        yield
+
+
+@mutant("a slice is held for its results in the ledger, and not in its labels", "results_left_behind")
+def held_unlabelled() -> Iterator[None]:
+    async def keep(tenure: Any, until: float, can: Any) -> Any:
+        lease, tenure.lease = tenure.lease, None
+        await Record(Held(lease.id, await Now(), until))
+        tenure.kept_until = until
+        await Disclaim(lease.id)
+        return await ReadLease(lease.id)
+
+    with patch.object(results, "keep", keep):
         yield
 
 

@@ -65,6 +65,9 @@ class Machine:
     def cancelled(self) -> bool:
         return self.cancel_at is not None and self.world.time >= self.cancel_at
 
+    def leave(self) -> Path:
+        return Path("left")
+
     def close(self) -> None:
         self.closed = True
 
@@ -187,3 +190,11 @@ def test_a_bug_in_us_stops_the_job_and_is_called_one(tmp_path: Path) -> None:
     world, here, prepared = ready(tmp_path, OK, collected=ValueError("oops"))
     outcome = world.drive(local.run_local(prepared))
     assert outcome.exit_code == 70 and here.running is None and here.closed
+
+
+def test_results_for_which_there_is_no_room_stay_where_they_are_and_that_is_said(tmp_path: Path) -> None:
+    no_room = CollectResult(waiting=(Problem(0, "artifacts/model", "no room for 80.0 GB"),))
+    world, here, prepared = ready(tmp_path, OK, collected=no_room)
+    outcome = world.drive(local.run_local(prepared))
+    assert outcome.exit_code == 65 and not here.closed
+    assert any("is in left: it is yours to delete" in line for line in world.told)

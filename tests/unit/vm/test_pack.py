@@ -23,18 +23,25 @@ def run(worker: Worker) -> Path:
     return path
 
 
-def packed(worker: Worker, *patterns: str, **limits: int) -> tuple[dict[str, bytes], dict[str, str]]:
+def packed(worker: Worker, *patterns: str, wanted: str = "[[0, 1000000]]") -> tuple[dict[str, bytes], dict[str, str]]:
     """What came, by path, and what was refused, with why. The index must be true of the archive."""
-    request: dict[str, Any] = {"attempt": "a1", "patterns": patterns, "max_files": 100, "max_bytes": 10**6, **limits}
-    line, _, archive = worker.output("pack", stdin=json.dumps(request).encode()).partition(b"\n")
-    index = json.loads(line[len(PREFIX) :])
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    request = json.dumps({"attempt": "a1", "patterns": patterns})
+    said = worker.output("pack", stdin=f"{request}\n{wanted}\n".encode())
+    rows: list[dict[str, Any]] = []
+    while not rows or "end" not in rows[-1]:
+        line, _, said = said.partition(b"\n")
+        rows.append(json.loads(line[len(PREFIX) :]))
+    files = [row for row in rows if "sha256" in row]
+    assert rows[-1] == {"end": len(files)}
+    with tarfile.open(fileobj=io.BytesIO(said)) as tar:
         came = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
-    assert list(came) == [row["path"] for row in index["files"]]
-    for row in index["files"]:
-        assert row["size_bytes"] == len(came[row["path"]])
-        assert row["sha256"] == hashlib.sha256(came[row["path"]]).hexdigest()
-    return came, {row["path"]: row["why"] for row in index["refused"]}
+    for row in files:
+        if row["path"] in came:
+            assert row["size_bytes"] == len(came[row["path"]])
+            assert row["sha256"] == hashlib.sha256(came[row["path"]]).hexdigest()
+    if wanted == "[[0, 1000000]]":
+        assert list(came) == [row["path"] for row in files]
+    return came, {row["path"]: row["why"] for row in rows if "why" in row}
 
 
 def test_all_artifacts_and_the_matching_files_of_the_work_directory_come(worker: Worker, run: Path) -> None:
@@ -87,20 +94,42 @@ def test_a_fifo_is_refused_and_does_not_hang_the_packer(worker: Worker, run: Pat
     assert refused == {"artifacts/pipe": "not a regular file"}
 
 
-def test_too_many_files_are_named_once_and_the_first_ones_come(worker: Worker, run: Path) -> None:
+def test_only_what_is_wanted_is_sent(worker: Worker, run: Path) -> None:
     for number in range(9):
         (run / "artifacts" / f"f{number}").write_text("x")
-    came, refused = packed(worker, max_files=4)
-    assert list(came) == [f"artifacts/f{number}" for number in range(4)]
-    assert list(refused) == ["artifacts/f4"]
+    came, _ = packed(worker, wanted="[[0, 1], [3, 5], [8, 9]]")
+    assert list(came) == [f"artifacts/f{number}" for number in (0, 3, 4, 8)]
+    assert packed(worker, wanted="[]") == ({}, {})
 
 
-def test_a_file_that_would_exceed_the_total_is_refused_and_smaller_ones_come(worker: Worker, run: Path) -> None:
-    (run / "artifacts" / "big").write_bytes(bytes(600))
-    (run / "artifacts" / "small").write_bytes(bytes(50))
-    came, refused = packed(worker, max_bytes=500)
-    assert list(came) == ["artifacts/small"]
-    assert list(refused) == ["artifacts/big"]
+def test_a_worker_that_looks_at_a_large_file_gives_signs_of_life(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.vm import pack
+
+    (run / "artifacts" / "large").write_bytes(bytes(3 << 20))
+    monkeypatch.setattr(pack, "SAY_EVERY_S", 0.0)
+    (row,) = pack.rows(run, [], pack.SignOfLife())
+    assert row["size_bytes"] == 3 << 20
+    said = [json.loads(line.removeprefix("tpujob:")) for line in capfd.readouterr().out.splitlines()]
+    assert said == [{"hashed": 1 << 20}] * 3
+
+
+def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its_hash_tells(run: Path) -> None:
+    from orchestrator.vm import pack
+
+    for name in ("gone", "short"):
+        (run / "artifacts" / name).write_bytes(b"x" * 1000)
+    files = list(pack.rows(run, []))
+    (run / "artifacts" / "gone").unlink()
+    (run / "artifacts" / "short").write_bytes(b"x")
+    memory = io.BytesIO()
+    with tarfile.open(fileobj=memory, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        for row in files:
+            pack._send(tar, run / row["path"], row["path"], row["size_bytes"])
+    with tarfile.open(fileobj=io.BytesIO(memory.getvalue())) as tar:
+        came = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    assert came == {"artifacts/gone": bytes(1000), "artifacts/short": b"x" + bytes(999)}
 
 
 def test_a_name_longer_than_old_tar_allows_comes(worker: Worker, run: Path) -> None:

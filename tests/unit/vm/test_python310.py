@@ -45,9 +45,9 @@ def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker,
     assert json.loads(worker.path("main", "exit.json").read_text())["rc"] == 3
     status = parsed(shell(agent.command("status", "a1", "main")))
     assert status["state"] == "exited"
-    wanted = {"attempt": "a1", "patterns": ["*"], "max_files": 10, "max_bytes": 1 << 20}
-    index, _, packed = shell(agent.command("pack"), json.dumps(wanted).encode()).partition(b"\n")
-    assert [file["path"] for file in parsed(index)["files"]] == ["artifacts/result.txt"]
+    wanted = json.dumps({"attempt": "a1", "patterns": ["*"]})
+    row, end, packed = shell(agent.command("pack"), f"{wanted}\n[[0, 1]]\n".encode()).split(b"\n", 2)
+    assert (parsed(row)["path"], parsed(end)) == ("artifacts/result.txt", {"end": 1})
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         assert tar.getnames() == ["artifacts/result.txt"]
 
