@@ -97,6 +97,17 @@ def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monke
     assert lost.returncode == 65 and "nothing left to bring home" in lost.stdout and "absent" in lost.stdout
 
 
+def test_a_jobs_own_limit_can_be_lifted_for_what_it_kept_back(tpujob: Tpujob) -> None:
+    limited = tpujob.job(JOB + "limits: {max_results: 1MB}\n")
+    assert "brings home 1.0 MB of results at most" in tpujob("plan", limited).stderr
+    done = tpujob("run", limited)
+    assert done.returncode == 65 and came(tpujob) == {"a", "c"}, done.text
+    assert tpujob("collect", "big").returncode == 65
+    assert tpujob("collect", "big", "--max-results", "lots").returncode == 64
+    assert tpujob("collect", "big", "--max-results", "none").returncode == 0
+    assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
+
+
 def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpujob: Tpujob) -> None:
     run_on_a_full_disk(tpujob)
     until_then = held_until(tpujob)

@@ -354,7 +354,7 @@ def world_of(
     doing, plan = doing_of(rng), Plan()
     if not plain and more.random() < SCARCE:
         doing = scarce(more, plan, doing)
-    if "left_results" not in without:
+    if not plain and "left_results" not in without:
         doing = left_behind(Random(seed ^ 0x1EF7), plan, doing)
     count = rng.choice((0, 1, 2, 2, 3, 3, 4, 5))
     chosen = rng.sample(sorted(FAMILIES), count)

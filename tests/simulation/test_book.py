@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core import lease as leases
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run, Tried
+from orchestrator.core.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Moved, Run, Tried
 from orchestrator.core.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
@@ -39,6 +39,7 @@ EVENTS: list[Any] = [
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
     Ended(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
+    Brought(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),
 ]
 
 

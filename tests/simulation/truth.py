@@ -356,6 +356,8 @@ class Truth:
                 return
         teller = self.world.acting or self.world.laptop  # with a lost ledger each keeps its own time
         ahead_s = max(lease.ends_at - teller.now(), 0.0)
+        if isinstance(event, Held):
+            case.detached_at = None  # its job has ended, and its results are waited for
         if isinstance(event, Held) and not case.for_hold and case.keep_s is None:
             most_s = promise.periods(self.world).linger_s * 1.01 + 5.0
             if ahead_s > most_s:

@@ -6,12 +6,14 @@ import pytest
 
 from orchestrator.core.lease import (
     Created,
+    Detached,
     Down,
     Gone,
     Held,
     Lease,
     LeaseEvent,
     LeaseState,
+    Mode,
     NotAllowed,
     Ready,
     Refused,
@@ -110,3 +112,10 @@ HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
 )
 def test_who_must_be_torn_down(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
     assert (dead_wood(lease, now=now, owner_alive=owner_alive) is not None) is overdue
+
+
+def test_what_a_detached_job_left_behind_is_held_like_anything_else() -> None:
+    left = apply(apply(READY, Detached(READY.id, 4.0)), Held(READY.id, 5.0, 1000.0))
+    assert (left.mode, left.detached_at, left.hold_until) == (Mode.HOLD, None, 1000.0)
+    assert dead_wood(left, now=999.0, owner_alive=False) is None
+    assert "is over" in (dead_wood(left, now=1000.0, owner_alive=False) or "")

@@ -112,7 +112,6 @@ def test_a_slice_that_is_taken_away_meanwhile_is_lost_and_not_held(world: Virtua
 
     outcome = run(world, between=while_collecting(preempt))
     assert isinstance(outcome.error, Preempted) and world.cloud.nodes == {}
-    world.ledger.close()
 
 
 def test_progress_is_said_in_passing(world: VirtualWorld) -> None:
@@ -187,7 +186,7 @@ def test_what_attach_cannot_bring_home_is_held_like_that_of_a_run(world: Virtual
     assert (outcome.exit_code, outcome.detached) == (65, False)
     lease = lease_of(world)
     assert (lease.mode, lease.detached_at) == (Mode.HOLD, None)
-    assert world.fleet.beating, "while it collects, the switches on all workers see that somebody does"
+    assert world.fleet.beating_everywhere, "while it collects, the switches on all workers see that somebody does"
     world.fleet.stays = ()
     assert collect(world).exit_code == 0 and world.cloud.nodes == {}
 
@@ -249,8 +248,8 @@ def test_while_results_come_the_hold_lasts_and_the_deadline_is_its_end(world: Vi
     outcome = collect(world)
     assert outcome.exit_code == 0
     lease = lease_of(world)
-    assert lease.hold_until is not None and lease.gone_at is not None
-    assert lease.gone_at < lease.hold_until <= lease.gone_at + TTL_S
+    assert lease.hold_until is not None and lease.down_at is not None
+    assert lease.down_at < lease.hold_until <= lease.down_at + TTL_S
 
 
 def test_no_hold_is_made_longer_for_what_comes_no_more(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:

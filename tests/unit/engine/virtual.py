@@ -291,6 +291,7 @@ class VirtualFleet:
     log_bytes: int = 0
     silent_since: float | None = None  # since then no worker answers
     beating: bool = False
+    beating_everywhere: bool = False
     collect_s: float = 0.0
     stays: tuple[Problem, ...] = ()  # of the results, what cannot be brought home
     collections: list[VirtualCollection] = field(default_factory=list)
@@ -314,6 +315,7 @@ class VirtualFleet:
 
     def beat(self, every_s: float, *, everywhere: bool = False) -> None:
         self.beating = True
+        self.beating_everywhere |= everywhere
 
     def follow(self, sink: object) -> None:
         pass
