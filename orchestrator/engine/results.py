@@ -44,7 +44,7 @@ async def bring_home(lease: Lease, fleet: Fleet, order: Order, chores: Sequence[
     """
     began = looked_at = moved_at = await Now()
     ends_at = (await as_written(lease)).ends_at
-    collection, moved = await Collect(fleet, order), 0
+    collection, signs = await Collect(fleet, order), 0
     while True:
         now = await Now()
         end_at = max(ends_at, began + LAST_COLLECT_S)
@@ -55,8 +55,8 @@ async def bring_home(lease: Lease, fleet: Fleet, order: Order, chores: Sequence[
             return seen.result
         now = await Now()
         await Tell("collect", progress_words(seen, now - began), passing=True)
-        if seen.size_bytes + seen.looked_at_bytes != moved:
-            moved, moved_at = seen.size_bytes + seen.looked_at_bytes, now
+        if seen.signs != signs:
+            signs, moved_at = seen.signs, now
         for chore in chores:
             await chore.turn(now - moved_at)
         if now - looked_at >= LOOK_S:

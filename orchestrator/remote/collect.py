@@ -106,6 +106,7 @@ class Progress:
     size_bytes: int = 0
     of_bytes: int = 0
     looked_at_bytes: int = 0  # hashed, on the workers to make the index and here to compare
+    signs: int = 0  # of life: how often anything came
 
 
 class GivenUp(Exception):
@@ -122,6 +123,7 @@ class Part:
     of_bytes: int = 0
     size_bytes: int = 0
     looked_at_bytes: int = 0
+    signs: int = 0
     moved_at: float = field(default_factory=time.monotonic)
     call: Call | None = None
     given_up: str = ""  # why
@@ -131,6 +133,7 @@ class Part:
         if self.given_up:
             raise GivenUp
         self.moved_at = time.monotonic()
+        self.signs += 1
 
     def looked(self, size_bytes: int) -> None:
         self.looked_at_bytes += size_bytes
@@ -293,6 +296,7 @@ class Collection:
             sum(part.size_bytes for part in parts),
             sum(part.of_bytes for part in parts),
             sum(part.looked_at_bytes for part in parts),
+            sum(part.signs for part in parts),
         )
 
     def give_up(self, why: str) -> CollectResult:

@@ -70,9 +70,12 @@ def _send(tar: tarfile.TarFile, path: Path, name: str, size_bytes: int) -> None:
 def rows(
     run: Path, patterns: list[str], hashed: Callable[[int], None] = lambda count: None
 ) -> Iterator[dict[str, Any]]:
-    """The index: each file once, with its size and hash, or with why it is not packed. `hashed` hears of every piece read."""
+    """The index: each file once, with its size and hash, or with why it is not packed.
+
+    `hashed` hears of every piece that is read, and of every directory, with 0.
+    """
     seen: set[str] = set()
-    for path, within in _candidates(run, patterns):
+    for path, within in _candidates(run, patterns, hashed):
         if within is None:
             yield {"path": path.relative_to(run).as_posix(), "why": "the pattern leads out of the work directory"}
             continue
@@ -88,18 +91,20 @@ def rows(
             yield {"path": name, "why": error.strerror or str(error)}
 
 
-def _candidates(run: Path, patterns: list[str]) -> Iterator[tuple[Path, Path | None]]:
+def _candidates(
+    run: Path, patterns: list[str], looked: Callable[[int], None]
+) -> Iterator[tuple[Path, Path | None]]:
     """Each with the directory that it must not lead out of. A pattern that is relative to no place below `work/` has none;
     a directory that matches is taken whole."""
     artifacts, work = run / "artifacts", run / "work"
-    for path in _walk(artifacts):
+    for path in _walk(artifacts, looked):
         yield path, artifacts
     for pattern in patterns:
         if pattern.startswith("/") or ".." in pattern.split("/"):
             yield work / pattern.lstrip("/"), None
             continue
-        for match in _matches(work, pattern):
-            for path in _walk(match) if match.is_dir() and not match.is_symlink() else [match]:
+        for match in _matches(work, pattern, looked):
+            for path in _walk(match, looked) if match.is_dir() and not match.is_symlink() else [match]:
                 yield path, work
 
 
@@ -121,7 +126,7 @@ def _measured(path: Path, within: Path, hashed: Callable[[int], None]) -> dict[s
 
 
 class SignOfLife:
-    """Says how many bytes were hashed since it last did, once a second."""
+    """Says how many bytes were hashed since it last did, once a second, also where there is much to look through."""
 
     def __init__(self) -> None:
         self.count, self.said_at = 0, time.monotonic()
@@ -133,30 +138,32 @@ class SignOfLife:
             self.count, self.said_at = 0, time.monotonic()
 
 
-def _walk(top: Path) -> Iterator[Path]:
+def _walk(top: Path, looked: Callable[[int], None]) -> Iterator[Path]:
     """Everything below that is not a directory, in a fixed order; links are named, never entered."""
     for directory, names, files in os.walk(top):
+        looked(0)
         links = [name for name in names if Path(directory, name).is_symlink()]
         names[:] = sorted(set(names) - set(links))
         for name in sorted(files + links):
             yield Path(directory, name)
 
 
-def _matches(top: Path, pattern: str) -> Iterator[Path]:
+def _matches(top: Path, pattern: str, looked: Callable[[int], None]) -> Iterator[Path]:
     """Like `Path.glob`, in a fixed order and never through a link."""
+    looked(0)
     head, _, rest = pattern.partition("/")
     if head == "**":
-        yield from _matches(top, rest or "*")
+        yield from _matches(top, rest or "*", looked)
         for child in _children(top):
             if child.is_dir() and not child.is_symlink():
-                yield from _matches(child, pattern)
+                yield from _matches(child, pattern, looked)
         return
     for child in _children(top):
         if fnmatch.fnmatchcase(child.name, head):
             if not rest:
                 yield child
             elif child.is_dir() and not child.is_symlink():
-                yield from _matches(child, rest)
+                yield from _matches(child, rest, looked)
 
 
 def _children(directory: Path) -> list[Path]:

@@ -469,9 +469,9 @@ class Collected:
 @dataclass(frozen=True, slots=True)
 class Progress:
     result: Collected | None = None
-    size_bytes: int = 0
     of_files: int = 0
     looked_at_bytes: int = 0
+    signs: int = 0
 
 
 class Collection:
@@ -494,7 +494,7 @@ class Collection:
         elif now - self.moved_at > promise.STALL_S:
             process.answered(token, Progress(Collected(("(everything)",))), None)
         elif now >= deadline:
-            process.answered(token, Progress(size_bytes=int(1e6 * (self.world.collect_s - self.left_s))), None)
+            process.answered(token, Progress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)
         else:
             next_s = min(1.0, deadline - now, self.left_s)
             self.world.timeline.after(max(next_s, 0.001), self.go_on, process, token, deadline)
