@@ -106,7 +106,7 @@ def left_behind(outcome: Outcome) -> str:
     more = f" (and {len(others):,} more)" if others else ""
     lines = [
         f"!! RESULTS NOT AT HOME: {run.id} ended, and not all that it made was brought to {run.directory}",
-        f"   missing     {first}{more}; {len(collected.files):,} files came",
+        f"   missing     {first}{more}; {len(collected.files):,} file{'s'[: len(collected.files) != 1]} came",
     ]
     if outcome.tenure.kept_until is None:
         return "\n".join([*lines, "   lost        its slice is not kept"])

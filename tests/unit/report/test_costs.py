@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Run, Tried
+from orchestrator.core.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Run, Tried
 from orchestrator.core.lease import (
     Created,
     Down,
@@ -149,3 +149,12 @@ def test_a_held_slice_costs_at_most_its_price_until_its_claim_ends() -> None:
     held = replace(GOOGLE, purpose=Purpose.HOLD, hold_until=AT + 2 * HOUR, deadline=AT + 24 * HOUR)
     assert costs.at_most(held) == pytest.approx(19.2)
     assert costs.at_most(replace(held, usd_per_hour=None)) is None
+
+
+def test_a_slice_that_is_held_for_results_costs_the_run_until_they_came(ledger: Ledger) -> None:
+    lease = asked(ledger, 1, AT)
+    ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Held(lease.id, AT + HOUR, AT + 3 * HOUR))
+    ledger.record(Ended(FIRST.id, AT + HOUR, AttemptState.FAILED, exit_code=65))
+    assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(2 * 9.60)
+    ledger.record(Brought(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED, exit_code=0), *ended(lease, AT + 2.5 * HOUR))
+    assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(2.5 * 9.60)

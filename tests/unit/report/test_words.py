@@ -9,8 +9,9 @@ from orchestrator.core.attempt import Attempt, Run
 from orchestrator.core.lease import Lease, LeaseState
 from orchestrator.engine.job_run import Outcome
 from orchestrator.engine.release import Released
+from orchestrator.remote.collect import CollectedFile, CollectResult, Problem
 from orchestrator.report.times import day_clock
-from orchestrator.report.words import banner, fate, outcome_lines
+from orchestrator.report.words import banner, fate, left_behind, outcome_lines
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -73,3 +74,42 @@ def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Leas
     outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
     *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
     assert words in released and "nothing was created" not in released
+
+
+def left(lease: Lease, kept_until: float | None) -> Outcome:
+    run = Run("r1", "r", "job.yaml", lease.cloud, AT, "runs/r-r1")
+    waiting = (
+        Problem(0, "artifacts/model.pt", "no room for 80.0 GB: runs/r-r1 has 12.0 GB"),
+        Problem(1, "(everything)", "silent"),
+    )
+    collected = CollectResult((CollectedFile(0, "artifacts/a", 1, "00"),), waiting=waiting)
+    outcome = Outcome(run, Attempt("r1-1", run.id), lease=replace(lease, run="r1"), collected=collected)
+    outcome.tenure.kept_until = kept_until
+    return outcome
+
+
+def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_what_to_type() -> None:
+    outcome = left(GOOGLE, AT)
+    assert left_behind(outcome).splitlines() == [
+        "!! RESULTS NOT AT HOME: r1 ended, and not all that it made was brought to runs/r-r1",
+        "   missing     worker0: artifacts/model.pt: no room for 80.0 GB: runs/r-r1 has 12.0 GB (and 1 more); 1 file came",
+        "   kept        tpujob-owner0-0000000000 until 1970-01-12 13:46:40Z, for about $9.60/h",
+        "   do now      `tpujob collect r1` brings the rest home and releases it",
+        "   give up     `tpujob down tpujob-owner0-0000000000`",
+    ]
+    *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
+    assert released == "released no: tpujob-owner0-0000000000 keeps the results until 1970-01-12 13:46:40Z"
+
+
+def test_results_that_are_lost_are_said_to_be() -> None:
+    assert left_behind(left(GOOGLE, None)).endswith("\n   lost        its slice is not kept")
+
+
+def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -> None:
+    outcome = left(GOOGLE, AT)
+    outcome.lease = GOOGLE
+    assert "`tpujob collect r1` brings the rest home\n" in left_behind(outcome)
+
+
+def test_what_an_emulated_slice_would_cost_is_not_called_a_bill() -> None:
+    assert "for about $9.60/h on Google Cloud; emulated, nobody pays for it" in left_behind(left(LEASE, AT))
