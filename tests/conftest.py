@@ -20,10 +20,10 @@ pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows_{topi
 
 from tests import evidence  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
-from tests.emulator_fixture import emulator, shared_emulator  # noqa: E402
+from tests.emulator_fixture import emulator, left_as_found, shared_emulator  # noqa: E402
 from tests.python310_fixture import python310, python310_with_torch  # noqa: E402
 
-__all__ = ["cli", "clouds", "emulator", "python310", "python310_with_torch", "shared_emulator", "tpujob"]
+FIXTURES = (cli, clouds, emulator, left_as_found, python310, python310_with_torch, shared_emulator, tpujob)
 
 IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "tests/payload/")  # their rows, kills and trainings
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")

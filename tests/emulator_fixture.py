@@ -98,6 +98,24 @@ def shared_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulat
         yield started
 
 
+@pytest.fixture(autouse=True)
+def left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whoever breaks something in the shared emulator mends it: the next test, in whatever order, finds it whole."""
+    if "shared_emulator" not in request.fixturenames:
+        yield
+        return
+    shared: Emulator = request.getfixturevalue("shared_emulator")
+    found = _broken(shared)
+    yield
+    assert _broken(shared) == found
+
+
+def _broken(emulator: Emulator) -> tuple[list[str], dict[str, Any]]:
+    """The faults that are there, and the settings."""
+    faults = emulator.request("GET", "/_emulator/faults")["faults"]
+    return [row["id"] for row in faults], emulator.patch_settings()
+
+
 def _works_in(process: psutil.Process, directory: Path) -> bool:
     try:
         words = [process.cwd(), *process.cmdline(), process.environ().get("HOME", "")]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator import control
+from tests.contract.emulator.conftest import Fault
 from tests.contract.emulator.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
@@ -119,8 +120,8 @@ def test_every_command_that_this_gcloud_has_is_in_the_contract_or_named_as_missi
 
 
 @pytest.mark.exhaustive
-def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, shared_emulator: Emulator) -> None:
-    shared_emulator.request("POST", "/_emulator/faults", {"kind": "stockout", "match": {"node": "g2"}})
+def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, fault: Fault) -> None:
+    fault("stockout", match={"node": "g2"})
     done = gcloud("tpu-vm", "create", "g2", ZONE, *SHAPE)
     assert done.returncode == 1
     assert '"code": 8' in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -18,12 +18,11 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
 
 from orchestrator.emulator import control
-from tests.contract.emulator.conftest import ZONE, finish, node_body
+from tests.contract.emulator.conftest import ZONE, Fault, finish, node_body
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
 State = tpu_v2.Node.State
-Fault = Callable[..., Any]
 
 
 def target_of(emulator: Emulator) -> str:
@@ -46,22 +45,6 @@ def channel(shared_emulator: Emulator) -> Iterator[grpc.Channel]:
 @pytest.fixture
 def client(channel: grpc.Channel) -> tpu_v2.TpuClient:
     return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
-
-
-@pytest.fixture
-def fault(shared_emulator: Emulator) -> Iterator[Fault]:
-    """Adds faults to the shared emulator, and takes them away again."""
-    added: list[str] = []
-
-    def add(kind: str, **fields: Any) -> None:
-        added.extend(
-            row["id"]
-            for row in shared_emulator.request("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"]
-        )
-
-    yield add
-    for name in added:
-        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
 
 
 def test_a_node_lives_its_whole_life(client: tpu_v2.TpuClient, api: tpu_v2.TpuClient) -> None:
@@ -201,8 +184,8 @@ def test_refusals_carry_their_code_and_details(client: tpu_v2.TpuClient) -> None
     finish(client.delete_node(name=node.name))
 
 
-def test_a_stockout_arrives_inside_the_operation(client: tpu_v2.TpuClient, shared_emulator: Emulator) -> None:
-    shared_emulator.request("POST", "/_emulator/faults", {"kind": "stockout", "match": {"node": "unlucky2"}})
+def test_a_stockout_arrives_inside_the_operation(client: tpu_v2.TpuClient, fault: Fault) -> None:
+    fault("stockout", match={"node": "unlucky2"})
     operation = client.create_node(parent=ZONE, node_id="unlucky2", node=node_body())
     with pytest.raises(exceptions.ResourceExhausted, match="There is no more capacity in the zone"):
         finish(operation)
