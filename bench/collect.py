@@ -31,7 +31,9 @@ def main() -> None:
             measured = [_run(here, command) for _ in range(arguments.rounds)]
             seconds, peaks = zip(*measured, strict=True)
             report.row(what, spread(seconds, 1), spread(peaks, 0))
-    report.notes = ["Hashing on the worker, SSH over loopback, hashing and writing here; two processes share the processors."]
+    report.notes = [
+        "Hashing on the worker, SSH over loopback, hashing and writing here; two processes share the processors."
+    ]
     report.publish(arguments)
 
 
@@ -40,7 +42,9 @@ def _run(here: Sandbox, command: str) -> tuple[float, float]:
     job = here.write("collect.yaml", f"tpu: {{accelerator: v5litepod-4, zone: {ZONE}}}\ncommand: {command}\n")
     peak = 0.0
     argv = tpujob("run", str(job))
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=here.environment(), cwd=here.directory, text=True) as process:
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, env=here.environment(), cwd=here.directory, text=True
+    ) as process:
         while process.poll() is None:
             try:
                 peak = max(peak, psutil.Process(process.pid).memory_info().rss / 1e6)

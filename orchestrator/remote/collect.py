@@ -233,7 +233,9 @@ class Collector:
                 else:
                     promise = Promise(int(row["size_bytes"]), str(row["sha256"]))
                     if path in promised or promise.size_bytes < 0:
-                        part.result.refused.append((printable(path), "it is in the index twice, or with a negative size"))
+                        part.result.refused.append(
+                            (printable(path), "it is in the index twice, or with a negative size")
+                        )
                     else:
                         promised[path] = promise
             except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -128,14 +128,15 @@ def is_there(root: int, name: str, promise: Promise, read: Callable[[int], None]
             os.close(fd)
     except (Refused, OSError):
         return False
-    with os.fdopen(file_fd, "rb") as file:
-        found = os.fstat(file_fd)
+    try:
+        found, digest = os.fstat(file_fd), hashlib.sha256()
         if not stat.S_ISREG(found.st_mode) or found.st_size != promise.size_bytes:
             return False
-        digest = hashlib.sha256()
-        while piece := file.read(PIECE_BYTES):
+        while piece := os.read(file_fd, PIECE_BYTES):
             digest.update(piece)
             read(len(piece))
+    finally:
+        os.close(file_fd)
     return digest.hexdigest() == promise.sha256
 
 

@@ -45,7 +45,9 @@ class Room:
         with self._lock:
             if self._most_bytes is not None and self._used.total() + size_bytes > self._most_bytes:
                 most = format_size(self._most_bytes)
-                return f"{format_size(size_bytes)} more than the {most} of limits.max_results (`--max-results` lifts it)"
+                return (
+                    f"{format_size(size_bytes)} more than the {most} of limits.max_results (`--max-results` lifts it)"
+                )
             free_bytes = shutil.disk_usage(self._directory).free - SPARE_BYTES - self._coming.total()
             if size_bytes > max(free_bytes, 0):
                 return f"no room for {format_size(size_bytes)}: {self._directory} has {format_size(max(free_bytes, 0))}"

@@ -91,9 +91,7 @@ def rows(
             yield {"path": name, "why": error.strerror or str(error)}
 
 
-def _candidates(
-    run: Path, patterns: list[str], looked: Callable[[int], None]
-) -> Iterator[tuple[Path, Path | None]]:
+def _candidates(run: Path, patterns: list[str], looked: Callable[[int], None]) -> Iterator[tuple[Path, Path | None]]:
     """Each with the directory that it must not lead out of. A pattern that is relative to no place below `work/` has none;
     a directory that matches is taken whole."""
     artifacts, work = run / "artifacts", run / "work"

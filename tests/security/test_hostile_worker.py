@@ -145,7 +145,9 @@ def test_22_a_bomb_is_left_alone_and_what_came_before_is_kept(tpujob: Tpujob) ->
         pytest.param('write(b"x" * (64 << 20))', id="noise-without-end"),
         pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json", marks=pytest.mark.exhaustive),
         pytest.param(
-            'write(PREFIX + b"{\\"path\\": 7, \\"size_bytes\\": {}}\\n")', id="wrong-shape", marks=pytest.mark.exhaustive
+            'write(PREFIX + b"{\\"path\\": 7, \\"size_bytes\\": {}}\\n")',
+            id="wrong-shape",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             'reply({"path": "\\x1b]0;t\\x07", "why": "\\x1b[2J"}); reply({"end": 0}); write(bytes(1024))', id="escapes"
@@ -170,7 +172,9 @@ def test_23_an_answer_that_is_none_is_an_error_of_the_worker_and_the_slice_goes(
     [
         pytest.param('reply({"error": "\\x1b]52;c;eA==\\x07" + "x" * 10000})', id="error-with-escapes"),
         pytest.param("pass", id="silence", marks=pytest.mark.exhaustive),
-        pytest.param('reply({"path": "artifacts/x", "size_bytes": 1 << 60, "sha256": ""}); reply({"end": 1})', id="a-lie"),
+        pytest.param(
+            'reply({"path": "artifacts/x", "size_bytes": 1 << 60, "sha256": ""}); reply({"end": 1})', id="a-lie"
+        ),
     ],
 )
 def test_23_a_packer_that_fails_may_do_better_the_next_time_and_holds_the_slice_no_longer_than_that(

@@ -124,9 +124,7 @@ SCENARIOS = (
         rest={"preemptions": [(8.0, 0.0)]},
     ),
     Scenario("results for which there is no room", replace(JOB, no_room_until=1e6)),
-    Scenario(
-        "the collecting of what was left", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"
-    ),
+    Scenario("the collecting of what was left", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"),
     Scenario("nobody but the switch", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )
 

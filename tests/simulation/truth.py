@@ -361,6 +361,8 @@ class Truth:
         if isinstance(event, Held) and not case.for_hold and case.keep_s is None:
             most_s = promise.periods(self.world).linger_s * 1.01 + 5.0
             if ahead_s > most_s:
-                self.broken("I11", f"{lease.name.node} is held for {ahead_s:.0f} s, results may wait for {most_s:.0f} s")
+                self.broken(
+                    "I11", f"{lease.name.node} is held for {ahead_s:.0f} s, results may wait for {most_s:.0f} s"
+                )
         case.hold_s, case.hold_until, case.kept = ahead_s, now + ahead_s * 1.01, lease.id
         self.world.watch_leaks()

@@ -76,7 +76,7 @@ def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: Promise) -> 
         ("guardian of a create", 5 + 6 + 1.5 + 1.5),
         ("switch", 9 + 1.8 + 3.2 + 1.5),
         ("switch of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
-        ("switch of a detached run", 6 + 1.8 + 1.8 + 3.2 + 1.5),
+        ("switch of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
         ("sweep", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
     ],
 )

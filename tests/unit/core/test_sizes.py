@@ -21,7 +21,14 @@ def test_what_is_no_size_says_what_to_write(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0 bytes"), (812, "812 bytes"), (81_200, "81 KB"), (999_600, "1.0 MB"), (3_240_000_000, "3.2 GB"), (5e15, "5,000.0 TB")],
+    [
+        (0, "0 bytes"),
+        (812, "812 bytes"),
+        (81_200, "81 KB"),
+        (999_600, "1.0 MB"),
+        (3_240_000_000, "3.2 GB"),
+        (5e15, "5,000.0 TB"),
+    ],
 )
 def test_a_size_is_shown_with_few_figures(size_bytes: float, text: str) -> None:
     assert format_size(size_bytes) == text

@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.remote.extract import DRAFT, Damaged, Extracted, Promise, Refused, extract, is_there, open_root, parts_of
+from orchestrator.remote.extract import (
+    DRAFT,
+    Damaged,
+    Extracted,
+    Promise,
+    Refused,
+    extract,
+    is_there,
+    open_root,
+    parts_of,
+)
 
 GOOD = b"good content"
 
@@ -168,7 +178,12 @@ def test_what_lies_under_a_name_is_replaced_by_a_whole_file_or_stays(tmp_path: P
     data = archive([member("a"), member("b", b"evil content"), member("d"), member("c", bytes(5000))])
     result = Extracted()
     with pytest.raises(EOFError):
-        extract(reader(data[:5000]), into, {"a": promise(GOOD), "b": promise(b"other content"), "d": promise(GOOD), "c": promise(bytes(5000))}, result)
+        extract(
+            reader(data[:5000]),
+            into,
+            {"a": promise(GOOD), "b": promise(b"other content"), "d": promise(GOOD), "c": promise(bytes(5000))},
+            result,
+        )
     assert {path.name: path.read_bytes() for path in into.rglob("*") if path.is_file()} == {
         "a": GOOD,
         "b": b"from before",
@@ -184,7 +199,11 @@ def test_what_is_there_already_is_known_by_its_content_and_never_through_a_link(
     (tmp_path / "link").symlink_to("d/good")
     (tmp_path / "way").symlink_to("d")
     root = open_root(tmp_path)
-    seen = [name for name in ("d/good", "d/bad", "link", "way/good", "../x", "d", "none") if is_there(root, name, promise(GOOD))]
+    seen = [
+        name
+        for name in ("d/good", "d/bad", "link", "way/good", "../x", "d", "none")
+        if is_there(root, name, promise(GOOD))
+    ]
     assert seen == ["d/good"]
 
 
@@ -290,7 +309,13 @@ def test_a_disk_that_takes_no_more_ends_it_and_leaves_no_half_file(tmp_path: Pat
     (tmp_path / "into").mkdir()
     result = Extracted()
     with pytest.raises(OSError, match="No space"):
-        extract(reader(data), tmp_path / "into", {"a": promise(GOOD), "b": promise(bytes(5000)), "c": promise(GOOD)}, result, full)
+        extract(
+            reader(data),
+            tmp_path / "into",
+            {"a": promise(GOOD), "b": promise(bytes(5000)), "c": promise(GOOD)},
+            result,
+            full,
+        )
     assert [path.name for path in (tmp_path / "into").iterdir()] == ["a"]
     assert result.refused == []
 

@@ -112,7 +112,7 @@ def test_a_worker_that_looks_at_a_large_file_gives_signs_of_life(
     (row,) = pack.rows(run, [], pack.SignOfLife())
     assert row["size_bytes"] == 3 << 20
     said = [json.loads(line.removeprefix("tpujob:")) for line in capfd.readouterr().out.splitlines()]
-    assert said == [{"hashed": 1 << 20}] * 3
+    assert said == [{"hashed": 0}, *[{"hashed": 1 << 20}] * 3], "of the directory, and of each piece"
 
 
 def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its_hash_tells(run: Path) -> None:
