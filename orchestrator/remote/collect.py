@@ -231,13 +231,8 @@ class Collector:
                 if "why" in row:
                     part.result.refused.append((printable(path), printable(str(row["why"]))))
                 else:
-                    promise = Promise(int(row["size_bytes"]), str(row["sha256"]))
-                    if path in promised or promise.size_bytes < 0:
-                        part.result.refused.append(
-                            (printable(path), "it is in the index twice, or with a negative size")
-                        )
-                    else:
-                        promised[path] = promise
+                    # What comes in its place is compared with this: a lie is refused then.
+                    promised.setdefault(path, Promise(max(int(row["size_bytes"]), 0), str(row["sha256"])))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RemoteError(
                     f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"
@@ -363,12 +358,13 @@ def _cut_short(part: Part, why: str) -> CollectResult:
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """[1, 2, 3, 7] → (1, 4), (7, 8)."""
-    begin: int | None = None
-    for number, after in zip(numbers, [*numbers[1:], -1], strict=True):
-        begin = number if begin is None else begin
-        if after != number + 1:
-            yield begin, number + 1
-            begin = None
+    begin, after = 0, 0
+    for number in numbers:
+        if number != after and after > begin:
+            yield begin, after
+        begin, after = begin if number == after > begin else number, number + 1
+    if after > begin:
+        yield begin, after
 
 
 def check_manifest(

@@ -376,10 +376,10 @@ def test_what_is_at_home_is_not_sent_again_and_what_changed_there_is(one: Slice,
 def test_a_cut_in_the_middle_costs_one_file_at_most(
     one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
 ) -> None:
-    made(one.fleet(), "cut", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
+    made(one.fleet(), "severed", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "cut_hosts")
-    collection = fleet.collect(Order("cut", tmp_path / "run", ()))
+    collection = fleet.collect(Order("severed", tmp_path / "run", ()))
     home = tmp_path / "run" / "worker0" / "artifacts"
     first = until(lambda: list(home.glob("f*")), "the first file")[0].stat()
     way.cut()
@@ -394,10 +394,10 @@ def test_a_worker_of_which_nothing_comes_is_given_up_and_what_came_is_there(
 ) -> None:
     monkeypatch.setattr("orchestrator.remote.collect.STALL_S", 2.0)
     monkeypatch.setattr("orchestrator.remote.link.HANDSHAKE_S", 1.0)
-    made(one.fleet(), "stall", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
+    made(one.fleet(), "stalled", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "stall_hosts")
-    collection = fleet.collect(Order("stall", tmp_path / "run", ()))
+    collection = fleet.collect(Order("stalled", tmp_path / "run", ()))
     until(lambda: list(tmp_path.glob("run/worker0/artifacts/f*")), "the first file")
     way.blocked.set()
     collected = collection.within(HANG_S)
