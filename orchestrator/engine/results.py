@@ -24,7 +24,16 @@ from orchestrator.engine.release import as_written, note
 from orchestrator.engine.tenure import keep, let_go
 from orchestrator.engine.work import LOOK_S, Chore, still_ours
 from orchestrator.engine.worker_effects import Collect, Connect, EndCollection, Hangup, WatchCollection
-from orchestrator.errors import ArtifactError, CloudError, Interrupted, Preempted, TpujobError, Vanished, WrongState
+from orchestrator.errors import (
+    ArtifactError,
+    CloudError,
+    DeadlineExceeded,
+    Interrupted,
+    Preempted,
+    TpujobError,
+    Vanished,
+    WrongState,
+)
 
 if TYPE_CHECKING:
     from orchestrator.remote.collect import CollectResult, Order, Progress
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
 
 WATCH_S = 1.0
 SILENT_S = 10.0  # after which a hold is not made longer for what comes no more
+WORTH_S = 10.0  # of time that is left, to hold a slice for
 LAST_COLLECT_S = 5.0  # what is left for collecting in any case
 CONNECT_S = 120.0
 RELEASED = "its results are at home"
@@ -91,9 +101,12 @@ async def keep_what_waits(outcome: Outcome, linger_s: float | None, can: Capabil
     lease = outcome.tenure.lease
     if lease is None or outcome.collected is None or not outcome.collected.waiting:
         return
-    until = await Now() + (can.pace.linger_s if linger_s is None else linger_s)
     try:
-        outcome.lease = await keep(outcome.tenure, until, can)
+        current, _ = await still_ours(lease)
+        now = await Now()
+        if current.deadline - now < WORTH_S:
+            raise DeadlineExceeded("its time is over")
+        outcome.lease = await keep(outcome.tenure, now + (can.pace.linger_s if linger_s is None else linger_s), can)
     except TpujobError as error:
         text = f"{lease.name.node} cannot be kept, and what is not at home is lost with it: {error.message}"
         await Tell("warning", text)

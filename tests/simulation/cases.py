@@ -47,6 +47,8 @@ class Case:
     hold_until: float | None = None
     hold_s: float | None = None
     asked_more_s: float = 0.0  # what a person typed may be in the labels, whether or not it could be written down
+    left: bool = False  # could not all of its results be brought home?
+    brought_at: dict[str, float] = field(default_factory=dict)  # lease → when whoever came for them gave it up
     detached_at: float | None = None
     extended_at: float | None = None
     downers: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it

@@ -288,8 +288,10 @@ def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
         late_s = pace.ttl_s if _was_cut_off(world, begin - pace.ttl_s - pace.grace_s) else 0.0
         return _label_s(world, case, thing, begin) + 2 * pace.grace_s + 3 * pace.poll_s + late_s
     if case.detach:
-        return max(run, detached)  # the job may have the claim already, and its command not know it
-    return max(run, case.keep_s + 2 * pace.grace_s + 3 * pace.poll_s) if case.keep_s is not None else run
+        run = max(run, detached)  # the job may have the claim already, and its command not know it
+    # Its labels may say that it is held, and its command was killed before it knew that they do.
+    held_s = max(case.keep_s or 0.0, pace.linger_s * 1.01 if case.left else 0.0)
+    return max(run, held_s + 2 * pace.grace_s + 3 * pace.poll_s) if held_s else run
 
 
 def _may_be_held(case: Case, thing: Thing) -> bool:
@@ -324,7 +326,8 @@ def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     if _was_seen_ready_in_peace(world, case, thing):  # and with that its labels claim no more for a waiting
         most_s = max(pace.label_ttl_s, pace.provision_s + pace.boot_s)
         first = min(first, (thing.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + most_s + clock_doubt_s(world))
-    return max(pace.label_ttl_s, first - begin, case.keep_s or 0.0) if begin < final_at else 0.0
+    held_s = max(case.keep_s or 0.0, pace.linger_s * 1.01 if case.left else 0.0)
+    return max(pace.label_ttl_s, first - begin, held_s) if begin < final_at else 0.0
 
 
 def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:

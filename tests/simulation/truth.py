@@ -160,6 +160,8 @@ class Truth:
         """When the last possible claim ended, and why; FOREVER while there is one."""
         lease_id, mode = thing.lease_id, case.mode_of(thing.lease_id)
         ends = [(promise.end_of(self.world, case, thing), "its deadline")]
+        if lease_id in case.brought_at:
+            ends.append((case.brought_at[lease_id], "somebody came for its results"))
         downer = case.downers.get(lease_id)
         if downer is not None and (downer.alive or lease_id in self.down_at or not downer.killed):
             ends.append((downer.started_at, "somebody said down"))
@@ -177,7 +179,7 @@ class Truth:
             if case.owner is not None and case.owner.frozen:
                 ends.append((self.world.frozen_since, f"{case.owner.name} stands still"))
             if thing.on.job_ends_at is not None and case.keep_s is None:
-                handing_over_s = promise.HAND_OVER_S if case.detach else 0.0
+                handing_over_s = promise.HAND_OVER_S if case.detach or case.left else 0.0
                 ends.append((promise.collected_by(self.world, thing.on.job_ends_at) + handing_over_s, "its job ended"))
             if thing.given_up_at is not None:
                 ends.append((thing.given_up_at, "its own delete"))
@@ -297,6 +299,11 @@ class Truth:
     def beat(self, vm: Vm) -> None:
         self.beats[vm.node.uid] = self.timeline.now
 
+    def left_results(self, vm: Vm) -> None:
+        case = self.things[vm.node.uid].case
+        if case is not None:
+            case.left = True
+
     def connected(self, fleet: SimFleet) -> None:
         known = self.things[fleet.vm.node.uid]
         if known.case is not None and known.case.owner is fleet.process:
@@ -326,6 +333,8 @@ class Truth:
                     race.winner, race.won_at = (race.winner, race.won_at) if race.winner else (after.id, now)
             case Down():
                 case, actor = self.case_of(after.id), self.world.acting
+                if case is not None and actor in self.world.entitled and actor is not case.downers.get(after.id):
+                    case.brought_at.setdefault(after.id, now)
                 if case is None or actor is case.owner or actor is case.downers.get(after.id):
                     self.down_at.setdefault(after.id, now)  # nobody else has the right to give it up
             case Gone():

@@ -275,6 +275,7 @@ class SimFleet:
             effect.collection.go_on(process, token, timeline.now + effect.timeout_s)
             return
         if kind is EndCollection:
+            effect.collection.world.truth.left_results(effect.collection.fleet.vm)
             process.answer_later(LOCAL_S, token, Collected(("(the rest)",)), None)
             return
         fleet: SimFleet = effect.fleet
@@ -482,6 +483,11 @@ class Collection:
         self.left_s = self.world.collect_s
         self.seen_at = self.moved_at = self.world.timeline.now
 
+    def _ended(self, process: Process, token: int, *waiting: str) -> None:
+        if waiting:
+            self.world.truth.left_results(self.fleet.vm)
+        process.answered(token, Progress(Collected(waiting)), None)
+
     def go_on(self, process: Process, token: int, deadline: float) -> None:
         now = self.world.timeline.now
         if not self.fleet.cut():
@@ -490,9 +496,9 @@ class Collection:
         self.seen_at = now
         if self.left_s <= 0:
             full = now < self.world.no_room_until
-            process.answered(token, Progress(Collected(("no room",) if full else ())), None)
+            self._ended(process, token, *(("no room",) if full else ()))
         elif now - self.moved_at > promise.STALL_S:
-            process.answered(token, Progress(Collected(("(everything)",))), None)
+            self._ended(process, token, "(everything)")
         elif now >= deadline:
             process.answered(token, Progress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)
         else:
