@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from orchestrator.cloud import translate
 from orchestrator.cloud.advice import OTHER_ZONE
 from orchestrator.core.slices import Operation, SliceName, SliceState, SliceView, WorkerAddress
-from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply
+from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 
 T = TypeVar("T")
 
@@ -42,6 +42,7 @@ STATES = {
     "PREEMPTED": SliceState.TOMBSTONE,
     "TERMINATED": SliceState.TOMBSTONE,
 }
+WITHOUT_ADDRESSES = (SliceState.STOPPING, SliceState.STOPPED, SliceState.DELETING, SliceState.TOMBSTONE)
 _STATE_NUMBERS = {
     0: "STATE_UNSPECIFIED",
     1: "CREATING",
@@ -169,10 +170,13 @@ def operation(said: Mapping[str, Any]) -> Operation:
 
 
 def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of every worker of this node, in order. Raises CloudUnavailable until all of them have one."""
+    """Of every worker of this node, in order. Raises CloudUnavailable until all have one, WrongState if none will get one."""
     hosts = _hosts(said)
     if not hosts or not all(hosts):
-        raise CloudUnavailable(f"{str(said.get('name', '')).rpartition('/')[2]} has no addresses yet")
+        name, state = str(said.get("name", "")).rpartition("/")[2], str(said.get("state", ""))
+        if STATES.get(state) in WITHOUT_ADDRESSES:
+            raise WrongState(f"{name} has no addresses while in state {state}")
+        raise CloudUnavailable(f"{name} has no addresses yet")
     return hosts
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from orchestrator.core import absence, armed, claims
 from orchestrator.core.durations import format_duration
 from orchestrator.core.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
-from orchestrator.core.slices import Capabilities, Listing, SliceView
+from orchestrator.core.slices import Capabilities, Listing, SliceState, SliceView
 from orchestrator.engine.cloud_effects import Get, ListSlices, Published, Relabel
 from orchestrator.engine.effects import (
     Claim,
@@ -147,6 +147,8 @@ async def _listed(lease: Lease) -> tuple[SliceView, float]:
         found = await Get(name)  # the list cannot speak for its zone; what time it is, it said all the same
     if found is None or not absence.ours(found, lease):
         raise Vanished(f"{name.node} does not exist (any more)")
+    if found.state is SliceState.TOMBSTONE:
+        raise Vanished(f"{name.node} was taken away ({found.native_state}): nothing of it can be claimed")
     return found, skew_s
 
 

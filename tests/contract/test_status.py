@@ -23,6 +23,7 @@ from orchestrator.ledger.ledger import Ledger
 from tests.cli_fixture import Tpujob
 from tests.unit.test_import_cost import MAIN, heavy, imported
 from tests.unit.test_imports import is_within
+from tests.waiting import until
 
 ZONE = "us-central1-a"
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
@@ -47,6 +48,8 @@ def put_node(tpujob: Tpujob, node: str, **labels: str) -> str:
     } | {f"tpujob-{key}": value for key, value in labels.items()}
     body = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": said}
     control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={node}", body)
+    made = f"{NODES}/{node}"
+    until(lambda: control.request(tpujob.emulator.endpoint, "GET", made)["state"] == "READY", "READY")
     return node
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import talk
 from orchestrator.core import armed
 from orchestrator.errors import UserError
-from orchestrator.remote.collect import read_index
+from orchestrator.remote.collect import Collector, Order, Part
 from orchestrator.remote.terminal import LINE_CHARS
 from tests.cli_fixture import Tpujob
 
@@ -93,20 +94,20 @@ def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 5000, '{"armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
+    "text", ["[" * 5000, '{"worker": 0, "armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
 )
 def test_whatever_a_job_publishes_as_the_switch_is_read_as_armed_or_not(text: str) -> None:
     (switch,) = armed.switches([{armed.SWITCH: text}], 1)
-    assert switch.armed is (text.startswith('{"armed": true'))
+    assert switch.armed is (text.startswith('{"worker": 0, "armed": true'))
 
 
 @pytest.mark.parametrize("size", ["1e999", "-Infinity", "null", '"many"', "[]"])
 def test_23_an_index_that_lies_about_sizes_is_an_error_of_the_worker_and_not_of_ours(size: str) -> None:
     from orchestrator.errors import RemoteError
 
-    said = json.loads(f'{{"files": [{{"path": "a", "size_bytes": {size}, "sha256": ""}}], "refused": []}}')
+    row = json.loads(f'{{"path": "a", "size_bytes": {size}, "sha256": ""}}')
     with pytest.raises(RemoteError, match="the index of the artifacts makes no sense"):
-        read_index(said)
+        Collector(Order("", Path("runs"), ("*",)))._index(Part(0), lambda: row)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_an_unknown_or_misplaced_key_gets_a_suggestion(text: str, line: str) -> 
             "v5litepod-7",
             "`v5litepod-7` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-1",
         ),
-        ("v5e-8", "`v5e-8` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-1"),
+        ("v5e-9", "`v5e-9` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-16"),
         ("v99-8", "`v99-8` is not a known accelerator type; nearest: v4-8, v3-8, v2-8"),
         ("tpu", "`tpu` is not a known accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"),
         ("8", "`8` is not a known accelerator type; nearest: v6e-8, v5p-8, v5litepod-8"),

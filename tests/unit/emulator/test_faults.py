@@ -220,7 +220,16 @@ def test_every_kind_has_defaults_that_are_fine(name: str) -> None:
 
 EFFECTS = {
     *("hidden", "late", "stockout", "create_fails_leaving_node", "operation_fails", "operation_forgets", "stuck"),
-    *("delete_dropped", "refuse_delete", "unreachable", "stale_list", "page_loop", "page_error", "operation_gone"),
+    *(
+        "stalled",
+        "delete_dropped",
+        "refuse_delete",
+        "unreachable",
+        "stale_list",
+        "page_loop",
+        "page_error",
+        "operation_gone",
+    ),
 }
 
 

@@ -50,7 +50,7 @@ def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> N
         **{"v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
         **{"run": "run0000001", "mode": "run", "lease": 1800003300, "deadline": 1800007200, "idle_s": None},
         **{"spot": False, "beats": True},
-        **{"beat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 600.0},
+        **{"beat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 3600.0},
         **{"margin_s": 120.0, "stagger_s": 60.0},
     }
     held = replace(LEASE, purpose=Purpose.HOLD, hold_until=NOW + 3600)

@@ -133,7 +133,7 @@ def test_up_killed_at_any_effect_leaves_a_held_slice_or_nothing(tmp_path: Path) 
 def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> None:
     world = quick(tmp_path)
     with pytest.raises(Crash):
-        world.drive(plain(world), crash_at=20)
+        world.drive(plain(world), crash_at=24)
     world.drive(close_attempts())
     assert world.drive(recover("emulated", CAN, budget_s=60)) == []
     assert [attempt.state for _, attempt in world.ledger.runs()] != [AttemptState.INTERRUPTED]
@@ -160,7 +160,7 @@ def test_recovery_leaves_alone_what_somebody_held_since_it_was_judged(
 def test_recovery_never_touches_a_lease_of_another_cloud(tmp_path: Path) -> None:
     world = quick(tmp_path)
     with pytest.raises(Crash):
-        world.drive(plain(world), crash_at=20)
+        world.drive(plain(world), crash_at=24)
     world.owners.held.clear()
     assert world.drive(recover("google", CAN, budget_s=60)) == []
     assert len(world.cloud.nodes) == 1
