@@ -224,8 +224,8 @@ class Supervisor:
             os.fsync(log.fileno())
             log_size = os.fstat(log.fileno()).st_size
         ended = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
-        ended.update(boot=boot_id(), ended_boot_s=boot_s())
-        self.phase.write("exit.json", dict(ended, rc=rc, signal=died_of, stopped=stopped))
+        clock = {"boot": boot_id(), "ended_boot_s": boot_s()}
+        self.phase.write("exit.json", dict(ended, **clock, rc=rc, signal=died_of, stopped=stopped))
 
     def reap(self) -> bool:
         """Collect every child that ended, orphans too. True once the main process is among them."""
