@@ -580,13 +580,16 @@ def writers(worker: Slice) -> list[psutil.Process]:
     return found
 
 
-def test_beats_reach_the_first_worker_until_the_fleet_is_let_go(four: Slice) -> None:
+def test_beats_reach_the_first_worker_or_all_until_the_fleet_is_let_go(four: Slice) -> None:
     fleet = four.fleet()
     fleet.connect(HANG_S)
     fleet.beat(0.05)
     fleet.beat(0.05)
     assert len({until_new_beat(four) for _ in range(5)}) == 5
     assert not any((four.home(index).parent / "switch/beat").exists() for index in (1, 2, 3))
+    fleet.beat(0.05, everywhere=True)
+    for index in (1, 2, 3):
+        until((four.home(index).parent / "switch/beat").exists, f"a beat on worker{index}")
     assert writers(four)
     fleet.close()
     until(lambda: not writers(four), "the end of who writes beats")
