@@ -71,6 +71,8 @@ def test_submit_leaves_and_attach_brings_everything_home(detached: Tpujob) -> No
     assert said.returncode == 0 and len(detached.alive()) == 1
     assert "detached" in detached("status").stdout
     assert f"tpujob extend {run} --by 1h" in said.stderr  # every command of the last line works as it stands
+    early = detached("collect", run)
+    assert early.returncode == 64 and f"`tpujob attach {run}`" in early.stderr
     let_go(detached)
     done = detached("attach", run)
     assert done.returncode == 0, done.stderr
@@ -78,6 +80,8 @@ def test_submit_leaves_and_attach_brings_everything_home(detached: Tpujob) -> No
     shown = detached.only_run()
     assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
     assert detached.alive() == []
+    late = detached("collect", run)
+    assert late.returncode == 0 and "all results are at home" in late.stdout
 
 
 def test_who_leaves_an_attach_changes_nothing_and_the_code_of_the_job_is_that_of_the_last_one(detached: Tpujob) -> None:
