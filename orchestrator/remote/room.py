@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.core.sizes import format_size
 
-SPARE_BYTES = 64 << 20  # stays free: the ledger, logs and other programs write there, too
+SPARE_BYTES = 16 << 20  # stays free: the ledger, logs and other programs write there, too
 
 
 class Room:
