@@ -36,6 +36,7 @@ class Truth:
         ] = {}  # by node name: from then on it waits, however often it has to be asked for
         self.gone_at: dict[str, float] = {}  # by lease
         self.down_at: dict[str, float] = {}
+        self.collected_at: dict[str, float] = {}  # by lease: when whoever followed a detached run gave its slice up
         self.said_gone: dict[str, str] = {}  # lease → who exited with a code that says so
         self.beats: dict[str, float] = {}  # uid → the last
         self.billed_s = 0.0
@@ -215,6 +216,13 @@ class Truth:
             return False  # also of another one of its name, which a lost create made since
         if now >= promise.sure_until(case, thing, self.used_s(case)):
             return False
+        job_ended_at = thing.on.job_ends_at
+        if (
+            mode == "detached"
+            and job_ended_at is not None
+            and self.collected_at.get(thing.lease_id, 0.0) >= job_ended_at
+        ):
+            return False  # who brought its results home gave it up
         if mode != "run":
             ended_at, _ = self.claim_end(case, thing)
             ended_at = min(ended_at, case.hold_until) if case.hold_until is not None else ended_at
@@ -335,6 +343,8 @@ class Truth:
                 case, actor = self.case_of(after.id), self.world.acting
                 if case is not None and actor in self.world.entitled and actor is not case.downers.get(after.id):
                     case.brought_at.setdefault(after.id, now)
+                if actor is not None and actor.role == "collector":
+                    self.collected_at.setdefault(after.id, now)
                 if case is None or actor is case.owner or actor is case.downers.get(after.id):
                     self.down_at.setdefault(after.id, now)  # nobody else has the right to give it up
             case Gone():
