@@ -67,7 +67,9 @@ def test_a_connection_that_its_process_closed_is_nobodys(opened: ExitStack) -> N
 
 def test_a_connection_that_was_reset_is_nobodys_even_when_we_take_its_port(opened: ExitStack) -> None:
     server = listener(opened)
-    client = socket.create_connection(server.getsockname())
+    client = socket.socket()
+    client.bind((f"127.1.{os.getpid() >> 8 & 255}.{os.getpid() & 255}", 0))  # no other test may take its port
+    client.connect(server.getsockname())
     name, connection = client.getsockname(), accepted(opened, server)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.sendall(b"PUT")
