@@ -262,6 +262,8 @@ class Session:
             self._asked_time.add(kind)
             try:
                 self.run(ask_time(owed[0]), kind)
+            except Interrupted:
+                raise  # Ctrl-C means the command, not only the question
             except TpujobError as error:  # such as no credentials for a cloud that is not this command's own
                 self.talk.say("clock", f"how long this machine was off is not known yet: {error.message}")
 

@@ -26,9 +26,7 @@ class Anchor:
     boot: str
     zero: float  # the time of the ledger, in unix seconds, at which the boot clock was 0
     sure: bool = True  # False: after a restart, until the cloud says how long it took; `zero` is the least it can be
-    ahead_s: float | None = (
-        None  # how far the server's clock is ahead of the ledger's time, at most. None: never compared
-    )
+    ahead_s: float | None = None  # how far the server's clock is ahead of this time, at most. None: never compared
 
     def now(self, boot_s: float) -> float:
         return self.zero + boot_s
@@ -36,10 +34,10 @@ class Anchor:
 
 def anchored(before: Anchor | None, leases: Iterable[Lease], *, boot: str, boot_s: float, wall: float) -> Anchor:
     """The anchor of this boot. `leases` are the open ones, whose times need to go on from where they were."""
-    if before is not None and before.boot == boot:
-        return before
     known = [at for lease in leases for at in _past(lease)]
-    if not known:
+    if before is not None and before.boot == boot and (before.sure or known):
+        return before
+    if not known:  # nothing has to go on: also after a restart at which the cloud did not answer
         return Anchor(boot, wall - boot_s)
     ahead_s = None if before is None else before.ahead_s
     return Anchor(boot, max(known) - boot_s, sure=False, ahead_s=ahead_s)

@@ -76,5 +76,5 @@ class Clocks:
         except LedgerUnavailable:
             if known is None:
                 raise
-            self._known[cloud] = change(known, [])  # a teardown goes on without the ledger
+            self._known[cloud] = known if then is None else then(known)  # a teardown goes on without the ledger
         return self._known[cloud]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease import Intent, Sent
+from orchestrator.core.lease import Down, Gone, Intent, Sent
 from orchestrator.core.timekeeping import DOUBT_S
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
@@ -115,6 +115,20 @@ def test_restart_after_restart_never_more_than_has_passed(ledger: Ledger, machin
         clocks.told(CLOUD, float(int(machine.server)), asked_at=clocks.now(CLOUD))
         late_s = START + passed - clocks.now(CLOUD)
         assert 0.0 <= late_s <= 3 * (DOUBT_S + 1.0)
+
+
+def test_once_nothing_is_open_any_more_an_answer_that_never_came_is_not_waited_for(
+    ledger: Ledger, machine: Machine
+) -> None:
+    create(ledger, Clocks(ledger, machine), machine)
+    machine.restarts(off_s=3600.0)
+    clocks = Clocks(ledger, machine)
+    assert not clocks.is_sure(CLOUD)
+    (lease,) = ledger.open_leases()
+    ledger.record(Down(lease.id, clocks.now(CLOUD), "the power failed"), Gone(lease.id, clocks.now(CLOUD), "proven"))
+    assert clocks.is_sure(CLOUD), "this command may claim something new"
+    assert Clocks(ledger, machine).is_sure(CLOUD), "and so may the next one"
+    assert clocks.now(CLOUD) == Clocks(ledger, machine).now(CLOUD) == machine.wall()
 
 
 def test_a_slow_answer_makes_no_time_pass(ledger: Ledger, machine: Machine) -> None:
