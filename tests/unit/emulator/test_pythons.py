@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from orchestrator.emulator import pythons
 from orchestrator.emulator.pythons import COMMANDS, TRAINING, Lent, Pythons, lends_torch
+from tests.death import dies_at
 from tests.waiting import HANG_S
 from tests.wheels import wheel
 
@@ -163,7 +160,7 @@ def test_a_daemon_that_dies_while_it_makes_them_leaves_what_the_next_one_makes_w
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "module.py").write_text("")
     for line in count():
-        dies = dies_at(line, lambda: make_one(tmp_path))
+        dies = dies_at(line, pythons, lambda: make_one(tmp_path))
         made = make_one(tmp_path)
         assert pythons._pth(made, "one").exists() and (made / "bin" / "tool").exists(), line
         assert (tmp_path / "lent" / "one" / "module.py").exists(), line
@@ -182,29 +179,3 @@ def make_one(directory: Path) -> Path:
     )
     pythons.make(directory / "python", [Lent("one", links, {"tool": "module:main"})])
     return directory / "python"
-
-
-def dies_at(line: int, do: Callable[[], object]) -> bool:
-    """Do it in a process that is killed at the so-many-th line of `pythons`; was it?"""
-    child = os.fork()
-    if child == 0:
-        left = line
-
-        def trace(frame: FrameType, event: str, argument: Any) -> Any:
-            nonlocal left
-            if not frame.f_code.co_filename.endswith("emulator/pythons.py"):
-                return None
-            left -= event == "line"
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        try:
-            sys.settrace(trace)
-            do()
-            os._exit(0)
-        finally:
-            os._exit(1)  # never back into pytest
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL)
-    return code == -signal.SIGKILL
