@@ -45,7 +45,7 @@ train:
   batch_size: 8
   checkpoint_every: 3 steps
   eval: false
-  emulated: {cores: 1, examples: 80, epochs: EPOCHS}
+  emulated: {cores: 1, examples: 80, test_examples: 80, epochs: EPOCHS}
 env: {OMP_NUM_THREADS: "1"}
 on_preemption: restart
 """

@@ -88,6 +88,7 @@ def test_a_create_that_was_not_answered_is_not_settled_by_a_clock_set_forward(
     assert "NOT VERIFIED GONE" in words.read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_run_does_not_end_because_the_clock_was_set(
     cli: Cli, set_clock: Callable[[float], None], tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_submit_leaves_and_attach_brings_everything_home(detached: Tpujob) -> No
     assert late.returncode == 0 and "all results are at home" in late.stdout
 
 
+@pytest.mark.exhaustive
 def test_who_leaves_an_attach_changes_nothing_and_the_code_of_the_job_is_that_of_the_last_one(detached: Tpujob) -> None:
     run = submit(detached, SLOW.replace("${RC:-0}", "7"))
     left = detached.start("attach", run)
@@ -130,6 +131,7 @@ def collector(cli: Tpujob) -> psutil.Process:
     return found
 
 
+@pytest.mark.exhaustive
 def test_who_reads_along_takes_the_place_of_a_collector_that_died(detached: Tpujob) -> None:
     run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
     first = collector(detached)
@@ -146,6 +148,7 @@ def test_who_reads_along_takes_the_place_of_a_collector_that_died(detached: Tpuj
     assert list(detached.directory.glob("runs/*/worker0/artifacts/result.txt"))
 
 
+@pytest.mark.exhaustive
 def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
     detached.fault("status", "nodes.delete", status=503)
@@ -199,6 +202,7 @@ def test_cancel_deletes_and_proves(detached: Tpujob) -> None:
     assert again.returncode == 0 and "has ended already" in again.stdout
 
 
+@pytest.mark.exhaustive
 def test_cancel_ends_a_run_that_is_attached_in_another_terminal(detached: Tpujob) -> None:
     process = detached.start("run", detached.job(SLOW))
     detached.until("begun", process)
@@ -231,6 +235,7 @@ def test_a_detached_run_is_refused_where_the_vm_may_not_delete(
     assert detached.alive() == []
 
 
+@pytest.mark.exhaustive
 def test_signals_before_the_hand_over_end_in_a_proven_release(detached: Tpujob) -> None:
     waits_for_the_switch = {"TPUJOB_CRASH_AT": "Published:1:before:STOP"}
     process = detached.start("submit", detached.job(SLOW), env=waits_for_the_switch)

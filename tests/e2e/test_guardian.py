@@ -63,6 +63,7 @@ def test_kill_9_at_a_crash_point_needs_no_further_command(guarded: Cli, point: s
     assert guarded.alive() == []
 
 
+@pytest.mark.exhaustive
 def test_after_a_run_that_ended_well_no_guardian_is_left(guarded: Cli) -> None:
     assert guarded("run", guarded.job(HELLO)).returncode == 0
     until_no_guardian(guarded)

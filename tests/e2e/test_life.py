@@ -66,6 +66,7 @@ def test_up_says_when_the_slice_really_ends_whatever_ttl_is_asked_of_one_that_ex
     assert tpujob("down", "alice").returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_run_on_a_slice_that_is_taken_away_says_what_became_of_the_slice(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
     process = tpujob.start("run", tpujob.job(SLEEP))
@@ -76,6 +77,7 @@ def test_a_run_on_a_slice_that_is_taken_away_says_what_became_of_the_slice(tpujo
     assert re.search(r"released .*tpujob-\S+ (absent \(checked|is being deleted)", out)
 
 
+@pytest.mark.exhaustive
 def test_two_ups_of_one_name_at_once_make_one_slice(tpujob: Tpujob) -> None:
     both = [tpujob.start("up", "alice", "--zone", "us-central1-a") for _ in range(2)]
     for process in both:
@@ -158,6 +160,7 @@ def test_a_signal_while_the_job_runs_releases_the_slice(tpujob: Tpujob, number: 
     assert tpujob.alive() == [] and tpujob.only_run()["state"] == "interrupted"
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_the_slice_is_created_releases_it(tpujob: Tpujob) -> None:
     tpujob.settings(provision_s=3600)
     process = tpujob.start("up", "--zone", "us-central1-a")
@@ -240,6 +243,7 @@ def test_without_a_home_for_state_nothing_is_created(tpujob: Tpujob, tmp_path: P
     assert done.returncode == 64 and "hint: " in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_down_without_a_name_and_stop_leave_the_slice_of_a_running_job_alone(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(SLEEP))
     tpujob.until("started", process)
@@ -269,6 +273,7 @@ def test_a_name_that_never_was_is_a_mistake_but_one_that_is_gone_is_not(tpujob: 
     assert tpujob("down", "alice").returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_run_survives_a_restart_of_the_emulator_and_still_releases_on_ctrl_c(cli: Cli) -> None:
     process = cli.start("run", cli.job(SLEEP))
     cli.until("started", process)
@@ -286,12 +291,14 @@ def test_a_job_may_end_with_2_which_is_not_a_mistake_on_the_command_line(tpujob:
     assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: exit 2\n")).returncode == 2
 
 
+@pytest.mark.exhaustive
 def test_a_letter_that_stdout_cannot_show_silences_nothing(tpujob: Tpujob) -> None:
     job = tpujob.job("tpu: {zone: us-central1-a}\ncommand: 'echo grüß; echo after'\n")
     done = tpujob.as_process("run", job, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and "worker0 | gr\\xfc\\xdf" in done.stdout and "released " in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "stream",
     [">/dev/full", *(pytest.param(other, marks=pytest.mark.exhaustive) for other in (">&-", "2>&-", "2>/dev/full"))],
@@ -306,6 +313,7 @@ def test_streams_that_cannot_be_written_end_no_run(tpujob: Tpujob, stream: str) 
     assert tpujob.alive() == [] and tpujob.only_run()["state"] == "succeeded"
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_an_old_teardown_is_finished_starts_nothing_new(tpujob: Tpujob) -> None:
     tpujob.as_process("run", tpujob.job(HELLO), env={"TPUJOB_CRASH_AT": "StartPhase:1:after"})
     tpujob.settings(unreachable=["us-central1-a"])  # no list is complete, so the old teardown finds no end
@@ -319,6 +327,7 @@ def test_ctrl_c_while_an_old_teardown_is_finished_starts_nothing_new(tpujob: Tpu
     assert process.returncode == 130 and tpujob.lived() == 1
 
 
+@pytest.mark.exhaustive
 def test_ssh_to_a_stopped_slice_says_what_to_do(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
     assert tpujob("stop", "alice").returncode == 0
@@ -350,6 +359,7 @@ def test_runs_that_is_a_file_is_the_persons_mistake(tpujob: Tpujob) -> None:
     assert done.returncode == 64 and "cannot be made" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_logs_of_a_run_that_was_killed_end(tpujob: Tpujob) -> None:
     tpujob.as_process("run", tpujob.job(HELLO), env={"TPUJOB_CRASH_AT": "Collect:1:before"})
     assert "worker 0 of 1" in tpujob("logs", "hello", "-f").stdout

@@ -43,6 +43,7 @@ def test_a_setup_installs_where_its_job_finds_it(tpujob: Tpujob, train: bool) ->
     assert "worker0 | found 0.0.1" in done.stdout, done.text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not HAS_TORCH, reason="needs the `local` extra")
 def test_commands_find_no_torch_unless_the_emulator_lends_it_and_says_so(tpujob: Tpujob) -> None:
     job = tpujob.job(f"{HEAD}command: {LOOKS_FOR_TORCH}\n")

@@ -108,6 +108,7 @@ def test_a_jobs_own_limit_can_be_lifted_for_what_it_kept_back(tpujob: Tpujob) ->
     assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
 
 
+@pytest.mark.exhaustive
 def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpujob: Tpujob) -> None:
     run_on_a_full_disk(tpujob)
     until_then = held_until(tpujob)

@@ -19,7 +19,7 @@ train:
   dataset: synthetic
   epochs: 9
   batch_size: 64
-  emulated: {cores: 2, examples: 256, epochs: 1}
+  emulated: {cores: 2, examples: 256, test_examples: 512, epochs: 1}
 limits: {max_duration: 30m}
 """
 
@@ -31,7 +31,7 @@ def test_two_processes_train_and_their_artifacts_arrive_checked(cli: Cli) -> Non
     assert "on generated digits, not real images" in done.stdout
     run = cli.only_run()
     assert run["metrics"]["world"]["processes"] == 2 and run["metrics"]["dataset"]["synthetic"] is True
-    assert run["metrics"]["test_examples"] == 10_000
+    assert run["metrics"]["test_examples"] == 512
     names = {file["path"].removeprefix("worker0/artifacts/") for file in run["files"]}
     assert {"timing.jsonl", "metrics.json", "provenance.json", "checkpoint.pt", "manifest.json"} <= names
     (timing,) = cli.directory.glob("runs/*/worker0/artifacts/timing.jsonl")

@@ -163,6 +163,7 @@ def run_on_a_small_disk(tpujob: Tpujob, tmp_path: Path, monkeypatch: pytest.Monk
     return said
 
 
+@pytest.mark.exhaustive
 def test_28_a_run_directory_on_a_full_disk_costs_the_file_of_the_log_and_never_the_teardown(
     tpujob: Tpujob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

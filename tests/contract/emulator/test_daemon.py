@@ -249,6 +249,7 @@ def test_a_delete_during_creation_ends_both_operations(shared_emulator: Emulator
     assert name not in [row["name"] for row in shared_emulator.processes()]
 
 
+@pytest.mark.exhaustive
 def test_the_files_of_a_deleted_node_are_gone_soon_also_when_the_daemon_was_killed_meanwhile(
     emulator: Emulator,
 ) -> None:

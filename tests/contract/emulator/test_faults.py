@@ -488,6 +488,7 @@ def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_late
     ticking.stdout.close()
 
 
+@pytest.mark.exhaustive
 def test_what_a_killed_daemon_froze_goes_on_after_a_restart(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
     client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True)
     name = request().name
@@ -579,6 +580,7 @@ def test_a_fault_is_counted_shown_and_cleared(
     assert shared_emulator.request("GET", "/_emulator/faults") == {"faults": []}
 
 
+@pytest.mark.exhaustive
 def test_faults_survive_the_daemon(emulator: Emulator) -> None:
     emulator.request("POST", "/_emulator/faults", {"kind": "status", "status": 500, "operation": "nodes.list"})
     control.stop(emulator.state_dir)

@@ -197,6 +197,7 @@ def fetched(url: str, method: str = "GET", **headers: str) -> str:
         return str(reply.read().decode())
 
 
+@pytest.mark.exhaustive
 def test_the_queue_outlives_the_daemon(emulator: Emulator) -> None:
     emulator.patch_settings(**QUICK, no_capacity=["*/*"])
     made = ask(client_for(emulator), body("patient"))

@@ -65,6 +65,7 @@ def test_the_curl_line_that_is_printed_works(cli: Cli) -> None:
     assert json.loads(said.stdout) == {}, said.stderr
 
 
+@pytest.mark.exhaustive
 def test_another_port_for_one_that_runs_is_refused(cli: Cli) -> None:
     cli("emulator", "up", "--grpc")
     done = cli("emulator", "up", "--port", str(free_port()))
