@@ -69,6 +69,7 @@ def test_a_bench_runs_its_variants_prints_their_table_and_does_nothing_twice(rea
     assert len(runs(ready)) == 7 and ready.alive() == []
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_the_bench_and_the_same_command_goes_on(ready: Tpujob) -> None:
     waits = "echo started; sleep 300"
     first, never = "first: {on: local}", "never: {on: local}"

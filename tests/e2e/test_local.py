@@ -111,6 +111,7 @@ def test_a_signal_stops_everything_the_job_started_and_saves_what_it_saved(tpujo
     assert tpujob.only_run()["state"] == "interrupted"
 
 
+@pytest.mark.exhaustive
 def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(SLEEPER))
     tpujob.until("started", process)
@@ -124,6 +125,7 @@ def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: T
     assert "has ended already" in tpujob("cancel", "sleeper").stdout
 
 
+@pytest.mark.exhaustive
 def test_a_second_ctrl_c_gives_the_job_its_grace_all_the_same(tpujob: Tpujob) -> None:
     stopping, go = tpujob.directory / "stopping", tpujob.directory / "go"
     waits = f"touch {stopping}; until [ -e {go} ]; do sleep 0.05; done; echo saved >"

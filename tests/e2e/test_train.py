@@ -16,10 +16,12 @@ JOB = """
 name: tiny
 tpu: {zone: us-central1-a}
 train:
+  model: mlp
   dataset: synthetic
   epochs: 9
   batch_size: 64
   emulated: {cores: 2, examples: 256, test_examples: 512, epochs: 1}
+env: {OMP_NUM_THREADS: "1"}
 limits: {max_duration: 30m}
 """
 

@@ -93,6 +93,7 @@ def test_no_secret_in_arguments_metadata_or_files(tpujob: Tpujob) -> None:
     assert on_disks(tpujob, PASSWORD) == []
 
 
+@pytest.mark.exhaustive
 def test_a_secret_is_in_no_arguments_of_ssh_either(tpujob: Tpujob) -> None:
     """`tpujob ssh` becomes OpenSSH: it is told where the key lies, never what it is."""
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0

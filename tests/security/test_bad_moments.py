@@ -236,6 +236,7 @@ def test_27_a_key_that_others_can_read_is_not_used(tpujob: Tpujob) -> None:
     assert tpujob("down", "alice").returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_27_an_ssh_that_is_too_old_ends_with_its_own_words_and_code(
     tpujob: Tpujob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_up_prints_lines_that_a_shell_takes(cli: Cli) -> None:
     assert (shown["url"], shown["environment"]["TPUJOB_EMULATOR_URL"]) == (f"http://127.0.0.1:{port}",) * 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_curl_line_that_is_printed_works(cli: Cli) -> None:
     printed = cli("emulator", "up").stdout
