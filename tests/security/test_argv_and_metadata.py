@@ -9,6 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from orchestrator.emulator import control
 from tests.cli_fixture import Tpujob
 from tests.disk import holding

@@ -116,7 +116,9 @@ def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        pytest.param(PATHS, "../escaped: a path with empty, . or .. components", id="22-paths", marks=pytest.mark.exhaustive),
+        pytest.param(
+            PATHS, "../escaped: a path with empty, . or .. components", id="22-paths", marks=pytest.mark.exhaustive
+        ),
         pytest.param(LINKS, "a symbolic link", id="22-links"),
         pytest.param(LIES, "its content is not what the index says", id="23-lying-sizes", marks=pytest.mark.exhaustive),
     ],
