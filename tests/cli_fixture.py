@@ -242,6 +242,11 @@ class Tpujob(Cli):
         """The emulator's, where no other directory of the test leads."""
         return self.emulator.state_dir
 
+    def disks(self) -> tuple[Path, Path]:
+        """Everything that is on a disk, here and in the cloud, once nothing is left of VMs that are gone."""
+        until(lambda: len([*self.state_dir.glob("vms/*")]) == len(self.alive()), "the disks of deleted VMs to be wiped")
+        return self.directory, self.state_dir
+
     def as_process(self, *words: str, env: dict[str, str] | None = None) -> Said:
         """For what one process cannot be asked: to die, or to have other streams."""
         return super().__call__(*words, env=env)

@@ -205,7 +205,7 @@ def test_code_and_environment_travel_and_secrets_stay_off_the_disk(tpujob: Tpujo
     job = "tpu: {zone: us-central1-a}\ncode: code\nenv: {TOKEN: '${env:MY_TOKEN}'}\ncommand: python3 main.py\n"
     done = tpujob("run", tpujob.job(job), env={"MY_TOKEN": "s3cr3t-s3cr3t"})
     assert "the secret has 13 letters" in done.stdout, done.stderr
-    assert [path for disk in (tpujob.directory, tpujob.state_dir) for path in holding(disk, b"s3cr3t-s3cr3t")] == []
+    assert [path for disk in tpujob.disks() for path in holding(disk, b"s3cr3t-s3cr3t")] == []
 
 
 def test_a_kept_slice_serves_the_next_run(tpujob: Tpujob) -> None:

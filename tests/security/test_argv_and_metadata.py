@@ -60,7 +60,7 @@ class Watcher:
 
 def on_disks(tpujob: Tpujob, secret: str) -> list[Path]:
     """The files that hold it, here and in the cloud."""
-    return [path for disk in (tpujob.directory, tpujob.state_dir) for path in holding(disk, secret.encode())]
+    return [path for disk in tpujob.disks() for path in holding(disk, secret.encode())]
 
 
 def test_no_secret_in_arguments_metadata_or_files(tpujob: Tpujob) -> None:

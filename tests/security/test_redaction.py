@@ -190,7 +190,8 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
     (log,) = tpujob.directory.glob("runs/*/logs/worker0.log")
     stored = log.read_bytes()
     assert f"plain {MASK} and {MASK}\n".encode() in stored
-    for path, content in [*on_disk(tpujob.own_state), *on_disk(tpujob.state_dir)]:
+    _, cloud = tpujob.disks()
+    for path, content in [*on_disk(tpujob.own_state), *on_disk(cloud)]:
         assert TOKEN.encode() not in content, path
     for form in (TOKEN.encode(), base64.b64encode(b"user:" + TOKEN.encode())[6:-4]):
         assert form not in stored and form not in said.text.encode()
