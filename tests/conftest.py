@@ -18,10 +18,12 @@ sys.dont_write_bytecode = False
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person")
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows_{topic}" for topic in ROWS))
 
+from orchestrator import peers  # noqa: E402
 from tests import evidence  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
 from tests.emulator_fixture import emulator, left_as_found, shared_emulator  # noqa: E402
 from tests.python310_fixture import python310, python310_with_torch  # noqa: E402
+from tests.waiting import HANG_S  # noqa: E402
 
 FIXTURES = (cli, clouds, emulator, left_as_found, python310, python310_with_torch, shared_emulator, tpujob)
 
@@ -98,3 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:  # none in a worker of xdist: what fails there is told by the process that started it
         config.pluginmanager.register(_Teller(terminal))
+
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's timeout is for the answer alone. That the server accepts the connection, a busy machine may delay."""
+    expect_ours = peers.expect_ours
+    monkeypatch.setattr(peers, "expect_ours", lambda connection, timeout_s: expect_ours(connection, HANG_S))

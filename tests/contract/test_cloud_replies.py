@@ -30,6 +30,7 @@ from orchestrator.errors import (
     Vanished,
 )
 from tests.unit.cloud.stub_api import Reply, StubApi, stub_api
+from tests.waiting import until
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
 ZONE = "projects/acme-project/locations/us-central1-a"
@@ -573,6 +574,7 @@ def test_a_node_without_addresses_has_no_workers_yet_and_its_guest_attributes_ar
 # -- the way there -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("accepted")
 def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> None:
     release = threading.Event()
     stub.answers(Reply(200, OPERATION, hang_until=release))
@@ -597,6 +599,7 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
             light.get(NAME)
     finally:
         release.set()
+    until(lambda: len(stub.asked) > len(calls), "the last call to be read")
     assert len(stub.asked) == len(calls) + 1, "each call is tried once"
 
 

@@ -170,6 +170,7 @@ def test_a_connection_that_closes_without_a_reply(
     assert call["seconds"] is not None
 
 
+@pytest.mark.usefixtures("accepted")
 def test_a_reply_that_does_not_come_runs_into_the_timeout_of_the_client(
     shared_emulator: Emulator, broken: Callable[..., str]
 ) -> None:
@@ -590,6 +591,7 @@ def test_faults_survive_the_daemon(emulator: Emulator) -> None:
         client.list("emulated", ZONE)
 
 
+@pytest.mark.usefixtures("accepted")
 def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emulator) -> None:
     emulator.request("POST", "/_emulator/faults", {"kind": "hang", "seconds": 86400})
     client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True, timeout_s=0.2)

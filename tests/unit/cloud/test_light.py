@@ -229,6 +229,7 @@ def raw_server(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, list
         thread.join()
 
 
+@pytest.mark.usefixtures("accepted")
 def test_a_reply_that_trickles_in_is_left_at_the_timeout() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     with raw_server(head, *[b" "] * 1000, pause_s=0.02) as (host, _):  # whoever reads all of it says something else
