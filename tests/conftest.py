@@ -101,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if terminal is not None:  # none in a worker of xdist: what fails there is told by the process that started it
         config.pluginmanager.register(_Teller(terminal))
 
+
 @pytest.fixture
 def accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's timeout is for the answer alone. That the server accepts the connection, a busy machine may delay."""
