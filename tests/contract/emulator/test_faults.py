@@ -239,7 +239,7 @@ def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: 
     reply = requests.get(
         f"{shared_emulator.url}/v2/projects/emulated/locations/{ZONE}/nodes/none",
         headers={"Authorization": f"Bearer {shared_emulator.token}"},
-        timeout=10,
+        timeout=HANG_S,
     )
     said = time.mktime(time.strptime(reply.headers["Date"], "%a, %d %b %Y %H:%M:%S GMT")) - time.timezone
     assert reply.status_code == 404

@@ -22,6 +22,7 @@ from orchestrator.core.slices import EVERYWHERE, SliceName
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.settings import Target
 from tests.unit.cloud.stub_api import Reply, StubApi, stub_api
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).parents[3]
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -264,7 +265,12 @@ def test_the_way_to_google_goes_through_the_proxy_and_the_proxy_does_not_see_the
         monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret%21@{proxy}")
         with pytest.raises(CloudUnavailable, match="Tunnel connection failed: 403") as caught:
             fetch.fetch(
-                "GET", "https://tpu.googleapis.com/v2/x", None, {"Authorization": "Bearer t"}, timeout_s=5, proxies=True
+                "GET",
+                "https://tpu.googleapis.com/v2/x",
+                None,
+                {"Authorization": "Bearer t"},
+                timeout_s=HANG_S,
+                proxies=True,
             )
     assert caught.value.hint == "see HTTPS_PROXY"
     assert heard[0].startswith(b"CONNECT tpu.googleapis.com:443 HTTP/1.")
@@ -276,7 +282,7 @@ def test_a_proxy_of_an_unknown_kind_is_refused_in_words(monkeypatch: pytest.Monk
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     with pytest.raises(CloudUnavailable, match="not of a kind that is known here"):
-        fetch.fetch("GET", "https://tpu.googleapis.com/v2/x", None, {}, timeout_s=5, proxies=True)
+        fetch.fetch("GET", "https://tpu.googleapis.com/v2/x", None, {}, timeout_s=HANG_S, proxies=True)
 
 
 @pytest.mark.parametrize(
