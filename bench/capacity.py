@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bed.processes import timed
-from bed.results import Report, options, spread, verdict
-from bed.sandbox import Sandbox, sandbox, tpujob, wait_for
+from harness.processes import timed
+from harness.results import Report, options, spread, verdict
+from harness.sandbox import Sandbox, sandbox, tpujob, wait_for
 
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
 
 FULL, FREE = "us-central1-a", "us-east1-c"
 ZONES = ("us-central1-a", "us-east1-c", "us-west4-a", "us-east5-b", "europe-west4-a")

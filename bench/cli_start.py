@@ -9,9 +9,9 @@ import shutil
 import statistics
 import sys
 
-from bed.processes import Spent, timed
-from bed.results import Report, options, spread, verdict
-from bed.sandbox import sandbox, tpujob
+from harness.processes import Spent, timed
+from harness.results import Report, options, spread, verdict
+from harness.sandbox import sandbox, tpujob
 
 TARGET_S = {"--help": 0.15, "list": 0.15, "status": 0.15, "offers": 0.25}
 

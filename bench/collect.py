@@ -10,8 +10,8 @@ import subprocess
 import time
 
 import psutil
-from bed.results import Report, options, spread
-from bed.sandbox import ZONE, Sandbox, sandbox, tpujob
+from harness.results import Report, options, spread
+from harness.sandbox import ZONE, Sandbox, sandbox, tpujob
 
 GIB, FILES = 6, 100_000
 SAMPLE_S = 0.2

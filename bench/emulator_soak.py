@@ -16,11 +16,11 @@ from typing import Any
 
 import aiohttp
 import psutil
-from bed.results import Report, options
-from bed.sandbox import ZONE, Sandbox, sandbox
+from harness.results import Report, options
+from harness.sandbox import ZONE, Sandbox, sandbox
 
-from orchestrator.emulator import control
-from orchestrator.emulator.control import Endpoint
+from orchestrator.emulator.daemon import control
+from orchestrator.emulator.daemon.control import Endpoint
 
 LIVES, LIVES_WITH_MACHINES = 10_000, 200
 SETTLED = 5_000  # by then every store of the daemon that forgets (operations, bills, requests) is full

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bed.processes import TIMEOUT_S
-from bed.results import Report, options, spread, verdict
-from bed.sandbox import ZONE, Sandbox, sandbox, tpujob, wait_for
-from bed.witness import Witness
+from harness.processes import TIMEOUT_S
+from harness.results import Report, options, spread, verdict
+from harness.sandbox import ZONE, Sandbox, sandbox, tpujob, wait_for
+from harness.witness import Witness
 
 TARGET_S = 0.3
 SHIPPED_BYTES = 32 << 20

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import psutil
-from bed.results import Report, options, spread
-from bed.sandbox import ZONE, Sandbox, sandbox, tpujob, wait_for
+from harness.results import Report, options, spread
+from harness.sandbox import ZONE, Sandbox, sandbox, tpujob, wait_for
 
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
 
 SLICE, SLICE_WORKERS = "v5litepod-256", 64
 IDLE_S = 2.0  # after the last worker is up

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bed.loops import Timed, Took, Work, prepare
-from bed.results import Report, options, spread
-from bed.xla_loops import Reading, ours, tutorial
+from harness.loops import Timed, Took, Work, prepare
+from harness.results import Report, options, spread
+from harness.xla_loops import Reading, ours, tutorial
 
 from payload.config import Config
 

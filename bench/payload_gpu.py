@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bed.loops import Timed, Took, Work, eager, ours, prepare
-from bed.results import Report, options, spread
+from harness.loops import Timed, Took, Work, eager, ours, prepare
+from harness.results import Report, options, spread
 
 from payload.backends.native import Cpu, Cuda, Native
 from payload.config import MODELS, Config

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bed.loops import Compiled, Took, Work, eager, prepare
-from bed.results import Report, options, spread
-from bed.xla_loops import official, ours, tutorial
+from harness.loops import Compiled, Took, Work, eager, prepare
+from harness.results import Report, options, spread
+from harness.xla_loops import official, ours, tutorial
 
 from payload.backends.native import Cpu
 from payload.config import Config

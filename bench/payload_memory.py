@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from bed.results import Report, options, spread
+from harness.results import Report, options, spread
 
 from payload import idx, synthetic
 
@@ -65,7 +65,7 @@ def draw(scratch: Path) -> None:
 def measure(name: str, scratch: Path) -> list[float]:
     """MB before, MB more after each epoch, and at the peak. Runs in a process of its own."""
     import psutil
-    from bed import loops, xla_loops
+    from harness import loops, xla_loops
 
     from payload.config import Config
 

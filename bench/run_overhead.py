@@ -1,7 +1,7 @@
 """What `tpujob run` adds to a job: its wall time minus the job's own, next to the same steps scripted by hand.
 
 The emulator is up and provisions without delay, so that what is left is ours: starting, asking the API, SSH to every worker,
-and the proof that the node is gone. By hand: see bed/by_hand.py.
+and the proof that the node is gone. By hand: see harness/by_hand.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bed.processes import cpu_s, timed
-from bed.results import Report, options, spread, verdict
-from bed.sandbox import ZONE, Sandbox, sandbox, tpujob
+from harness.processes import cpu_s, timed
+from harness.results import Report, options, spread, verdict
+from harness.sandbox import ZONE, Sandbox, sandbox, tpujob
 
-BY_HAND = Path(__file__).with_name("bed") / "by_hand.py"
+BY_HAND = Path(__file__).with_name("harness") / "by_hand.py"
 SIZES = (("v5litepod-8", 1, 1.5), ("v5litepod-64", 16, 3.0))  # type, workers, target in seconds
 # The job's own seconds are the job's to tell: from its first line to its last, on the slowest worker.
 MAIN = """\
@@ -74,7 +74,7 @@ def main() -> None:
     report.notes = [
         "Overhead: wall time of the whole command minus the job's own time on its slowest worker (some 10 ms).",
         "The emulator's processor time: its own and that of the commands on all workers, but not the detached job.",
-        "By hand: bed/by_hand.py, `ssh` and `scp` side by side. It does less: no ledger, no supervisor that outlives a cut "
+        "By hand: harness/by_hand.py, `ssh` and `scp` side by side. It does less: no ledger, no supervisor that outlives a cut "
         "connection, no checked artifacts, and a 404 for a proof.",
     ]
     report.publish(arguments)

@@ -22,7 +22,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import psutil
-from bed.results import PAGE, Report, spread
+from harness.results import PAGE, Report, spread
 
 TOP = PAGE.parents[1]
 PLACE = TOP / "build" / "stress"

@@ -1,3 +1,9 @@
 """tpujob: run training jobs on Cloud TPUs and never pay for a forgotten one."""
 
+from pathlib import Path as _Path
+
 __version__ = "0.1.0"
+
+ROOT = (
+    _Path(__path__[0]).resolve().parent
+)  # where this package lies: what a child process needs on its path to import it

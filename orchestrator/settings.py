@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core import names
-from orchestrator.core import pace as paces
-from orchestrator.core.pace import Pace
+from orchestrator.core.lease import timings as paces
+from orchestrator.core.lease.timings import Pace
+from orchestrator.core.text import names
 from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orchestrator.cloud.google_config import Found
-    from orchestrator.core.grants import Grant
+    from orchestrator.clouds.google.config import Found
+    from orchestrator.core.planning.grants import Grant
 
 EMULATED, GOOGLE = "emulated", "google"
 EMULATED_PROJECT = "emulated"
@@ -102,17 +102,17 @@ def pace_of(kind: str, environ: Environ) -> Pace:
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
     """Google's cloud if a project is configured anywhere, else the emulator unless `kind` insists."""
-    from orchestrator.cloud import google_config
-    from orchestrator.cloud.google_config import Found
+    from orchestrator.clouds.google import config
+    from orchestrator.clouds.google.config import Found
 
-    tools = google_config.gcloud(environ)
+    tools = config.gcloud(environ)
     found: Found | None = Found(*named) if named else None
     if found is None and tools.tpu_endpoint and not loopback_problem(tools.tpu_endpoint):
         if kind is None:
             why = f"gcloud is pointed at {tools.tpu_endpoint} here, not at Google"
             return replace(emulated, why=_emulated_words(None, why), source="gcloud")
-        tools = google_config.Gcloud()  # its project is the emulator's
-    found = found or tools.project or google_config.adc_project(environ)
+        tools = config.Gcloud()  # its project is the emulator's
+    found = found or tools.project or config.adc_project(environ)
     if found is None:
         if kind == GOOGLE:
             hint = "name one with --project, TPUJOB_PROJECT or `gcloud config set project`"
@@ -183,10 +183,10 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    from orchestrator.core import settings_text  # most people have no such file, and every command looks for it
+    from orchestrator.core.text import settings_file  # most people have no such file, and every command looks for it
 
     found: dict[str, Any] = {}
-    for key, value in settings_text.read(text, file=str(path)):
+    for key, value in settings_file.read(text, file=str(path)):
         where = f"{value.where}: {key}"
         if key not in _KEYS and key != "quota":
             known = ", ".join([*_KEYS, "quota"])

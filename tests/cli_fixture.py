@@ -23,11 +23,12 @@ import psutil
 import pytest
 import typer
 
-from orchestrator.cli import app, talk
-from orchestrator.core.lease import Lease
-from orchestrator.emulator import control
-from orchestrator.engine.owners import FileOwners
+from orchestrator.cli import app, console
+from orchestrator.core.lease.lease import Lease
+from orchestrator.emulator.daemon import control
+from orchestrator.engine.runtime.locks import FileOwners
 from orchestrator.ledger.ledger import Ledger
+from tests import ROOT
 from tests.emulator_fixture import Emulator, running_emulator
 from tests.waiting import until
 
@@ -170,7 +171,7 @@ def sandbox(directory: Path) -> dict[str, str]:
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "CLOUDSDK_CONFIG": str(home / "gcloud"),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(ROOT),
         "TPUJOB_GUARDIAN": "off",  # it would finish what a test wants the next command to finish
         **NO_DELAYS,
     }
@@ -217,7 +218,7 @@ class Tpujob(Cli):
             raise _Ended(code)
 
         self.capfd.readouterr()
-        talk.talk.cache_clear()
+        console.talk.cache_clear()
         self.monkeypatch.setattr(sys, "argv", ["tpujob", *words])
         with self.monkeypatch.context() as patch:
             patch.setattr(os, "_exit", end)

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.emulator import control
-from orchestrator.emulator.control import Endpoint
+from orchestrator.emulator.daemon import control
+from orchestrator.emulator.daemon.control import Endpoint
 
 NO_DELAYS = {"provision_s": 0, "stop_s": 0, "start_s": 0, "delete_s": 0}
 

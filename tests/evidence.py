@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
 
 LINES = 60
 LOGS = ("daemon.log", "guardian.log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.durations import parse_duration
+from orchestrator.core.text.durations import parse_duration
 from orchestrator.errors import UserError
 
 

@@ -16,35 +16,13 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import (
-    attach,
-    bench,
-    cancel,
-    collect,
-    compare,
-    doctor,
-    down,
-    drill,
-    emulator,
-    extend,
-    forget,
-    install_sweeper,
-    listing,
-    logs,
-    offers,
-    plan,
-    run,
-    show,
-    ssh,
-    start,
-    status,
-    stop,
-    submit,
-    sweep,
-    up,
-)
+from orchestrator.cli.commands.emulator import emulator
+from orchestrator.cli.commands.guarantee import doctor, drill, forget, gc, install_gc
+from orchestrator.cli.commands.jobs import attach, bench, cancel, collect, plan, run, submit
+from orchestrator.cli.commands.results import compare, list_runs, logs, show
+from orchestrator.cli.commands.slices import down, extend, offers, ssh, start, status, stop, up
+from orchestrator.cli.console import talk
 from orchestrator.cli.done import Done
-from orchestrator.cli.talk import talk
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 app = typer.Typer(
@@ -65,7 +43,7 @@ app.command("extend")(extend.extend)
 app.command("plan")(plan.plan)
 app.command("offers")(offers.offers)
 app.command("status")(status.status)
-app.command("list")(listing.list_runs)
+app.command("list")(list_runs.list_runs)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
@@ -74,8 +52,8 @@ app.command("stop")(stop.stop)
 app.command("start")(start.start)
 app.command("down")(down.down)
 app.command("ssh")(ssh.ssh)
-app.command("sweep")(sweep.sweep)
-app.command("install-sweeper")(install_sweeper.install_sweeper)
+app.command("sweep")(gc.sweep)
+app.command("install-sweeper")(install_gc.install_sweeper)
 app.command("doctor")(doctor.doctor)
 app.command("forget")(forget.forget)
 app.command("drill")(drill.drill)

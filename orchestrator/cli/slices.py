@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.session import Session
-from orchestrator.core.plan import Plan
-from orchestrator.core.sizes import format_size
-from orchestrator.engine.prepare import Place
+from orchestrator.client.session import Session
+from orchestrator.core.planning.plan import Plan
+from orchestrator.core.text.sizes import format_size
+from orchestrator.engine.jobs.prepare import Place
 from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
-    from orchestrator.core.job import JobSpec
+    from orchestrator.core.jobfile.model import JobSpec
 
 DEFAULT_EMULATED_CORES = 2
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import orchestrator
 from orchestrator.drill.measure import Deaths
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
 
 PATIENCE_S = 45.0  # for what a disaster needs before it can happen; the promise is not about this
 LOOK_S = 0.02
@@ -245,7 +246,7 @@ class Stage:
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return own | {
             "HOME": str(self._home),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(orchestrator.ROOT),
             "TPUJOB_STATE_DIR": str(self._state),
             "TPUJOB_CLOUD": "emulated",
             "TPUJOB_EMULATED_SPEED": str(self.speed),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.durations import format_duration
+from orchestrator.core.text.durations import format_duration
 from orchestrator.promises import Bound
 
 

@@ -24,7 +24,8 @@ def main() -> int:
         os.setsid()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
-    from orchestrator.emulator import daemon, store
+    from orchestrator.emulator.daemon import daemon
+    from orchestrator.emulator.state import store
 
     try:
         daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd), options.end_fd)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.emulator import control
-from orchestrator.emulator.control import Endpoint
+from orchestrator.emulator.daemon import control
+from orchestrator.emulator.daemon.control import Endpoint
 
 if TYPE_CHECKING:
     import grpc

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from orchestrator import boot_clock
-from orchestrator.core import timekeeping
-from orchestrator.core.lease import Lease
-from orchestrator.core.timekeeping import Anchor
+from orchestrator.core.lease import timekeeping
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.ledger.ledger import LedgerUnavailable
 
 
@@ -37,7 +37,7 @@ class ThisHost:
 
 
 class Clocks:
-    """One per process and ledger. All times are unix seconds on the time of the ledger, see `core.timekeeping`."""
+    """One per process and ledger. All times are unix seconds on the time of the ledger, see `core.lease.timekeeping`."""
 
     def __init__(self, anchors: Anchors, host: Host | None = None) -> None:
         self._anchors, self._host = anchors, host or ThisHost()

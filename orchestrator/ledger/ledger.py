@@ -1,6 +1,6 @@
 """The ledger: one SQLite file that knows what we owe. Transactions and reads; decisions live in `core`.
 
-Every write is one transaction that changes a row by the pure transition of `core.lease` or `core.attempt` and appends
+Every write is one transaction that changes a row by the pure transition of `core.lease.lease` or `core.lease.attempt` and appends
 the event, committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
 """
 
@@ -17,12 +17,12 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core import attempt as attempts
-from orchestrator.core import lease as leases
-from orchestrator.core.attempt import Attempt, AttemptEvent, AttemptState, Began, Run
-from orchestrator.core.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
-from orchestrator.core.slices import SliceName
-from orchestrator.core.timekeeping import Anchor
+from orchestrator.core.lease import attempt as attempts
+from orchestrator.core.lease import lease as leases
+from orchestrator.core.lease.attempt import Attempt, AttemptEvent, AttemptState, Began, Run
+from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
+from orchestrator.core.lease.slices import SliceName
+from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
 

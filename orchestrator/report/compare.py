@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orchestrator.core.attempt import LOCAL
-from orchestrator.core.durations import format_usd
+from orchestrator.core.lease.attempt import LOCAL
+from orchestrator.core.text.durations import format_usd
 
 Figures = dict[str, Any]
 Row = tuple[str, Callable[[Figures], str]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.core.attempt import LOCAL, Attempt, AttemptState, Run
-from orchestrator.core.lease import Lease, Purpose
+from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, Run
+from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.ledger.ledger import Ledger
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.core.attempt import Attempt, Run
-from orchestrator.core.lease import Lease
+from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.lease import Lease
 from orchestrator.report import timing as timings
 from orchestrator.report.artifact_files import count, figure, read_object, section, words
 from orchestrator.report.timing import Timing

@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.catalog import AcceleratorType
-from orchestrator.core.grants import Grant
-from orchestrator.core.offering import Offering
+from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.grants import Grant
 from orchestrator.report.columns import aligned
 
 UNPRICED = float("inf")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.core.durations import format_duration, format_usd
-from orchestrator.core.plan import Candidate, Dropped, Order, Plan
-from orchestrator.core.scripts import VM_PYTHON
+from orchestrator.core.planning.plan import Candidate, Dropped, Order, Plan
+from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.scripts import VM_PYTHON
 from orchestrator.report.columns import aligned
 from orchestrator.report.times import day_clock
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.attempt import LOCAL, Attempt, AttemptState, Run
-from orchestrator.core.durations import format_duration, format_usd
+from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, Run
+from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import compare, costs, story
 from orchestrator.report.artifact_files import read_object
@@ -18,7 +18,7 @@ from orchestrator.report.figures import figures
 from orchestrator.report.times import day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.engine.job_run import Outcome
+    from orchestrator.engine.jobs.job_run import Outcome
 
 
 def describe(outcome: Outcome) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.core.attempt import Attempt, Run
-from orchestrator.core.durations import format_duration, format_usd
-from orchestrator.core.lease import Lease
+from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.times import clock

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
-from orchestrator.cloud import gcloud_text
-from orchestrator.core.attempt import LOCAL
-from orchestrator.core.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.core.lease import Lease, LeaseState
+from orchestrator.clouds.google import gcloud_text
+from orchestrator.core.lease.attempt import LOCAL
+from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.report.times import clock, day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.engine.job_run import Outcome
-    from orchestrator.engine.release import Released
+    from orchestrator.engine.jobs.job_run import Outcome
+    from orchestrator.engine.leases.release import Released
 
 SPAN_WORDS = {
     "wait": "waiting for the VM",

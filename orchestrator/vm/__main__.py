@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .wire import reply
+from .frames import reply
 
 VERBS = {  # verb: the module that has a function of that name
     "hello": "hello",
@@ -19,8 +19,8 @@ VERBS = {  # verb: the module that has a function of that name
     "follow": "stream",
     "pack": "pack",
     "upload": "upload",
-    "beat": "beat",
-    "here": "here",
+    "beat": "heartbeat",
+    "here": "local",
 }
 
 

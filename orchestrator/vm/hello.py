@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from .wire import reply
+from .frames import reply
 
 
 def hello() -> None:

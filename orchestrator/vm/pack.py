@@ -1,6 +1,6 @@
 """Packs what a run made on a worker: an index, one line of JSON for each file, then a tar of the files that are asked for.
 
-`remote.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
+`remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
 job's patterns. A link is packed as the file it leads to, and only if that lies in the same directory tree; everything
 else that is not a regular file is refused by name. The archive is plain and not compressed: nothing can be larger than
 it says. It is never on this disk: it is made while it is sent.
@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .frames import reply
 from .phase import Phase
-from .wire import reply
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:

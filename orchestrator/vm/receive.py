@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 
+from .frames import reply
 from .phase import bundle_path, private
-from .wire import reply
 
 
 def receive(sha256: str) -> None:

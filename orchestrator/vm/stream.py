@@ -2,7 +2,7 @@
 
 `follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` says that the road is open. The
 last frame is a status that is final. A stream that ends without one was cut, and says nothing about the phase:
-`remote.follow` asks again from the next byte.
+`remote.fleet.follow` asks again from the next byte.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from .frames import frame, reply
 from .phase import Phase
-from .wire import frame, reply
 
 HEARTBEAT_S = 2.0
 LOOK_S = 0.04  # between two looks at the log

@@ -2,7 +2,7 @@
 
 Its promises: a phase starts at most once, however often and however brokenly it is asked to; its exit code and the size
 of its log are on disk before its lock is dropped; and when it has ended, nothing that it started is left running.
-`remote.fleet` calls `start` and `stop` over SSH, on every worker, and again after every cut connection.
+`remote.fleet.fleet` calls `start` and `stop` over SSH, on every worker, and again after every cut connection.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from . import stream, tree
+from . import process_tree, stream
+from .frames import reply
 from .phase import Phase, boot_id, boot_s, bundle_path, private
-from .wire import reply
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Supervisor:
         environment = dict(os.environ, PYTHONUNBUFFERED="1")  # a log that lags by a buffer helps nobody
         environment["TPUJOB_ARTIFACTS"] = str(phase.run / "artifacts")
         environment.update(asked)
-        environment.update({tree.MARK: str(phase.dir), "TPUJOB_ATTEMPT": phase.attempt})
+        environment.update({process_tree.MARK: str(phase.dir), "TPUJOB_ATTEMPT": phase.attempt})
         return environment
 
     def watch(self) -> None:
@@ -211,7 +211,7 @@ class Supervisor:
             if select.select([wake], [], [], 0.1)[0]:
                 os.read(wake, 4096)
             stop = {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.phase.read("stop.json")
-        if tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
+        if process_tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
             while not self.reap():  # the main process may have died after the last look
                 time.sleep(0.01)
         self._write_exit(stopped=stop is not None)
@@ -241,8 +241,8 @@ class Supervisor:
 
     def members(self) -> set[int]:
         self.reap()
-        mark = f"{tree.MARK}={self.phase.dir}".encode()
-        return tree.members(mark, session=self.main, supervisor=os.getpid())
+        mark = f"{process_tree.MARK}={self.phase.dir}".encode()
+        return process_tree.members(mark, session=self.main, supervisor=os.getpid())
 
 
 def stop(attempt: str, name: str, grace_s: str) -> None:
@@ -259,11 +259,13 @@ def stop(attempt: str, name: str, grace_s: str) -> None:
         pid = int(started.get("pid", 0))
         # After a reboot, or where its process id has a new owner, the session of the dead main process proves nothing.
         ours = started.get("boot") == boot_id() and _is_marked_or_gone(pid, phase)
-        mark = f"{tree.MARK}={phase.dir}".encode()
-        status["ended"] = tree.end(lambda: tree.members(mark, session=pid if ours else 0), float(grace_s))
+        mark = f"{process_tree.MARK}={phase.dir}".encode()
+        status["ended"] = process_tree.end(
+            lambda: process_tree.members(mark, session=pid if ours else 0), float(grace_s)
+        )
     reply(status)
 
 
 def _is_marked_or_gone(pid: int, phase: Phase) -> bool:
-    mark = f"{tree.MARK}={phase.dir}".encode()
-    return all(process.marked for process in tree.processes(mark) if process.pid == pid)
+    mark = f"{process_tree.MARK}={phase.dir}".encode()
+    return all(process.marked for process in process_tree.processes(mark) if process.pid == pid)

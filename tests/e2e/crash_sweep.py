@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.engine.guardian import CRASH_POINTS
+from orchestrator.engine.guardian.process import CRASH_POINTS
 from tests import evidence
 from tests.cli_fixture import kill_all
 from tests.faults.world import World, is_stopped

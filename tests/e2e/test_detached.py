@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cli.session import Session
-from orchestrator.core import pace
-from orchestrator.engine.owners import FileOwners
+from orchestrator.client.session import Session
+from orchestrator.core.lease import timings
+from orchestrator.engine.runtime.locks import FileOwners
 from tests.cli_fixture import Tpujob, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -51,7 +51,7 @@ def detached(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
 
 def periods(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
     """Other periods than Google's, for slices that are made from now on; the emulated cloud scales them."""
-    monkeypatch.setattr(pace, "GOOGLE", replace(pace.GOOGLE, **changed))
+    monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, **changed))
 
 
 def submit(cli: Tpujob, text: str, *words: str, **env: str) -> str:

@@ -18,6 +18,7 @@ import pytest
 from orchestrator.drill import rehearse
 from orchestrator.drill.disasters import DISASTERS, power_cut_and_no_permission
 from orchestrator.promises import PROMISES
+from tests import ROOT
 from tests.waiting import until
 
 FINISHERS = {
@@ -31,7 +32,7 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     def started(*words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "orchestrator.cli", "drill", *words],
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
             env=os.environ | {"TMPDIR": str(tmp_path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import ROOT
 from tests.cli_fixture import Cli
 from tests.e2e.test_life import HELLO, SLEEP
 from tests.faults.world import World
 from tests.waiting import until
 
-MNIST = Path(__file__).parents[2] / "jobs" / "mnist.yaml"
+MNIST = ROOT / "jobs" / "mnist.yaml"
 
 
 def guardians(cli: Cli) -> list[psutil.Process]:
@@ -25,7 +26,7 @@ def guardians(cli: Cli) -> list[psutil.Process]:
 
 def _is_guardian(process: psutil.Process) -> bool:
     try:
-        return "orchestrator.engine.guardian" in process.cmdline()
+        return "orchestrator.engine.guardian.process" in process.cmdline()
     except psutil.Error:
         return False  # it ended since it was found
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from orchestrator.emulator import control
-from orchestrator.engine.guardian import CRASH_POINTS
+from orchestrator.emulator.daemon import control
+from orchestrator.engine.guardian.process import CRASH_POINTS
 from tests.cli_fixture import Cli, Tpujob
 from tests.e2e import crash_sweep
 from tests.e2e.crash_sweep import BOTH, CLI, GUARDIAN, LOCAL, RECOVERY, Point, Verdict

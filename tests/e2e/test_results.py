@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.core import pace
-from orchestrator.remote import room
+from orchestrator.core.lease import timings
+from orchestrator.remote.transfer import disk_space
 from tests.cli_fixture import Said, Tpujob, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -88,7 +88,7 @@ def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_
 
 def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=room.SPARE_BYTES + 1000))
+        patch.setattr(disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk_space.SPARE_BYTES + 1000))
         done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 65 and "artifacts/b: no room for 3.0 MB" in done.stderr, done.text
     assert came(tpujob) == {"a", "c"}
@@ -133,7 +133,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
 def test_when_nobody_comes_the_hold_ends_by_itself_and_not_before(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "GOOGLE", replace(pace.GOOGLE, linger_s=90.0))
+    monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, linger_s=90.0))
     done = run_on_a_full_disk(tpujob)
     assert done.returncode == 65
     until_then = held_until(tpujob)

@@ -110,7 +110,7 @@ def late_in_the_first_zone(w: World) -> None:
     Not as late as the API promises, which is made a longer time, so that the second one has left before on any machine."""
     w.fault("late", seconds=10, match={"zone": "us-east1-b"}, when={"first": 1})
     w.fault("stockout", match={"zone": "us-east1-b"}, when={"calls": 2})
-    done = w.do("run", w.brief("us-east1"), bend={"orchestrator.cloud.questions:EMULATED_VISIBLE_S": 20.0})
+    done = w.do("run", w.brief("us-east1"), bend={"orchestrator.clouds.tpu.calls:EMULATED_VISIBLE_S": 20.0})
     assert done.code() == 0, done.err
     assert "us-east1-b   no capacity (released: absent)" in done.err
     w.keeps("C0", w.job_ended_at, w.promise.own())  # and `check_history`: never two at once

@@ -8,7 +8,7 @@ from typing import Any
 from tests.faults.row import row
 from tests.faults.world import Command, World
 
-IMPATIENT = {"orchestrator.engine.tenure:RELEASE_S": 8.0}  # instead of ten minutes
+IMPATIENT = {"orchestrator.engine.leases.obligations:RELEASE_S": 8.0}  # instead of ten minutes
 
 
 @row("19a", "the reply to the delete call is lost")
@@ -125,10 +125,10 @@ def expired(w: World) -> None:
     """Emulated tokens last; so the very clients get one here that Google's login would give, and the API refuses."""
     from google.auth.credentials import Credentials
 
-    from orchestrator.cloud.light import LightApi
-    from orchestrator.cloud.tpu_api import TpuApi
-    from orchestrator.core.slices import SliceName
-    from orchestrator.emulator import control
+    from orchestrator.clouds.tpu.client import TpuApi
+    from orchestrator.clouds.tpu.light_client import LightApi
+    from orchestrator.core.lease.slices import SliceName
+    from orchestrator.emulator.daemon import control
 
     assert w.do("up", "alice", "--zone", "us-central1-a").code() == 0
     endpoint = control.ensure_running(w.emulator_directory)

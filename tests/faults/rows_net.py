@@ -128,7 +128,7 @@ def _stands_still(w: World, *, whole_machine: bool) -> None:
 @row("59a", "a worker falls silent while its results are collected")
 def collect_hangs(w: World) -> None:
     """They may be had once it is back: it is held for them, and a person may end that."""
-    run = w.pause("Collect:1:before", "run", w.hello, bend={"orchestrator.remote.collect:STALL_S": 3.0})
+    run = w.pause("Collect:1:before", "run", w.hello, bend={"orchestrator.remote.transfer.collect:STALL_S": 3.0})
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "frozen"})
     run.process.send_signal(signal.SIGCONT)
     assert run.code() == 65 and "RESULTS NOT AT HOME" in run.err, run.err
@@ -144,7 +144,7 @@ def collect_hangs(w: World) -> None:
 @row("59b", "there is no room for the results, the machine dies, and nobody comes for them", speed=90)
 def nobody_comes_for_results(w: World) -> None:
     """The hold is in the labels: its switch ends it, and not before its time."""
-    run = w.do("run", w.hello, bend={"orchestrator.remote.room:SPARE_BYTES": 1 << 60})
+    run = w.do("run", w.hello, bend={"orchestrator.remote.transfer.disk_space:SPARE_BYTES": 1 << 60})
     assert run.code() == 65 and "RESULTS NOT AT HOME" in run.err, run.err
     w.power_cut()
     held_until = float(w.leases()[-1]["hold_until"])
@@ -166,7 +166,7 @@ for form in ("truncated", "html", "types", "large", "empty"):
         w.until_alone()
         assert w.states() <= {"gone"} and not w.alive()
         w.admin("DELETE", "faults")
-        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.tenure:RELEASE_S": 8.0})
+        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.leases.obligations:RELEASE_S": 8.0})
         run.until("started")
         w.fault("garbage", caller="client", form=form)
         w.finish()

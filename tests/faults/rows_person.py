@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any
 
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
 from tests.faults.row import row
 from tests.faults.world import World
 from tests.waiting import until

@@ -6,16 +6,16 @@ import json
 import time
 
 from tests.faults.row import row
-from tests.faults.world import BENT, SHORT_LABEL, SPEED, World
+from tests.faults.world import PATCHED, SHORT_LABEL, SPEED, World
 
-VM_CLOCK = "an emulated VM has the clock of this machine; tests/unit/vm/test_switch.py sets it under virtual time"
+VM_CLOCK = "an emulated VM has the clock of this machine; tests/unit/vm/test_watchdog.py sets it under virtual time"
 DAY_S = 86400
 
 
 @row("28", "the client's rights are revoked while the job runs")
 def revoked(w: World) -> None:
     """C8: the CLI can delete nothing and says so; the switch has rights of its own."""
-    run = w.begin("run", w.lasting(), bend={"orchestrator.engine.tenure:RELEASE_S": 900.0})
+    run = w.begin("run", w.lasting(), bend={"orchestrator.engine.leases.obligations:RELEASE_S": 900.0})
     run.until("started")
     w.until_armed()
     w.fault("status", "*", caller="client", status=403)
@@ -168,7 +168,7 @@ def vm_clock(w: World) -> None:
 
 
 def _set_clock(w: World, days: int) -> None:
-    w.env["PYTHONPATH"] = f"{BENT / 'clock'}:{w.env['PYTHONPATH']}"
+    w.env["PYTHONPATH"] = f"{PATCHED / 'clock'}:{w.env['PYTHONPATH']}"
     w.env["TPUJOB_TEST_CLOCK_S"] = str(days * DAY_S)
 
 
@@ -188,7 +188,7 @@ for state in ("TERMINATED", "REPAIRING"):
     @row("42a", f"the node is {state}, and its hosts are off")
     def hosts_off(w: World, state: str = state) -> None:
         """TERMINATED is an end; REPAIRING is borne for as long as an unreachable worker is, ten minutes (here 10 s)."""
-        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.work:SILENT_S": 10.0})
+        run = w.begin("run", w.lasting(), bend={"orchestrator.engine.jobs.monitor:SILENT_S": 10.0})
         run.until("started")
         w.admin("POST", f"nodes/{w.until_alive()}:put", {"state": state})
         at = time.time()

@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 
-from orchestrator.core.armed import problem, switches
-from orchestrator.emulator import control
+from orchestrator.core.lease.watchdog_report import problem, switches
+from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
 from tests.faults import bounds, machine
 from tests.faults.bounds import Promise
@@ -31,10 +31,10 @@ from tests.waiting import HANG_S, until
 SPEED = 30.0  # ttl 30 s: what a command needs to show its first sign of life, however slow the machine
 LATELY_S = 60.0
 SHORT_LABEL = {  # all of them reach over a minute; the first one would over more than five
-    "orchestrator.core.pace:GOOGLE": {"label_ttl_s": bounds.SHORT_LABEL, "renew_s": bounds.SHORT_LABEL / 2},
-    "orchestrator.core.pace:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
+    "orchestrator.core.lease.timings:GOOGLE": {"label_ttl_s": bounds.SHORT_LABEL, "renew_s": bounds.SHORT_LABEL / 2},
+    "orchestrator.core.lease.timings:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
 }
-BENT = Path(__file__).parent / "bent"
+PATCHED = Path(__file__).parent / "patched"
 
 
 @dataclass
@@ -117,7 +117,7 @@ class World(Cli):
     ) -> Command:
         """Start a command. `bend` replaces values inside it, by `module:NAME`."""
         path = self.directory / f"command{len(self.commands)}"
-        entry = ["-m", "orchestrator.cli"] if bend is None else [str(BENT / "command.py"), json.dumps(bend)]
+        entry = ["-m", "orchestrator.cli"] if bend is None else [str(PATCHED / "command.py"), json.dumps(bend)]
         with path.with_suffix(".out").open("wb") as out, path.with_suffix(".err").open("wb") as err:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             streams |= {"preexec_fn": hear_signals} if is_deaf() else {}

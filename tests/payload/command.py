@@ -29,9 +29,9 @@ import pytest
 pytest.importorskip("numpy")
 
 from payload import rank, supervise, tpu_launch
+from tests import ROOT
 from tests.waiting import HANG_S, until
 
-ROOT = Path(__file__).parents[2]
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 needs_xla = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cloud.credentials import EmulatorToken, emulator_credentials
-from orchestrator.cloud.fetch import fetch
-from orchestrator.cloud.light import LightApi
-from orchestrator.cloud.tpu_api import TpuApi
-from orchestrator.core.slices import SliceName
-from orchestrator.emulator import control
-from orchestrator.emulator.control import Endpoint
+from orchestrator.clouds.google.credentials import EmulatorToken, emulator_credentials
+from orchestrator.clouds.google.fetch import fetch
+from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.clouds.tpu.light_client import LightApi
+from orchestrator.core.lease.slices import SliceName
+from orchestrator.emulator.daemon import control
+from orchestrator.emulator.daemon.control import Endpoint
 from orchestrator.errors import CloudUnavailable
 from tests.cli_fixture import Tpujob
 from tests.emulator_fixture import Emulator

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
 from tests.disk import holding
 from tests.waiting import until

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cloud import translate
-from orchestrator.core import names
+from orchestrator.clouds.tpu import error_translation
+from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 from tests.cli_fixture import Tpujob
 
@@ -407,7 +407,7 @@ def test_26_what_a_person_must_put_right_comes_with_the_command(
     http: int, status: str, message: str, code: int, words: str
 ) -> None:
     body = json.dumps({"error": {"code": http, "message": message, "status": status}})
-    error = translate.http_error(http, body, host="tpu.googleapis.com")
+    error = error_translation.http_error(http, body, host="tpu.googleapis.com")
     assert isinstance(error, CloudError) and error.exit_code == code
     assert words in f"{error.message} {error.hint}"
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.session import Session
-from orchestrator.core import names
-from orchestrator.emulator import control
+from orchestrator.client.session import Session
+from orchestrator.core.text import names
+from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
 
 JOB = "tpu: {zone: us-central1-a}\ncommand: echo hello\n"

@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.emulator import control
+from orchestrator.emulator.daemon import control
+from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
-ROOT = Path(__file__).parents[2]
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 

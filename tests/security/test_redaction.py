@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli import talk
-from orchestrator.core import redact
-from orchestrator.core.job_rules import secret_sources, secret_values
-from orchestrator.core.redact import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
+from orchestrator.cli import console
+from orchestrator.core.jobfile.rules import secret_sources, secret_values
+from orchestrator.core.text import redaction
+from orchestrator.core.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
 from tests.cli_fixture import Tpujob
 from tests.disk import on_disk
 
@@ -200,7 +200,7 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
 
 
 def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.engine import prepare
+    from orchestrator.engine.jobs import prepare
 
     def broken(*args: object) -> None:
         raise ValueError(f"cannot read {os.environ['MY_TOKEN']!r} or Bearer abcdefghijklmnop0123")
@@ -217,16 +217,16 @@ def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pyt
 
 
 def test_json_keeps_its_form_when_a_number_looks_like_a_secret(capfd: pytest.CaptureFixture[str]) -> None:
-    talk.talk.cache_clear()
-    talk.talk().secrets.add("123456", TOKEN)
-    talk.emit_json({"size_bytes": 1234567, "text": [f"a {TOKEN}"], TOKEN: None})
+    console.talk.cache_clear()
+    console.talk().secrets.add("123456", TOKEN)
+    console.emit_json({"size_bytes": 1234567, "text": [f"a {TOKEN}"], TOKEN: None})
     assert json.loads(capfd.readouterr().out) == {"size_bytes": 1234567, "text": [f"a {MASK}"], MASK: None}
-    talk.talk.cache_clear()
+    console.talk.cache_clear()
 
 
 def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
     assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).returncode == 0
-    talk.talk().say("note", f"the token is {tpujob.emulator.token}")
+    console.talk().say("note", f"the token is {tpujob.emulator.token}")
     assert f"the token is {MASK}" in capfd.readouterr().err
 
 
@@ -239,9 +239,9 @@ def test_the_request_that_a_dry_run_prints_is_not_torn_by_the_search_for_secrets
 
 @pytest.mark.parametrize("name", ["TOKEN", "WANDB_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "X_PRIVATE_KEY"])
 def test_names_of_secrets_are_known(name: str) -> None:
-    assert redact.is_secret_name(name)
+    assert redaction.is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "KEYBOARD", "SECRETARY", "EPOCHS"])
 def test_other_names_are_not(name: str) -> None:
-    assert not redact.is_secret_name(name)
+    assert not redaction.is_secret_name(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engine.owners import FileOwners
+from orchestrator.engine.runtime.locks import FileOwners
 from orchestrator.ledger import disk
 from orchestrator.ledger.ledger import Ledger, LedgerUnavailable, SweepRun
 from tests.cli_fixture import Said, Tpujob

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import talk
-from orchestrator.core import armed
+from orchestrator.cli import console
+from orchestrator.core.lease import watchdog_report
 from orchestrator.errors import UserError
-from orchestrator.remote.collect import Collector, Order, Part
-from orchestrator.remote.terminal import LINE_CHARS
+from orchestrator.remote.ssh.terminal import LINE_CHARS
+from orchestrator.remote.transfer.collect import Collector, Order, Part
 from tests.cli_fixture import Tpujob
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -73,22 +73,22 @@ def _run(tpujob: Tpujob) -> str:
 
 @pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08"])
 def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
-    talk.talk.cache_clear()
-    voice = talk.talk()
+    console.talk.cache_clear()
+    voice = console.talk()
     voice.say("note", f"a{hostile}b")
     voice.loud(f"a{hostile}b\nsecond line")
     voice.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
-    talk.emit(f"a{hostile}b\tc")
+    console.emit(f"a{hostile}b\tc")
     out, err = capfd.readouterr()
     assert not CONTROLS.search(out + err)
     assert err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and out == "ab\tc\n"
-    talk.talk.cache_clear()
+    console.talk.cache_clear()
 
 
 def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    talk.talk.cache_clear()
+    console.talk.cache_clear()
     hostile = f"{CLIPBOARD}\x9b31m\u202e"
-    talk.emit_json({"detail": hostile, "ä": "ü"})
+    console.emit_json({"detail": hostile, "ä": "ü"})
     out = capfd.readouterr().out
     assert not CONTROLS.search(out) and json.loads(out) == {"detail": hostile, "ä": "ü"}
 
@@ -97,7 +97,7 @@ def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> Non
     "text", ["[" * 5000, '{"worker": 0, "armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
 )
 def test_whatever_a_job_publishes_as_the_switch_is_read_as_armed_or_not(text: str) -> None:
-    (switch,) = armed.switches([{armed.SWITCH: text}], 1)
+    (switch,) = watchdog_report.switches([{watchdog_report.SWITCH: text}], 1)
     assert switch.armed is (text.startswith('{"worker": 0, "armed": true'))
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.simulation.crash_sweep import SCENARIOS, sweep
-from tests.simulation.swarm import world_of
+from tests.simulation.scenarios.swarm import world_of
 
 CHUNK = 250
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.simulation.faults import FOREVER, Plan, cloud_fault
-from tests.simulation.shapes import Wish
-from tests.simulation.swarm import Doing
-from tests.simulation.world import RACE_ZONES, ZONES, Layers, Result, World
+from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, World
+from tests.simulation.scenarios.swarm import Doing
+from tests.simulation.scenarios.workloads import Wish
 
 KINDS = ("cli", "cli+guardian", "machine")
 QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}

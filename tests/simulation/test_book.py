@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import lease as leases
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Moved, Run, Tried
-from orchestrator.core.lease import Intent
+from orchestrator.core.lease import lease as leases
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Moved, Run, Tried
+from orchestrator.core.lease.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
-from tests.simulation.book import Book
+from tests.simulation.model.ledger import Book
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 
 LEASE, _ = lease_and_request()

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease import LeaseState
-from tests.simulation.cases import Thing
-from tests.simulation.faults import FOREVER, Plan, cloud_fault
-from tests.simulation.grounds import NOBODY, SWEEPER, SWITCH
-from tests.simulation.shapes import Wish
-from tests.simulation.swarm import Doing
-from tests.simulation.world import ZONES, Layers, World
+from orchestrator.core.lease.lease import LeaseState
+from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.model.world import ZONES, Layers, World
+from tests.simulation.mutants.scenarios import NOBODY, SWEEPER, SWITCH
+from tests.simulation.scenarios.cases import Thing
+from tests.simulation.scenarios.swarm import Doing
+from tests.simulation.scenarios.workloads import Wish
 
 RUN = Doing("run", lasts_s=10.0, boot_s=1.0)
 QUEUED = replace(RUN, wish=Wish(ZONES[:1], 1, 60.0))

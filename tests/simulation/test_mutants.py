@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.grounds import GROUNDS
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants.mutants import MUTANTS, Mutant
+from tests.simulation.mutants.scenarios import GROUNDS
 
 KILLS: dict[str, str] = {}
 

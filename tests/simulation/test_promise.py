@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator import promises
-from orchestrator.core import pace
+from orchestrator.core.lease import timings
 from orchestrator.promises import PROMISES
-from tests.simulation.faults import Plan
-from tests.simulation.grounds import GUARDIAN, NOBODY, RUN, SWEEPER, SWITCH
-from tests.simulation.swarm import Doing
-from tests.simulation.world import SPEED, Layers, World
+from tests.simulation.model.faults import Plan
+from tests.simulation.model.world import SPEED, Layers, World
+from tests.simulation.mutants.scenarios import GUARDIAN, NOBODY, RUN, SWEEPER, SWITCH
+from tests.simulation.scenarios.swarm import Doing
 
 READY_S, DELETE_S = 5.0, 0.5
 TRAVEL_S = 1.0  # of a delete, there and back
@@ -61,7 +61,7 @@ def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_t
         return [verdict.allowed_s for _, verdict in world.verdicts.values()]
 
     before = allowed_s()
-    monkeypatch.setattr(pace, "GOOGLE", pace.Pace(ttl_s=9000.0, grace_s=1800.0))
+    monkeypatch.setattr(timings, "GOOGLE", timings.Pace(ttl_s=9000.0, grace_s=1800.0))
     assert allowed_s() == before
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import capacity
-from tests.simulation.faults import Plan, cloud_fault
-from tests.simulation.shapes import take_down
-from tests.simulation.swarm import FAMILIES, Doing, world_of
-from tests.simulation.world import World
+from tests.simulation.model import capacity
+from tests.simulation.model.faults import Plan, cloud_fault
+from tests.simulation.model.world import World
+from tests.simulation.scenarios.swarm import FAMILIES, Doing, world_of
+from tests.simulation.scenarios.workloads import take_down
 
 LINES = [line.split() for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 WORLDS, ALL_WORLDS, CHUNK = 1_000, 10_000, 250

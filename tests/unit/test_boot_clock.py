@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator import boot_clock
-from orchestrator.core.timekeeping import Anchor, anchored
+from orchestrator.core.lease.timekeeping import Anchor, anchored
 
 NAMELESS = "a boot without a name"
 boot_id = boot_clock.boot_id.__wrapped__  # as the first question of a process

@@ -19,8 +19,8 @@ import typer.main
 
 from orchestrator import __version__, errors
 from orchestrator.cli.app import app
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/*.md", "orchestrator/*.md", "payload/*.md", "bench/*.md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.core.lease import Intent
+from orchestrator.core.lease.lease import Intent
 from orchestrator.ledger.ledger import Ledger
 from tests import evidence
 from tests.unit.engine.virtual import lease_and_request

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.app import app
+from tests import ROOT
 from tests.unit.test_imports import is_within
 from tests.waiting import HANG_S
 
-ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("google", "grpc", "requests", "fabric", "paramiko", "cryptography", "aiohttp", "asyncssh", "asyncio"),
     *("torch", "torch_xla", "numpy", "pydantic", "rich", "yaml", "sqlite3"),
@@ -46,7 +46,7 @@ def heavy(modules: set[str]) -> list[str]:
 
 def test_importing_the_app_imports_nothing_heavy() -> None:
     modules = imported("import orchestrator.cli.app")
-    assert "orchestrator.cli.run" in modules
+    assert "orchestrator.cli.commands.jobs.run" in modules
     assert heavy(modules) == []
 
 
@@ -75,4 +75,4 @@ def test_offers_are_shown_without_a_cloud_and_without_what_only_checks_job_files
     monkeypatch.setenv("TPUJOB_CLOUD", "emulated")
     modules = imported(MAIN, "offers", "--type", "v6e-8")
     assert [name for name in heavy(modules) if not is_within(name, {"pydantic", "sqlite3"})] == []
-    assert not any(is_within(name, {"pydantic.main", "orchestrator.core.job"}) for name in modules)
+    assert not any(is_within(name, {"pydantic.main", "orchestrator.core.jobfile.model"}) for name in modules)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 BOTTOM = {"errors", "catalog"}
 CORE = {"core"} | BOTTOM
-EDGES = {"ledger", "cloud", "remote"}
+EDGES = {"ledger", "clouds", "remote"}
 ENGINE = {"engine"} | EDGES | CORE
 REPORT = {"report"} | ENGINE
 
@@ -28,16 +28,18 @@ MAY_IMPORT = {
     "peers": set(),
     "catalog": {"catalog"},
     "core": CORE,
-    "settings": {"settings", "cloud.google_config"} | CORE,
+    "settings": {"settings", "clouds.google.config"} | CORE,
     "boot_clock": set(),
     "ledger": {"ledger", "boot_clock"} | CORE,
-    "cloud": {"cloud", "settings", "peers"} | CORE,
+    "clouds": {"clouds", "settings", "peers"} | CORE,
     "remote": {"remote"} | CORE,
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
-    "drill": {"drill", "promises", "emulator.control"} | CORE,
-    "cli": {"cli", "drill", "settings", "boot_clock", "emulator.control"} | REPORT,
+    "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
+    "client": {"client", "cli.console", "cli.commands.jobs.run", "settings", "boot_clock", "emulator.daemon.control"}
+    | REPORT,
+    "cli": {"cli", "client", "drill", "settings", "boot_clock", "emulator.daemon.control"} | REPORT,
     "emulator": {"emulator", "boot_clock", "catalog", "peers"},
     "vm": {"vm"},
 }
@@ -127,12 +129,12 @@ def test_the_payload_knows_neither_orchestrator_nor_any_cloud() -> None:
     [
         ("import os.path, json", "a.b", ["os.path", "json"]),
         ("from orchestrator import catalog, errors", "a", ["orchestrator.catalog", "orchestrator.errors"]),
-        ("from . import tree", "orchestrator.vm", ["orchestrator.vm.tree"]),
-        ("from .wire import reply", "orchestrator.vm", ["orchestrator.vm.wire.reply"]),
-        ("from ..cloud import wire", "orchestrator.vm", ["orchestrator.cloud.wire"]),
+        ("from . import process_tree", "orchestrator.vm", ["orchestrator.vm.process_tree"]),
+        ("from .frames import reply", "orchestrator.vm", ["orchestrator.vm.frames.reply"]),
+        ("from ..clouds.tpu import transport", "orchestrator.vm", ["orchestrator.clouds.tpu.transport"]),
         ("def f():\n    import socket", "a", ["socket"]),
         ("if TYPE_CHECKING:\n    from a.b import C", "a", ["a.b.C"]),
-        ("import_module('orchestrator.cloud.x')", "a", ["orchestrator.cloud.x"]),
+        ("import_module('orchestrator.clouds.x')", "a", ["orchestrator.clouds.x"]),
     ],
 )
 def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]) -> None:
@@ -142,28 +144,28 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
 @pytest.mark.parametrize(
     ("part", "name", "fine"),
     [
-        ("ledger", "orchestrator.core.lease.Lease", True),
-        ("ledger", "orchestrator.cloud.wire", False),
+        ("ledger", "orchestrator.core.lease.lease.Lease", True),
+        ("ledger", "orchestrator.clouds.tpu.transport", False),
         ("core", "orchestrator.ledger.ledger", False),
         ("core", "orchestrator.settings", False),
-        ("engine", "orchestrator.remote.fleet", True),
+        ("engine", "orchestrator.remote.fleet.fleet", True),
         ("engine", "orchestrator.report.words", False),
         ("emulator", "orchestrator.catalog", True),
-        ("emulator", "orchestrator.core.names", False),
-        ("cli", "orchestrator.emulator.control", True),
-        ("cli", "orchestrator.emulator.daemon", False),
+        ("emulator", "orchestrator.core.text.names", False),
+        ("cli", "orchestrator.emulator.daemon.control", True),
+        ("cli", "orchestrator.emulator.daemon.daemon", False),
         ("cli", "orchestrator.report.words", True),
-        ("report", "orchestrator.emulator.control", False),
-        ("drill", "orchestrator.emulator.control", True),
-        ("drill", "orchestrator.engine.release", False),
+        ("report", "orchestrator.emulator.daemon.control", False),
+        ("drill", "orchestrator.emulator.daemon.control", True),
+        ("drill", "orchestrator.engine.leases.release", False),
         ("drill", "orchestrator.promises", True),
         ("cli", "orchestrator.promises", False),
         ("core", "orchestrator.promises", False),
         ("engine", "orchestrator.promises", False),
         ("vm", "orchestrator.promises", False),
         ("emulator", "orchestrator.promises", False),
-        ("promises", "orchestrator.core.pace", False),
-        ("promises", "orchestrator.emulator.records", False),
+        ("promises", "orchestrator.core.lease.timings", False),
+        ("promises", "orchestrator.emulator.model.records", False),
         ("core", "json", True),
     ],
 )
@@ -240,6 +242,6 @@ def package_of(path: Path) -> str:
 
 
 def part_of(path: Path) -> str:
-    """`orchestrator/cli/run.py` is of the part cli, `orchestrator/errors.py` of errors, the package's own file of ''."""
+    """`orchestrator/cli/commands/jobs/run.py` is of the part cli, `orchestrator/errors.py` of errors, the package's own file of ''."""
     inner = path.relative_to("orchestrator").with_suffix("").parts
     return "" if inner == ("__init__",) else inner[0]

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator import promises
-from orchestrator.core import pace as paces
-from orchestrator.core.durations import parse_duration
-from orchestrator.core.pace import GOOGLE, Pace
+from orchestrator.core.lease import timings as paces
+from orchestrator.core.lease.timings import GOOGLE, Pace
+from orchestrator.core.text.durations import parse_duration
 from orchestrator.drill.words import formula, symbolic
-from orchestrator.emulator.records import Settings
+from orchestrator.emulator.model.records import Settings
 from orchestrator.promises import EMULATED_READY_S, EMULATED_SPEED, PROMISES, Bound, Part, Promise, World, bound
-from orchestrator.vm.switch import RARELY, SOON
+from orchestrator.vm.watchdog import RARELY, SOON
 
 EMULATED = World(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
 HERE = World(speed=100, deletion_s=1.5, ready_s=6.0, sweep_every_s=18.0)
@@ -48,8 +48,8 @@ def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
 
 
 def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -> None:
-    from orchestrator.cli.install_sweeper import install_sweeper
-    from orchestrator.engine.retry import pauses
+    from orchestrator.cli.commands.guarantee.install_gc import install_sweeper
+    from orchestrator.engine.runtime.retry import pauses
 
     every = inspect.signature(install_sweeper).parameters["every"].default
     assert promises.seconds("timer") == parse_duration(every)

@@ -328,7 +328,7 @@ def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypat
 def test_deciding_needs_neither_yaml_nor_the_cloud_client(tmp_path: Path) -> None:
     code = (
         "import sys; from orchestrator import settings; t = settings.resolve(None, None, {'HOME': sys.argv[1]}); "
-        "import orchestrator.cloud.tpu_api, orchestrator.cloud.credentials; "
+        "import orchestrator.clouds.tpu.client, orchestrator.clouds.google.credentials; "
         "print(t.kind, [m for m in ('yaml', 'requests', 'google.auth', 'grpc', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

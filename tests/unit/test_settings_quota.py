@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.grants import Grant
+from orchestrator.core.planning.grants import Grant
 from orchestrator.errors import ConfigError
 from orchestrator.settings import resolve, settings_path
 

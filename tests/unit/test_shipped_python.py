@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.remote import agent
+from orchestrator.remote.ssh import agent
+from tests import ROOT
 from tests.waiting import HANG_S
 
-ROOT = Path(__file__).parents[2]
 TORCH = {"numpy", "torch", "torch_xla", "torch_tpu"}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli.drill import line, shape
+from orchestrator.cli.commands.guarantee.drill import line, shape
 from orchestrator.drill.disasters import DISASTERS, Disaster
 from orchestrator.drill.rehearse import Finding
-from orchestrator.emulator.fault_data import read
+from orchestrator.emulator.faults.fault import read
 
 
 def test_there_are_ten_and_each_has_its_own_number_name_and_words() -> None:

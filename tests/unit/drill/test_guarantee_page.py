@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
-from orchestrator.core import pace as paces
-from orchestrator.core.durations import parse_duration
-from orchestrator.core.pace import GOOGLE
+from orchestrator.core.lease import timings as paces
+from orchestrator.core.lease.timings import GOOGLE
+from orchestrator.core.text.durations import parse_duration
+from tests import ROOT
 
-FOLDER = Path(__file__).parents[3] / "docs"
+FOLDER = ROOT / "docs"
 PAGE = (FOLDER / "guarantee.md").read_text(encoding="utf-8")
 EMULATED = paces.emulated()
 ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]

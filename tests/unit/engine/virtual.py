@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.core.attempt import Attempt, Run
-from orchestrator.core.lease import Lease, Purpose
-from orchestrator.core.slices import (
+from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.slices import (
     Capabilities,
     Listing,
     Operation,
@@ -24,13 +24,13 @@ from orchestrator.core.slices import (
     SliceView,
     WorkerAddress,
 )
-from orchestrator.engine.cloud_effects import Delete, DeleteAll
-from orchestrator.engine.effects import Effect, Program, Shield, Sleep, Tell
-from orchestrator.engine.job_run import JobRun, Phase
+from orchestrator.engine.effects.base import Effect, Program, Shield, Sleep, Tell
+from orchestrator.engine.effects.cloud import Delete, DeleteAll
+from orchestrator.engine.jobs.job_run import JobRun, Phase
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.remote.collect import CollectResult, Order, Problem, Progress
-from orchestrator.remote.steps import StartRequest
+from orchestrator.remote.fleet.steps import StartRequest
+from orchestrator.remote.transfer.collect import CollectResult, Order, Problem, Progress
 
 T = TypeVar("T")
 CAN = Capabilities(
@@ -529,6 +529,6 @@ def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
 
 
 def _running() -> Any:
-    from orchestrator.core.attempt import AttemptState
+    from orchestrator.core.lease.attempt import AttemptState
 
     return AttemptState.RUNNING

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease import Down, Gone, Intent, Sent
-from orchestrator.core.timekeeping import DOUBT_S
+from orchestrator.core.lease.lease import Down, Gone, Intent, Sent
+from orchestrator.core.lease.timekeeping import DOUBT_S
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 from tests.unit.engine.virtual import lease_and_request

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run, Tried
-from orchestrator.core.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run, Tried
+from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import KEPT_SWEEPS, Ledger, LedgerUnavailable, SweepRun
 from tests.unit.engine.virtual import lease_and_request

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Run
 from orchestrator.report import compare
 from orchestrator.report.figures import figures
 from tests.unit.engine.virtual import lease_and_request

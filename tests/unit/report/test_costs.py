@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Run, Tried
-from orchestrator.core.lease import (
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Run, Tried
+from orchestrator.core.lease.lease import (
     Created,
     Down,
     Gone,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator import catalog
-from orchestrator.core.grants import Grant
-from orchestrator.core.offering import Offering
+from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.grants import Grant
 from orchestrator.report.offers import Offered, chosen, lines, offered
 
 ROWS = list(offered(None, ()))

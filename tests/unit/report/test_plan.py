@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.grants import Grant
-from orchestrator.core.offering import Offering
-from orchestrator.core.plan import Known, Order, Wish, make
-from orchestrator.core.provisioning import Provisioning
+from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.grants import Grant
+from orchestrator.core.planning.plan import Known, Order, Wish, make
+from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.report.plan import candidate_shape, dropped_lines, plan_lines, table
 
 AT = 1_000_000.0

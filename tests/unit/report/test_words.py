@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.absence import Verdict
-from orchestrator.core.attempt import Attempt, Run
-from orchestrator.core.lease import Lease, LeaseState
-from orchestrator.engine.job_run import Outcome
-from orchestrator.engine.release import Released
-from orchestrator.remote.collect import CollectedFile, CollectResult, Problem
+from orchestrator.core.lease.absence import Verdict
+from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.engine.jobs.job_run import Outcome
+from orchestrator.engine.leases.release import Released
+from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
 from orchestrator.report.times import day_clock
 from orchestrator.report.words import banner, fate, left_behind, outcome_lines
 from tests.unit.engine.virtual import lease_and_request

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.remote import agent
+from orchestrator.remote.ssh import agent
 from tests.unit.vm.conftest import Worker, parsed
 from tests.waiting import HANG_S
 

@@ -1,0 +1,114 @@
+"""`tpujob drill`: ten disasters on a private emulator, each held to what docs/guarantee.md promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.done import Done
+from orchestrator.cli.options import Json
+
+if TYPE_CHECKING:
+    from orchestrator.drill.rehearse import Finding
+
+
+def drill(
+    only: Annotated[
+        list[int] | None, typer.Option("--only", metavar="N", help="Only this disaster, by number.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Rehearse ten disasters on a private emulator: who is killed, who deletes the slice, and within which bound."""
+    import tempfile
+    import time
+    from contextlib import closing
+    from pathlib import Path
+
+    from orchestrator.cli.console import emit, emit_json, talk
+    from orchestrator.core.text.durations import format_duration
+    from orchestrator.drill.disasters import DISASTERS
+    from orchestrator.drill.rehearse import rehearse
+    from orchestrator.errors import TpujobError, UserError
+
+    wanted = [each for each in DISASTERS if not only or each.number in only]
+    if only and len(wanted) < len(set(only)):
+        raise UserError(f"the disasters are numbered from 1 to {len(DISASTERS)}")
+    _hear_signals()
+    speeds = " to ".join(f"{speed:.0f}" for speed in sorted({each.speed for each in wanted}))
+    talk().say("drill", f"EMULATED Cloud TPU: claims are judged {speeds} times faster than on Google Cloud")
+    began, findings = time.monotonic(), []
+    with (
+        tempfile.TemporaryDirectory(prefix="tpujob-drill-") as directory,
+        closing(rehearse(wanted, Path(directory))) as arriving,
+    ):
+        for finding in arriving:
+            findings.append(finding)
+            if not as_json:
+                emit(line(finding))
+    if as_json:
+        emit_json([shape(finding) for finding in sorted(findings, key=lambda finding: finding.disaster.number)])
+    broken = [finding for finding in findings if not finding.ok]
+    kept = f"{len(findings) - len(broken)} of {len(findings)} promises kept"
+    left = "" if broken else ", nothing left behind"
+    took = format_duration(time.monotonic() - began)
+    talk().say("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
+    raise Done(TpujobError.exit_code if broken else 0)
+
+
+def line(finding: Finding) -> str:
+    from orchestrator.core.text.durations import format_duration
+    from orchestrator.drill.words import formula, symbolic
+
+    disaster, bound = finding.disaster, finding.disaster.bound
+    billed = "never came to its end" if finding.unclaimed_s is None else f"billed unclaimed {finding.unclaimed_s:.1f} s"
+    google = symbolic(disaster.bound_on_google)
+    return " · ".join(
+        (
+            f"{disaster.number:>2} {disaster.name}",
+            disaster.broken,
+            f"ended by {finding.finished_by}",
+            billed,
+            f"bound {format_duration(bound.seconds)} = {formula(bound)} (on Google Cloud {google})",
+            "ok" if finding.ok else f"BROKEN: {finding.problem}",
+        )
+    )
+
+
+def shape(finding: Finding) -> dict[str, Any]:
+    from orchestrator.drill.words import formula, symbolic
+
+    disaster, bound = finding.disaster, finding.disaster.bound
+    return {
+        "number": disaster.number,
+        "name": disaster.name,
+        "broken": disaster.broken,
+        "finished_by": finding.finished_by,
+        "unclaimed_s": finding.unclaimed_s,
+        "bound_s": bound.seconds,
+        "formula": formula(bound),
+        "on_google_cloud": symbolic(disaster.bound_on_google),
+        "speed": disaster.speed,
+        "ok": finding.ok,
+        "problem": finding.problem,
+    }
+
+
+def _hear_signals() -> None:
+    """All of them unwind, once, so that every stage takes itself down. Children start with them unheard, nohup or not."""
+    import signal
+    from types import FrameType
+
+    from orchestrator.cli.console import talk
+    from orchestrator.errors import Interrupted
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def arrived(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, lambda number, frame: None)
+        talk().say("drill", "stopping: every process and every emulator that this drill started is ended")
+        raise Interrupted(number)
+
+    for number in numbers:
+        signal.signal(number, arrived)

@@ -1,0 +1,223 @@
+"""`tpujob sweep`: delete what nobody claims any more, from any machine; or, with --local, finish what this one owes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from orchestrator import boot_clock
+from orchestrator.cli.done import Done
+from orchestrator.cli.options import Cloud, Json, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.clouds.tpu.light_client import LightApi
+    from orchestrator.engine.effects.base import Tell, World
+    from orchestrator.engine.leases.gc import Ended, Swept
+    from orchestrator.settings import Target
+
+LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
+UNPROVEN = 75
+
+
+def sweep(
+    zone: Annotated[
+        list[str] | None, typer.Option("--zone", help="Only this zone or region; may be given several times.")
+    ] = None,
+    all_zones: Annotated[
+        bool, typer.Option("--all-zones", help="Every zone of the project, which is the default.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Only finish what this machine's ledger owes: what a timer runs.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say something only when there is something to do.")] = False,
+    as_json: Json = False,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Delete every slice of tpujob in the project whose claim is over, whoever made it. Needs no state of this machine.
+
+    Exits with 75 unless every zone was seen whole and everything unclaimed is proven absent.
+    """
+    from orchestrator.errors import UserError
+
+    if local:
+        if zone or all_zones or dry_run or as_json:
+            raise UserError("--local goes with --quiet, --cloud and --project only")
+        raise Done(_finish_own(cloud, project, quiet=quiet))
+    if zone and all_zones:
+        raise UserError("give --zone or --all-zones, not both")
+    raise Done(_sweep(zone or [], cloud, project, dry_run=dry_run, quiet=quiet, as_json=as_json))
+
+
+def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
+    from orchestrator.cli.console import emit
+    from orchestrator.client.session import Session
+    from orchestrator.ledger.ledger import SweepRun
+
+    session = Session.open(cloud, project, quiet=quiet, light=True)
+    before = {lease.id for lease in session.ledger.open_leases()}
+    session.recover(budget_s=LOCAL_S, look=True)
+    still_open = {lease.id for lease in session.ledger.open_leases()}
+    target, done = session.target, len(before - still_open)
+    code = session.exit_code()
+    ran = SweepRun(session.now(), target.kind, target.project, "local", code == 0, len(before), done)
+    session.ledger.record_sweep(ran)
+    if not quiet:
+        emit(f"{done} released, {len(session.unproven)} not proven, {len(still_open - set(session.unproven))} claimed")
+    return code
+
+
+def _sweep(
+    places: list[str], cloud: str | None, project: str | None, *, dry_run: bool, quiet: bool, as_json: bool
+) -> int:
+    from orchestrator import settings
+    from orchestrator.cli.console import emit, emit_json, talk
+    from orchestrator.client.teardown_client import reach
+    from orchestrator.engine.leases.gc import sweep as program
+    from orchestrator.engine.runtime.interpreter import Interpreter
+
+    target = settings.resolve(cloud, project, os.environ)
+    zones = _zones(places)
+    if not quiet:
+        talk().say("cloud", target.why)
+    world = _World(reach(target), talk().tell)
+    sweeping = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
+    swept = Interpreter(cast("World", world)).run(sweeping)
+    code = 0 if swept.done else UNPROVEN
+    if not dry_run:
+        scope = "all" if zones is None else ",".join(zones)
+        code = _tell_the_ledger(swept, scope, cloud, project, quiet=quiet) or code
+    if as_json:
+        emit_json(_shape(target, swept))
+    elif not quiet or swept.ended or not swept.done:
+        for line in _lines(swept):
+            emit(line)
+    for each in swept.ended.values():
+        if not (each.gone or dry_run):
+            talk().loud(_banner(each, target))
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """All that a sweep needs of this machine: a way to the cloud, and a clock to wait by."""
+
+    cloud: LightApi
+    tell: Callable[[Tell], None]
+
+    def now(self, cloud: str | None = None) -> float:
+        return boot_clock.boot_s()
+
+
+def _zones(places: list[str]) -> list[str] | None:
+    """A region means its zones. A zone that the shipped table does not know may exist all the same."""
+    from orchestrator import catalog
+    from orchestrator.core.text import names
+    from orchestrator.errors import UserError
+
+    found: list[str] = []
+    for place in places:
+        if names.zone_problem(place) is None:
+            found.append(place)
+        elif in_region := catalog.zones_of(place):
+            found += in_region
+        else:
+            near = ", ".join(catalog.nearest_place(place)) or "us-central1-a"
+            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
+    return list(dict.fromkeys(found)) or None
+
+
+def _tell_the_ledger(swept: Swept, scope: str, cloud: str | None, project: str | None, *, quiet: bool) -> int:
+    """So that `doctor` knows, and so that what was deleted is no longer owed here. Without a ledger nothing is missing."""
+    from orchestrator.cli.console import talk
+    from orchestrator.client.session import Session
+    from orchestrator.errors import ConfigError
+    from orchestrator.ledger.ledger import LedgerUnavailable, SweepRun
+
+    try:
+        session = Session.open(cloud, project, quiet=True, light=True)
+        target = session.target
+        ran = SweepRun(session.now(), target.kind, target.project, scope, swept.done, swept.found, swept.deleted)
+        session.ledger.record_sweep(ran)
+        session.recover(look=True)
+        return session.exit_code()
+    except (LedgerUnavailable, ConfigError) as error:
+        if not quiet:
+            talk().say("warning", f"{error.message}; the sweep did without it")
+        return 0
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def _lines(swept: Swept) -> list[str]:
+    from orchestrator.report.times import day_clock
+
+    verdicts = {True: "deleted", False: "would delete" if swept.dry_run else "NOT PROVEN ABSENT"}
+    lines = []
+    for name, ended in swept.ended.items():
+        why = f"{ended.why}; {ended.problem}" if ended.problem else ended.why
+        lines.append(_row(verdicts[ended.gone], name.node, name.zone, ended.view.accelerator_type, ended.price, why))
+    for name, claimed in swept.claimed.items():
+        kind = claimed.view.accelerator_type
+        lines.append(_row("claimed", name.node, name.zone, kind, f"until {day_clock(claimed.until)}"))
+    for name, odd in swept.odd.items():
+        lines.append(_row("odd", name.node, name.zone, odd.view.accelerator_type, odd.why))
+    lines += [_row("incomplete", zone, why) for zone, why in swept.incomplete.items()]
+    counts = f"{len(swept.ended)} unclaimed, {len(swept.claimed)} claimed, {len(swept.odd)} odd"
+    seen = f"{len(set(swept.zones) - set(swept.incomplete))} of {len(swept.zones)} zones seen whole"
+    return [*lines, f"{counts}; {seen}"]
+
+
+def _row(*words: str) -> str:
+    return "\t".join(words)
+
+
+def _banner(ended: Ended, target: Target) -> str:
+    from orchestrator.clouds.google import gcloud_text
+    from orchestrator.core.text.durations import format_usd_per_hour
+
+    name, price = ended.view.name, format_usd_per_hour(ended.usd_per_hour)
+    bill = "emulated, nobody pays for it" if target.kind == "emulated" else f"may be billing {price}"
+    head = f"!! NOT VERIFIED GONE: {name.node} ({name.zone}, project {name.project}; {bill}): {ended.problem}"
+    return head if target.kind == "emulated" else f"{head}\n   do now      {gcloud_text.delete_node(name)}"
+
+
+def _shape(target: Target, swept: Swept) -> dict[str, Any]:
+    return {
+        "cloud": target.kind,
+        "project": swept.project,
+        "why": target.why,
+        "dry_run": swept.dry_run,
+        "done": swept.done,
+        "zones": swept.zones,
+        "ended": [
+            _slice(ended) | {"why": ended.why, "gone": ended.gone, "problem": ended.problem}
+            for ended in swept.ended.values()
+        ],
+        "claimed": [_slice(each) | {"until": each.until} for each in swept.claimed.values()],
+        "odd": [_slice(each) | {"why": each.why} for each in swept.odd.values()],
+        "incomplete": [{"zone": zone, "why": why} for zone, why in swept.incomplete.items()],
+    }
+
+
+def _slice(found: Any) -> dict[str, Any]:
+    from orchestrator import catalog
+
+    view = found.view
+    price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
+    return {
+        "node": view.name.node,
+        "zone": view.name.zone,
+        "run": view.labels.get("tpujob-run"),
+        "owner": view.labels.get("tpujob-owner"),
+        "accelerator_type": view.accelerator_type,
+        "state": view.native_state,
+        "usd_per_hour": price,
+    }

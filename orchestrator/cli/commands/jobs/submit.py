@@ -1,0 +1,24 @@
+"""`tpujob submit`: run a job and leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import Cloud, Project
+
+
+def submit(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
+    ] = None,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> None:
+    """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended."""
+    from orchestrator.cli.commands.jobs.run import launch
+
+    launch(job, keep=None, ttl=ttl, detach=True, cloud=cloud, project=project)

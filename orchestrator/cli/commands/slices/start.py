@@ -1,0 +1,21 @@
+"""`tpujob start`: start a stopped slice."""
+
+from __future__ import annotations
+
+from orchestrator.cli.done import Done
+from orchestrator.cli.options import Cloud, Name, Project
+
+
+def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
+    """Start a stopped slice again."""
+    from orchestrator.cli.console import emit
+    from orchestrator.client.session import Session
+    from orchestrator.engine.slices import held
+
+    session = Session.open(cloud, project)
+    session.announce()
+    session.recover()
+    lease = session.need(name)
+    session.on_cloud(lambda can: held.start(lease, can))
+    emit(f"{lease.handle}: READY ({lease.name.node})")
+    raise Done(session.exit_code())

@@ -1,0 +1,177 @@
+"""Is each layer of the guarantee live for this machine and project? The questions that `tpujob doctor` asks, one by one.
+
+Each answers with a `Check` in plain words and never raises: what cannot be found out is said like everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import TpujobError
+
+if TYPE_CHECKING:
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.lease.watchdog_report import Switch
+    from orchestrator.ledger.ledger import Ledger
+    from orchestrator.settings import Target
+
+SWITCHES, SWEEPS = "L3 switch on the VM", "L4 sweep"
+STALE_TIMER_S = 3 * 3600.0  # a timer that has not swept for so long does not run
+STALE_SWEEP_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`live` None: nothing to say yes or no to. `code` is the exit code if tpujob is unusable for it; 0: it is not."""
+
+    name: str
+    live: bool | None
+    text: str
+    fix: str | None = None
+    code: int = 0
+
+    def shape(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """One open lease with what the cloud says about it."""
+
+    lease: Lease
+    state: str
+    claimed_until: float
+    switches: tuple[Switch, ...]
+    alive: bool  # does a process of this machine live for it?
+    looked_at: float
+
+    @property
+    def worst_usd(self) -> float | None:
+        """From now to its deadline. Past it nothing is bounded, if no layer is live."""
+        if self.lease.usd_per_hour is None:
+            return None
+        return self.lease.usd_per_hour * max(self.lease.deadline - self.looked_at, 0.0) / 3600
+
+
+def failed(name: str, error: TpujobError) -> Check:
+    return Check(name, False, error.message, error.hint, error.exit_code)
+
+
+def cloud(target: Target) -> Check:
+    fix = None
+    if target.kind == "emulated" and target.endpoint is None:
+        fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
+    return Check("cloud", True, target.why, fix)
+
+
+def credentials(target: Target) -> Check:
+    """Are they good for a question to the API?"""
+    from orchestrator.client.teardown_client import reach
+
+    began = time.monotonic()
+    try:
+        zones = reach(target).zones(target.project).rows
+    except TpujobError as error:
+        return failed("credentials", error)
+    took_ms = (time.monotonic() - began) * 1000
+    return Check("credentials", True, f"the API answered in {took_ms:.0f} ms: {len(zones)} zones")
+
+
+def guardian(directory: Path) -> Check:
+    """Starts a real one: it ends by itself when this command does, unless there is something to watch."""
+    from orchestrator.engine.guardian import process as guardians
+
+    name = "L2 guardian"
+    if os.environ.get(guardians.SWITCH, "").lower() in ("off", "0", "no"):
+        return Check(name, False, f"switched off by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
+    began = time.monotonic()
+    try:
+        guardians.arm(directory)
+    except guardians.NotArmed as error:
+        return Check(name, False, str(error), "nothing can be created without it", TpujobError.exit_code)
+    took_ms = (time.monotonic() - began) * 1000
+    survives, fix = _survives()
+    return Check(
+        name,
+        True,
+        f"armed in {took_ms:.0f} ms; it survives kill -9 of the command and a closed terminal, {survives}",
+        fix,
+    )
+
+
+def _survives() -> tuple[str, str | None]:
+    from orchestrator.client.timers import lingers
+    from orchestrator.engine.guardian import process as guardians
+
+    if guardians.ci_notice(os.environ):
+        return "but not the end of this CI job", "let a scheduled `tpujob sweep` clean up: docs/sweeping.md"
+    if not guardians.has_user_manager(os.environ):
+        return "and a logout where the system lets processes live on", None
+    if lingers():
+        return "and a logout", None
+    return "but perhaps not a logout", "`loginctl enable-linger` keeps it"
+
+
+def timer(ledger: Ledger | None, target: Target) -> Check:
+    from orchestrator.client import timers
+
+    present = [words for each in timers.every(os.environ, sys.platform) if (words := each.present())]
+    last = _age(ledger, target, local=True)
+    ran = f"the last local sweep was {_ago(last)}" if last is not None else "no local sweep has run yet"
+    if not present:
+        return Check("L2 timer", False, f"none is installed; {ran}", "`tpujob install-sweeper`")
+    if last is not None and last > STALE_TIMER_S:
+        return Check("L2 timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-sweeper` installs it anew")
+    return Check("L2 timer", True, f"{', '.join(present)}; {ran}")
+
+
+def switches(alive: Sequence[Alive]) -> Check:
+    from orchestrator.core.lease.watchdog_report import problem
+
+    name = SWITCHES
+    if not alive:
+        return Check(
+            name, None, "no slice that this machine knows of is alive; each brings its own and says when it is armed"
+        )
+    unarmed = [f"{each.lease.handle}: {why}" for each in alive if (why := problem(each.switches))]
+    if unarmed:
+        fix = "a slice that is not armed ends by this machine or by `tpujob sweep` only; see docs/sweeping.md"
+        return Check(name, False, f"not armed on every worker: {'; '.join(unarmed)}", fix)
+    return Check(name, True, f"armed on every worker of {len(alive)} slice{'s' if len(alive) > 1 else ''}")
+
+
+def sweeps(ledger: Ledger | None, target: Target) -> Check:
+    name, fix = SWEEPS, "`tpujob sweep` by hand; from elsewhere and regularly: docs/sweeping.md"
+    last = _age(ledger, target, local=False)
+    if last is None:
+        text = "this machine never swept the project to the end; whether another one does cannot be seen from here"
+        return Check(name, None, text, fix)
+    text = f"this machine's last complete sweep of the project was {_ago(last)}"
+    return Check(name, last <= STALE_SWEEP_S, text, fix if last > STALE_SWEEP_S else None)
+
+
+def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
+    """Seconds since the last sweep that got to its end. A part of the zones is not the project."""
+    if ledger is None:
+        return None
+    from orchestrator.ledger.clocks import Clocks
+
+    try:
+        ran = ledger.sweeps(target.kind, None if local else target.project)
+        now = Clocks(ledger).now(target.kind)
+    except TpujobError:
+        return None
+    wanted = "local" if local else "all"
+    return next((now - each.at for each in ran if each.scope == wanted and each.complete), None)
+
+
+def _ago(seconds: float) -> str:
+    from orchestrator.core.text.durations import format_duration
+
+    return f"{format_duration(max(seconds, 0.0))} ago"

@@ -1,0 +1,209 @@
+"""Who is alive, by the API's own word: every slice of tpujob in a project, whoever made it, asked in a bounded time.
+
+`status` and `down` ask here. What they say does not depend on the ledger; it only adds what this machine knows of a slice.
+An answer says how complete it is: a question that failed says why, and a list that left zones out names them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.lease.slices import EVERYWHERE
+from orchestrator.core.text import names
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TeardownUnproven
+from orchestrator.settings import EMULATED
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.lease.slices import Cloud, SliceName, SliceView
+
+ASK_S = 20.0  # for all questions of a command together
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
+
+
+@dataclass
+class Asked:
+    """One project of one cloud. Its thread fills it in as answers come, so what came in time counts."""
+
+    cloud: str
+    project: str
+    running: bool = True  # False: its emulator is not running, so nothing of it is
+    at: float | None = None  # unix seconds of the last list, for people: the server's clock, or else ours; None: none
+    server_now: float | None = None  # the same, where the server said it
+    unreachable: tuple[str, ...] = ()
+    error: CloudError | None = None
+    views: dict[tuple[str, str], SliceView] = field(
+        default_factory=dict
+    )  # by zone and node: what carries both our marks
+    odd: dict[tuple[str, str], str] = field(default_factory=dict)  # and only one of them: why it is shown all the same
+    single: dict[str, SliceView | CloudError | None] = field(
+        default_factory=dict
+    )  # by lease: those that were not listed
+    bug: BaseException | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.error is None and not self.unreachable
+
+    @property
+    def exit_code(self) -> int:
+        """0 when complete; 77 when a person has to sign in or to get a permission; else 75."""
+        if self.complete:
+            return 0
+        return AuthError.exit_code if isinstance(self.error, AuthError) else TeardownUnproven.exit_code
+
+    @property
+    def words(self) -> str:
+        """One line: who was asked, when, and how completely."""
+        from orchestrator.report.times import clock
+
+        place = f"project {self.project}" if self.cloud != EMULATED else "emulated cloud"
+        if not self.running:
+            return f"{place} · its emulator is not running, so nothing runs there"
+        asked = "NOT ASKED" if self.at is None else f"asked the API at {clock(self.at)}"
+        if self.complete:
+            return f"{place} · {asked} · all zones, complete"
+        return f"{place} · {asked}{'' if self.at is None else ' · NOT COMPLETE'}: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """Why it is not complete."""
+        error = [self.error.message] if self.error else []
+        return "; ".join([*error, *([f"no answer from {', '.join(self.unreachable)}"] if self.unreachable else [])])
+
+    def view_of(self, lease: Lease) -> SliceView | CloudError | None:
+        """None: it is not visible. An error: nobody knows."""
+        listed = self.views.get(_key(lease.name))
+        return listed or self.single.get(lease.id, self.error or CloudUnavailable("it was made after the question"))
+
+    def shape(self) -> dict[str, Any]:
+        return {
+            "cloud": self.cloud,
+            "project": self.project,
+            "running": self.running,
+            "asked_at": self.at,
+            "complete": self.complete,
+            "unreachable": list(self.unreachable),
+            "problem": self.error.message if self.error else None,
+        }
+
+
+def worst(every: list[Asked]) -> int:
+    """The exit code of all of them: 75 outranks 77."""
+    codes = {asked.exit_code for asked in every}
+    return next((code for code in (TeardownUnproven.exit_code, AuthError.exit_code) if code in codes), 0)
+
+
+def ask(session: Session, leases: list[Lease]) -> list[Asked]:
+    """This command's project first, and every other one in which these leases are. Takes ASK_S at most.
+
+    Raises no CloudError: what could not be asked is in the answer.
+    """
+    places: dict[tuple[str, str], list[Lease]] = {(session.target.kind, session.target.project): []}
+    for lease in leases:
+        places.setdefault((lease.cloud, lease.name.project), []).append(lease)
+    give_up_at = time.monotonic() + ASK_S
+    asking = [_begin(session, *place, theirs, give_up_at) for place, theirs in places.items()]
+    answers = [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
+    session.talk.quiet()
+    return answers
+
+
+def _begin(
+    session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float
+) -> tuple[Asked, threading.Thread | None]:
+    asked = Asked(kind, project)
+    if not leases and _nobody_there(session, kind):
+        asked.running = False
+        return asked, None
+    try:
+        cloud = session.world(kind).cloud
+    except CloudError as error:
+        asked.error = error
+        return asked, None
+
+    def work() -> None:
+        try:
+            _look(asked, cloud, leases, give_up_at)
+        except BaseException as error:
+            asked.bug = error
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return asked, thread
+
+
+def _nobody_there(session: Session, kind: str) -> bool:
+    """An emulator that does not run has no slices, and is not started to be asked."""
+    from orchestrator.emulator.daemon import control
+
+    own = kind == EMULATED and session.target.endpoint is None
+    return own and control.running(session.emulator_directory) is None
+
+
+def _wait(session: Session, asked: Asked, thread: threading.Thread, give_up_at: float) -> Asked:
+    """What is known when the time is over, or sooner if that is all."""
+    from orchestrator.engine.effects.base import Tell
+
+    while thread.is_alive() and (left_s := give_up_at - time.monotonic()) > 0:
+        session.talk.tell(
+            Tell("status", f"asking the API about project {asked.project}, {left_s:.0f} s left", passing=True)
+        )
+        thread.join(min(left_s, 1.0))
+    if asked.bug is not None:
+        raise asked.bug
+    if not thread.is_alive():
+        return asked
+    late = asked.error or CloudUnavailable(f"the API gave no whole answer within {ASK_S:.0f} s")
+    return replace(asked, error=late, views={**asked.views}, odd={**asked.odd}, single={**asked.single})
+
+
+def _look(asked: Asked, cloud: Cloud, leases: list[Lease], give_up_at: float) -> None:
+    pause_s = FIRST_PAUSE_S
+    while True:
+        error = _list(asked, cloud)
+        wait_s = (error.retry_after_s if isinstance(error, CloudUnavailable) else None) or pause_s
+        if not isinstance(error, CloudUnavailable) or time.monotonic() + wait_s >= give_up_at:
+            break
+        time.sleep(wait_s)
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    asked.error = error
+    for lease in leases:
+        if _key(lease.name) not in asked.views:
+            try:
+                asked.single[lease.id] = cloud.get(lease.name)
+            except CloudError as no_answer:
+                asked.single[lease.id] = no_answer
+
+
+def _list(asked: Asked, cloud: Cloud) -> CloudError | None:
+    """Nodes and queued requests; where those cannot be listed, at least the nodes, which are what is billed."""
+    try:
+        _note(asked, cloud, queued=True)
+    except CloudError as silent:
+        try:
+            _note(asked, cloud, queued=False)
+        except CloudError as error:
+            return error
+        silent.message = f"its queued requests cannot be listed: {silent.message}"
+        return silent
+    return None
+
+
+def _note(asked: Asked, cloud: Cloud, *, queued: bool) -> None:
+    listing = cloud.list(asked.project, EVERYWHERE, queued=queued)
+    asked.at, asked.server_now = listing.server_now or time.time(), listing.server_now
+    asked.unreachable = tuple(place.rpartition("/")[2] for place in listing.unreachable)
+    for view in listing.rows:
+        if names.is_ours(view.name.node, view.labels):
+            asked.views[_key(view.name)] = view
+        elif half := names.half_ours(view.name.node, view.labels):
+            asked.views[_key(view.name)], asked.odd[_key(view.name)] = view, half
+
+
+def _key(name: SliceName) -> tuple[str, str]:
+    return name.zone, name.node

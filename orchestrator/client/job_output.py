@@ -1,0 +1,69 @@
+"""Job output on its way to the person: one log file per worker, and `worker0 | …` lines on stdout; secrets in neither."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from orchestrator.cli.console import emit, talk
+from orchestrator.core.text.redaction import RedactedStream
+
+
+class JobOutput:
+    """The sink that the fleet's follower threads write to. Keeps everything but secrets in `logs/worker<i>.log`.
+
+    `anew`: the log comes from its first byte again, so the files begin again too.
+    """
+
+    def __init__(self, directory: Path, quiet: Callable[[], None], *, anew: bool = False) -> None:
+        from orchestrator.remote.ssh.terminal import LineSplitter
+
+        self._directory = directory / "logs"
+        self._new_splitter = LineSplitter
+        self._quiet = quiet
+        self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
+        self._lock = threading.Lock()
+        self._files: dict[int, BinaryIO] = {}
+        self._splitters: dict[int, LineSplitter] = {}
+        self._streams: dict[int, RedactedStream] = {}
+        self._full = False
+
+    def __call__(self, worker: int, data: bytes) -> None:
+        with self._lock:
+            stream = self._streams.setdefault(worker, RedactedStream(talk().secrets))
+            self._keep(worker, stream.feed(data))
+
+    def close(self) -> None:
+        with self._lock:
+            for worker, stream in self._streams.items():
+                self._keep(worker, stream.flush())
+                self._show(worker, self._splitters[worker].flush())
+            for file in self._files.values():
+                file.close()
+
+    def _keep(self, worker: int, data: bytes) -> None:
+        """A full disk costs the log, and is said; the job goes on."""
+        try:
+            if not self._full:
+                self._file(worker).write(data)
+        except OSError as error:
+            self._full = True
+            talk().say(
+                "warning", f"{self._directory} cannot be written: {error.strerror}; the log goes on on the screen only"
+            )
+        splitter = self._splitters.setdefault(worker, self._new_splitter())
+        self._show(worker, splitter.feed(data))
+
+    def _show(self, worker: int, lines: Iterator[str]) -> None:
+        if text := "\n".join(f"worker{worker} | {line}" for line in lines):
+            self._quiet()
+            emit(text)
+
+    def _file(self, worker: int) -> BinaryIO:
+        if worker not in self._files:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path = self._directory / f"worker{worker}.log"
+            self._files[worker] = path.open(self._mode, buffering=0)
+        return self._files[worker]

@@ -1,0 +1,33 @@
+"""The light way to a target's cloud, for commands that work without a ledger and without google-cloud-tpu."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from orchestrator import settings
+
+if TYPE_CHECKING:
+    from orchestrator.clouds.tpu.light_client import LightApi
+    from orchestrator.settings import Target
+
+
+def reach(target: Target) -> LightApi:
+    """Starts the embedded emulator where that is meant and does not run. Raises TpujobError."""
+    from orchestrator.cli.console import talk
+    from orchestrator.clouds.google.credentials import connect_light, read_token
+    from orchestrator.emulator.daemon import control
+    from orchestrator.errors import CloudUnavailable
+
+    if target.kind == settings.GOOGLE:
+        return connect_light(target)
+    if target.endpoint is not None:
+        talk().secrets.add(read_token(target.token_file))
+        return connect_light(target)
+    directory = settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
+    try:
+        endpoint = control.ensure_running(directory)
+    except RuntimeError as error:
+        raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error
+    talk().secrets.add(endpoint.token)
+    return connect_light(target, endpoint.url, endpoint.token)

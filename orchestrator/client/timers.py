@@ -1,0 +1,276 @@
+"""What runs `tpujob sweep --local` every few minutes on this machine: a systemd user timer, a launchd agent or a cron line.
+
+`install-sweeper` writes and removes them, `doctor` looks for them. Each is written out whole from a `Schedule`, so that
+installing twice is the same as once.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from orchestrator.errors import ConfigError, TpujobError
+
+NAME = "tpujob-sweeper"
+LABEL = "dev.tpujob.sweeper"
+MARKER = f"# {NAME}: written by `tpujob install-sweeper`"
+PROGRAM_TIMEOUT_S = 30.0
+LINGER = Path("/var/lib/systemd/linger")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What to run and how often. `environ` is all that the command is to know of today's environment."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    directory: Path
+    every_s: int
+    log: Path
+
+
+class Timer(Protocol):
+    kind: ClassVar[str]
+
+    def written(self, schedule: Schedule) -> dict[str, str]:
+        """Where → what: files, or for cron its one line."""
+
+    def install(self, schedule: Schedule) -> None: ...
+
+    def remove(self) -> bool:
+        """False: there was none."""
+
+    def present(self) -> str | None:
+        """In words what is installed and whether it is active; None when nothing is."""
+
+
+def choose(environ: Mapping[str, str], platform: str) -> Timer:
+    """The best that this machine has. Raises ConfigError where there is nothing."""
+    for timer in every(environ, platform):
+        return timer
+    raise ConfigError(
+        "this machine has neither a systemd of yours, nor launchd, nor crontab",
+        hint=f"run `{shlex.join(['tpujob', 'sweep', '--local', '--quiet'])}` every few minutes by other means",
+    )
+
+
+def every(environ: Mapping[str, str], platform: str) -> list[Timer]:
+    from orchestrator.engine.guardian.process import has_user_manager
+
+    found: list[Timer] = []
+    path = environ.get("PATH")
+    if platform == "darwin" and shutil.which("launchctl", path=path):
+        found.append(Launchd(_home(environ)))
+    if shutil.which("systemctl", path=path) and has_user_manager(environ):
+        found.append(Systemd(_config(environ)))
+    if shutil.which("crontab", path=path):
+        found.append(Cron())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Systemd:
+    config: Path
+    kind: ClassVar[str] = "systemd user timer"
+
+    def written(self, schedule: Schedule) -> dict[str, str]:
+        units = self.config / "systemd" / "user"
+        environment = "\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in schedule.environ.items())
+        service = f"""[Unit]
+Description=Finish the teardowns that tpujob owes
+
+[Service]
+Type=oneshot
+ExecStart={" ".join(_quoted(word, command=True) for word in schedule.argv)}
+WorkingDirectory={str(schedule.directory).replace("%", "%%")}
+{environment}
+TimeoutStartSec=30min
+Nice=5
+"""
+        timer = f"""[Unit]
+Description=Finish the teardowns that tpujob owes, now and then
+
+[Timer]
+OnBootSec=1min
+OnUnitActiveSec={schedule.every_s}s
+AccuracySec=30s
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+"""
+        return {str(units / f"{NAME}.service"): service, str(units / f"{NAME}.timer"): timer}
+
+    def install(self, schedule: Schedule) -> None:
+        _write(self.written(schedule))
+        _run("systemctl", "--user", "daemon-reload")
+        _run("systemctl", "--user", "enable", f"{NAME}.timer")
+        _run("systemctl", "--user", "restart", f"{NAME}.timer")
+
+    def remove(self) -> bool:
+        units = [self.config / "systemd" / "user" / f"{NAME}.{kind}" for kind in ("timer", "service")]
+        if not any(unit.exists() for unit in units):
+            return False
+        _run("systemctl", "--user", "disable", "--now", f"{NAME}.timer", must=False)
+        for unit in units:
+            unit.unlink(missing_ok=True)
+        _run("systemctl", "--user", "daemon-reload", must=False)
+        return True
+
+    def present(self) -> str | None:
+        if not (self.config / "systemd" / "user" / f"{NAME}.timer").exists():
+            return None
+        state = _run("systemctl", "--user", "is-active", f"{NAME}.timer", must=False).strip() or "unknown"
+        return f"{self.kind} {NAME}.timer, {state}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launchd:
+    home: Path
+    kind: ClassVar[str] = "launchd agent"
+
+    @property
+    def _plist(self) -> Path:
+        return self.home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+    def written(self, schedule: Schedule) -> dict[str, str]:
+        agent = {
+            "Label": LABEL,
+            "ProgramArguments": list(schedule.argv),
+            "EnvironmentVariables": dict(schedule.environ),
+            "WorkingDirectory": str(schedule.directory),
+            "StartInterval": schedule.every_s,
+            "RunAtLoad": True,
+            "StandardOutPath": str(schedule.log),
+            "StandardErrorPath": str(schedule.log),
+        }
+        return {str(self._plist): plistlib.dumps(agent).decode()}
+
+    def install(self, schedule: Schedule) -> None:
+        _write(self.written(schedule))
+        _run("launchctl", "bootout", f"{_domain()}/{LABEL}", must=False)  # an earlier one
+        _run("launchctl", "bootstrap", _domain(), str(self._plist))
+
+    def remove(self) -> bool:
+        if not self._plist.exists():
+            return False
+        _run("launchctl", "bootout", f"{_domain()}/{LABEL}", must=False)
+        self._plist.unlink()
+        return True
+
+    def present(self) -> str | None:
+        if not self._plist.exists():
+            return None
+        loaded = _run("launchctl", "print", f"{_domain()}/{LABEL}", must=False)
+        return f"{self.kind} {LABEL}, {'loaded' if loaded else 'not loaded'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    kind: ClassVar[str] = "cron line"
+
+    def written(self, schedule: Schedule) -> dict[str, str]:
+        minutes = schedule.every_s // 60
+        when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{minutes // 60} * * *"
+        environment = [f"{name}={value}" for name, value in schedule.environ.items()]
+        command = f"cd {shlex.quote(str(schedule.directory))} && {shlex.join(['env', *environment, *schedule.argv])}"
+        # For cron a bare % ends the command, and nothing but a backslash before it helps.
+        line = f"{when} {command} >> {shlex.quote(str(schedule.log))} 2>&1 {MARKER}".replace("%", "\\%")
+        return {"crontab": line}
+
+    def install(self, schedule: Schedule) -> None:
+        self._replace([*self._others(), self.written(schedule)["crontab"]])
+
+    def remove(self) -> bool:
+        if self.present() is None:
+            return False
+        self._replace(self._others())
+        return True
+
+    def present(self) -> str | None:
+        try:
+            return self.kind if any(line.endswith(MARKER) for line in self._lines()) else None
+        except TpujobError:
+            return None  # this user may have no crontab at all
+
+    def _others(self) -> list[str]:
+        return [line for line in self._lines() if not line.endswith(MARKER)]
+
+    @staticmethod
+    def _lines() -> list[str]:
+        """Raises unless it is certain what is there: what is not read would be lost when it is written."""
+        done = _call("crontab", "-l")
+        if done.returncode != 0 and "no crontab" not in done.stderr:
+            raise _failed(done)
+        return done.stdout.splitlines() if done.returncode == 0 else []
+
+    @staticmethod
+    def _replace(lines: list[str]) -> None:
+        _run("crontab", "-", stdin="".join(f"{line}\n" for line in lines))
+
+
+def _write(files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = Path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o600)  # a proxy's password may be in there
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _run(*argv: str, stdin: str | None = None, must: bool = True) -> str:
+    """What the program printed; empty when it failed and need not succeed."""
+    done = _call(*argv, stdin=stdin)
+    if done.returncode != 0 and must:
+        raise _failed(done)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _call(*argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(argv, -1, "", str(error))
+
+
+def _failed(done: subprocess.CompletedProcess[str]) -> TpujobError:
+    said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+    command = shlex.join(done.args)
+    return TpujobError(f"`{command}` did not work: {said}", hint="`--print` shows what would be installed")
+
+
+def _quoted(word: str, *, command: bool = False) -> str:
+    """As systemd reads it: % begins a specifier, and in a command line $ a variable."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return '"' + (text.replace("$", "$$") if command else text) + '"'
+
+
+def _domain() -> str:
+    return f"gui/{os.getuid()}"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def _config(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CONFIG_HOME") or _home(environ) / ".config")
+
+
+def lingers(directory: Path = LINGER) -> bool:
+    """Does systemd keep this user's processes and timers when nobody is logged in?"""
+    import getpass
+
+    try:
+        return (directory / getpass.getuser()).exists()
+    except (KeyError, OSError):
+        return False

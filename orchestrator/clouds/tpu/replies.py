@@ -1,0 +1,278 @@
+"""What the API says about nodes, operations and workers, read into our vocabulary. Pure; the clients of `cloud/` call me.
+
+I read the JSON of the reply, not generated messages: those refuse a whole reply for one type name that is newer than
+themselves, and importing them is most of what a small process would weigh.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from orchestrator.clouds.tpu import error_translation
+from orchestrator.clouds.tpu.advice import OTHER_ZONE
+from orchestrator.core.lease.slices import Operation, SliceName, SliceState, SliceView, WorkerAddress
+from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
+
+T = TypeVar("T")
+
+_NODE = re.compile(r"projects/[^/]+/locations/([^/]+)/nodes/([^/]+)")
+_QUEUED = re.compile(r"projects/[^/]+/locations/([^/]+)/queuedResources/([^/]+)")
+OPERATION = re.compile(r"projects/[^/]+/locations/[^/]+/operations/[^/]+")
+_KEY = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
+_LOOPBACK = re.compile(r"127\.\d+\.\d+\.\d+|::1")
+HOST_KEY = "hostkeys/ssh-ed25519"
+HOST_NAME = "hostkeys/hostname"
+_NUMBER = re.compile(r"[^.]*-w-([0-9]{1,6})(?:\..*)?")  # alone, or with the domain
+EMULATED_PORT = "tpujob-emulator/ssh-port"
+DEADLINE_EXCEEDED = 4  # google.rpc.Code
+
+STATES = {
+    "CREATING": SliceState.CREATING,
+    "STARTING": SliceState.CREATING,
+    "RESTARTING": SliceState.CREATING,
+    "REIMAGING": SliceState.CREATING,
+    "READY": SliceState.READY,
+    "STOPPING": SliceState.STOPPING,
+    "STOPPED": SliceState.STOPPED,
+    "DELETING": SliceState.DELETING,
+    "PREEMPTED": SliceState.TOMBSTONE,
+    "TERMINATED": SliceState.TOMBSTONE,
+}
+WITHOUT_ADDRESSES = (SliceState.STOPPING, SliceState.STOPPED, SliceState.DELETING, SliceState.TOMBSTONE)
+_STATE_NUMBERS = {
+    0: "STATE_UNSPECIFIED",
+    1: "CREATING",
+    2: "READY",
+    3: "RESTARTING",
+    4: "REIMAGING",
+    5: "DELETING",
+    6: "REPAIRING",
+    8: "STOPPED",
+    9: "STOPPING",
+    10: "STARTING",
+    11: "PREEMPTED",
+    12: "TERMINATED",
+    13: "HIDING",
+    14: "HIDDEN",
+    15: "UNHIDING",
+    16: "UNKNOWN",
+}
+QUEUE_STATES = {
+    "CREATING": SliceState.QUEUED,
+    "ACCEPTED": SliceState.QUEUED,
+    "WAITING_FOR_RESOURCES": SliceState.QUEUED,
+    "PROVISIONING": SliceState.CREATING,
+    "ACTIVE": SliceState.CREATING,  # of a request whose node is not visible yet
+    "FAILED": SliceState.TOMBSTONE,
+    "SUSPENDED": SliceState.TOMBSTONE,
+    "SUSPENDING": SliceState.DELETING,
+    "DELETING": SliceState.DELETING,
+}
+_QUEUE_STATE_NUMBERS = {
+    0: "STATE_UNSPECIFIED",
+    1: "CREATING",
+    2: "ACCEPTED",
+    3: "PROVISIONING",
+    4: "FAILED",
+    5: "DELETING",
+    6: "ACTIVE",
+    7: "SUSPENDING",
+    8: "SUSPENDED",
+    9: "WAITING_FOR_RESOURCES",
+}
+_NO_HEALTH = "HEALTH_UNSPECIFIED"
+_HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENSORFLOW", 5: "UNHEALTHY_MAINTENANCE"}
+
+
+def slice_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+    match = _NODE.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
+    if match is None:
+        raise UnexpectedReply(f"the API listed a node with the odd name {said.get('name')!r:.200}", details=dict(said))
+    native_state = _word(said, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
+    health = _word(said, "health", _HEALTH_NUMBERS, _NO_HEALTH)
+    scheduling = _typed(said, "schedulingConfig", dict, {})
+    return SliceView(
+        name=SliceName(asked.project, match[1], match[2], asked.queued or _came_of_a_queue(said, match[2])),
+        state=STATES.get(native_state, SliceState.UNKNOWN),
+        native_state=native_state,
+        accelerator_type=_typed(said, "acceleratorType", str, ""),
+        runtime_version=_typed(said, "runtimeVersion", str, ""),
+        labels=_labels(said),
+        created_at=_time(said, "createTime"),
+        spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
+        health=None if health == _NO_HEALTH else health,
+        deadline=_time(scheduling, "terminationTimestamp"),
+        hosts=_hosts(said),
+    )
+
+
+def queue_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+    """A queued resource without a node: what is asked for is in its first node specification."""
+    match = _QUEUED.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
+    if match is None:
+        odd = f"the API listed a queued resource with the odd name {said.get('name')!r:.200}"
+        raise UnexpectedReply(odd, details=dict(said))
+    state = _typed(said, "state", dict, {})
+    native_state = _word(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
+    specs = _typed(_typed(said, "tpu", dict, {}), "nodeSpec", list, [])
+    node = _typed(specs[0], "node", dict, {}) if specs and isinstance(specs[0], dict) else {}
+    return SliceView(
+        name=SliceName(asked.project, match[1], match[2], queued=True),
+        state=QUEUE_STATES.get(native_state, SliceState.UNKNOWN),
+        native_state=native_state,
+        accelerator_type=_typed(node, "acceleratorType", str, ""),
+        runtime_version=_typed(node, "runtimeVersion", str, ""),
+        labels=_labels(node),
+        created_at=_time(said, "createTime"),
+        spot=said.get("spot") is not None or said.get("provisioningModel") == "SPOT",
+        error=_why_failed(state) if native_state == "FAILED" else None,
+    )
+
+
+def _came_of_a_queue(node: Mapping[str, Any], node_id: str) -> bool:
+    """Of one that bears another name, the node is all that we know how to speak of."""
+    match = _QUEUED.fullmatch(_typed(node, "queuedResource", str, ""))
+    return match is not None and match[2] == node_id
+
+
+def _why_failed(state: Mapping[str, Any]) -> CloudError:
+    status = _typed(_typed(state, "failedData", dict, {}), "error", dict, {})
+    if not status:
+        return UnexpectedReply("the queued request failed, and the API does not say why", details=dict(state))
+    error = error_translation.operation_error(status)
+    if status.get("code") == DEADLINE_EXCEEDED and not isinstance(error, CapacityError):
+        return CapacityError(
+            error.message, hint=OTHER_ZONE, details=error.details
+        )  # valid-until passed: no room till then
+    return error
+
+
+def _labels(node: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): _text(node, value) for key, value in _typed(node, "labels", dict, {}).items()}
+
+
+def operation(said: Mapping[str, Any]) -> Operation:
+    name, metadata, error = said.get("name"), said.get("metadata"), said.get("error")
+    if not isinstance(name, str) or not OPERATION.fullmatch(name):
+        raise UnexpectedReply("the API answered something that is not an operation", details=dict(said))
+    metadata = metadata if isinstance(metadata, dict) else {}
+    return Operation(
+        name=name,
+        done=said.get("done") is True,
+        verb=str(metadata.get("verb", "")),
+        target=str(metadata.get("target", "")),
+        error=error_translation.operation_error(error) if isinstance(error, dict) else None,
+    )
+
+
+def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of every worker of this node, in order. Raises CloudUnavailable until all have one, WrongState if none will get one."""
+    hosts = _hosts(said)
+    if not hosts or not all(hosts):
+        name, state = str(said.get("name", "")).rpartition("/")[2], str(said.get("state", ""))
+        if STATES.get(state) in WITHOUT_ADDRESSES:
+            raise WrongState(f"{name} has no addresses while in state {state}")
+        raise CloudUnavailable(f"{name} has no addresses yet")
+    return hosts
+
+
+def worker_addresses(
+    said: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
+) -> tuple[WorkerAddress, ...]:
+    """Endpoints are in worker order. Published attributes are of the worker whose number their host name has (`…-w-3`).
+
+    Where no host name has a number, they count in order, and only if there is one set for each worker. Raises
+    UnexpectedReply where two sets are of one worker: without its host key `remote` would trust whoever answers.
+    """
+    hosts = addresses(said)
+    sets = _by_worker(published, len(hosts))
+    internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in said["networkEndpoints"]]
+    workers = (_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))
+    return tuple(replace(worker, internal=internal[worker.index]) for worker in workers)
+
+
+def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence[Mapping[str, str]]:
+    sets: dict[int, Mapping[str, str]] = {}
+    for said in published:
+        number = _NUMBER.fullmatch(said.get(HOST_NAME, ""))
+        if number is not None and sets.setdefault(int(number[1]), said) is not said:
+            raise UnexpectedReply(f"two VMs of the slice publish that they are worker {int(number[1])}", details=said)
+    if not sets and len(published) == workers:
+        return published
+    return [sets.get(index, {}) for index in range(workers)]
+
+
+def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool) -> WorkerAddress:
+    key = published.get(HOST_KEY, "").strip().removeprefix("ssh-ed25519 ").partition(" ")[0]
+    if key and not _KEY.fullmatch(key):
+        raise UnexpectedReply(f"worker {index} published a host key that is none", details=key[:200])
+    host_key = f"ssh-ed25519 {key}" if key else None
+    if not emulated:
+        return WorkerAddress(index, host, host_key=host_key)
+    port = published.get(EMULATED_PORT, "")
+    if not _LOOPBACK.fullmatch(host) or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UnexpectedReply(f"the emulator published no loopback address for worker {index}: {host!r}, {port!r}")
+    return WorkerAddress(index, host, int(port), host_key)
+
+
+def attributes(entry: Mapping[str, Any]) -> dict[str, str]:
+    """One worker's guest attributes, by `namespace/key`."""
+    items = _typed(_typed(entry, "queryValue", dict, {}), "items", list, [])
+    if not all(isinstance(item, dict) for item in items):
+        raise UnexpectedReply("the API answered guest attributes that are not objects", details=dict(entry))
+    return {f"{item.get('namespace', '')}/{item.get('key', '')}": _text(entry, item.get("value", "")) for item in items}
+
+
+def _hosts(said: Mapping[str, Any]) -> tuple[str, ...]:
+    endpoints = _typed(said, "networkEndpoints", list, [])
+    if not all(isinstance(endpoint, dict) for endpoint in endpoints):
+        raise UnexpectedReply("the API answered network endpoints that are not objects", details=dict(said))
+    return tuple(
+        _typed(_typed(endpoint, "accessConfig", dict, {}), "externalIp", str, "")
+        or _typed(endpoint, "ipAddress", str, "")
+        for endpoint in endpoints
+    )
+
+
+def _word(said: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:
+    """An enum's name. Google's own client asks for numbers in their place; one that is newer than this table stays one."""
+    written = said.get(field)
+    if written is None:
+        return unset
+    return numbers.get(written, str(written)) if isinstance(written, int) else str(written)
+
+
+def _time(said: Mapping[str, Any], field: str) -> float | None:
+    """RFC 3339, in UTC, with up to nine digits of a second."""
+    text = _typed(said, field, str, "")
+    if not text:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise UnexpectedReply(f"the API answered {field} {text[:100]!r}, which is not a time", details=dict(said))
+    return when.timestamp()
+
+
+def _typed(said: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
+    """What the API leaves out, or sends as null, is its default; what is of another type is not this API's."""
+    value = said.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise UnexpectedReply(
+            f"the API answered {field} {str(value)[:100]!r}: not a {kind.__name__}", details=dict(said)
+        )
+    return value
+
+
+def _text(said: Mapping[str, Any], value: object) -> str:
+    if not isinstance(value, str):
+        raise UnexpectedReply(f"the API answered {str(value)[:100]!r} in place of a text", details=dict(said))
+    return value

@@ -1,0 +1,135 @@
+"""What pydantic found wrong with a job file, in words of the file: what, why, fix. Pure; only `core.jobfile.model` calls me."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.jobfile.yaml_source import Mistake, Path, Source
+from orchestrator.core.planning.location_rules import shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+Sections = Mapping[Path, Sequence[str]]  # the keys that each section of the file knows
+
+# What other tools call things, and what people write by analogy.
+_MEANT = {
+    "accelerator_type": "tpu.accelerator",
+    "type": "tpu.accelerator",
+    "zones": "tpu.zone",
+    "region": "tpu.zone",
+    "regions": "tpu.zone",
+    "runtime_version": "tpu.runtime",
+    "version": "tpu.runtime",
+    "preemptible": "tpu.spot",
+    "queued": "tpu.queue",
+    "alternatives": "tpu.any_of",
+    "max_price": "tpu.max_price_per_hour",
+    "restart": "on_preemption",
+    "restarts": "max_restarts",
+    "batch": "train.batch_size",
+    "learning_rate": "train.lr",
+    "run": "command",
+    "script": "command",
+    "cmd": "command",
+    "environment": "env",
+    "envs": "env",
+    "outputs": "artifacts",
+    "max_hours": "limits.max_duration",
+    "max_time": "limits.max_duration",
+    "timeout": "limits.max_duration",
+}
+_BOUNDS = {
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "finite_number": "must be a finite number",
+}
+_YES = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
+_YES |= {"true": "true", "false": "false", "1": "true", "0": "false"}
+
+
+def explain(error: ValidationError, source: Source, sections: Sections) -> Iterator[Mistake]:
+    for detail in error.errors(include_url=False):
+        path: Path = tuple(part for part in detail["loc"] if part != "[key]")
+        if not source.is_spoilt(path):
+            yield Mistake(source.line(path), path, _sentence(detail, path, source, sections))
+
+
+def _sentence(detail: ErrorDetails, path: Path, source: Source, sections: Sections) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    got = _got(detail["input"], source.written.get(path))
+    if kind == "extra_forbidden":
+        return _unknown_key(path, sections)
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return _choice(str(context["expected"]), detail["input"], got)
+    if kind in _BOUNDS:
+        bounds = {name: int(bound) if bound == int(bound) else bound for name, bound in context.items()}
+        return f"{_BOUNDS[kind].format(**bounds)}, not {got}"
+    if kind == "string_type" and path[:1] == ("env",):
+        return "expected text; write the value in quotes"  # and do not repeat what may be a password
+    expected = {"string": "text", "bool": "`true` or `false`", "int": "a whole number", "float": "a number"}
+    expected |= {"tuple": "a list (`- item` lines, or [a, b])"}
+    wanted = expected.get(kind.partition("_")[0], "a mapping (indented `key: value` lines)")
+    return f"expected {wanted}, got {got}{_fix(kind, detail['input'], source.written.get(path))}"
+
+
+def _unknown_key(path: Path, sections: Sections) -> str:
+    section, key = tuple(part for part in path[:-1] if not isinstance(part, int)), str(path[-1])
+    siblings = sections.get(section, ())
+    meant = _MEANT.get(key.lower().replace("-", "_"))
+    near = difflib.get_close_matches(key.lower()[:40], siblings, n=1, cutoff=0.6)
+    homes = [home for home, keys in sections.items() if key in keys and home != section]
+    if homes and not meant:
+        place = ".".join(map(str, (*homes[0], key)))
+        return f"does not belong here; did you mean `{place}`?"
+    if not near and not meant:
+        return f"unknown key; known here: {', '.join(siblings)}"
+    word = meant or near[0]
+    last = word.rpartition(".")[2]
+    return f"unknown key; did you mean `{last if last in siblings else word}`?"
+
+
+def _choice(expected: str, value: Any, got: str) -> str:
+    choices = re.findall(r"'([^']*)'", expected)
+    near = difflib.get_close_matches(value.lower()[:40], choices, n=1) if isinstance(value, str) else []
+    advice = f"; did you mean `{near[0]}`?" if near else ""
+    return f"must be {' or '.join(f'`{choice}`' for choice in choices)}, not {got}{advice}"
+
+
+def _got(value: Any, written: str | None) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return f"the text `{shown(value)}`"
+    return f"`{shown(written or str(value))}`"
+
+
+def _fix(kind: str, value: Any, written: str | None) -> str:
+    """What to write instead, where that is plain."""
+    said = str(value).strip().lower()
+    if kind.startswith("bool") and said in _YES:
+        return f"; write {_YES[said]}"
+    if kind.startswith("string") and written and isinstance(value, (bool, int, float)):
+        return f'; write it in quotes: "{shown(written)}"'
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    digits = re.sub(r"(?<=\d)[_, ](?=\d{3})", "", said)
+    if kind.startswith(("int", "float")) and isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", digits):
+        return f"; write {digits}, without quotes" if digits == said else f"; write {digits}"
+    if value == "~":
+        return "; write null, or remove the key"
+    if value is None:
+        return "; give it a value, or remove the key"
+    return ""

@@ -1,0 +1,307 @@
+"""The job file: what somebody wants to run, and on which TPU. `load` turns its text into a JobSpec or lists every mistake.
+
+These models are the only definition of the file: validation, the JSON Schema that editors complete from, and the table in
+docs/job-file.md all come from them. Pure: whether a directory exists is checked by whoever ships it, with
+`JobSpec.mistake` to point at the line. Importing me costs pydantic and yaml, so the CLI does it inside commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
+from pydantic import WithJsonSchema as Shape
+
+from orchestrator.core.jobfile import rules, yaml_source
+from orchestrator.core.jobfile.mistakes import Sections, explain
+from orchestrator.core.jobfile.schema import schema_of
+from orchestrator.core.jobfile.section import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section
+from orchestrator.core.jobfile.tpu_section import Alternative, Tpu, any_of_as_written, spelled_out
+from orchestrator.core.jobfile.yaml_source import Mistake, Path, Source
+from orchestrator.core.planning.location_rules import shown
+from orchestrator.core.text import names
+from orchestrator.errors import JobSpecError
+
+MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
+MAX_REPORTED = 20
+
+_OF_A_CLOUD = ("tpu", "allow_egress", "on_preemption", "max_restarts")
+
+# `train:` with nothing below it means the default training, not its absence.
+_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits")
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Directory = Annotated[str, AfterValidator(rules.directory)]
+
+
+class Emulated(Section):
+    """A smaller slice of the training, used only on the emulated Cloud TPU and said in log and artifacts."""
+
+    cores: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="Processes that stand for all cores of the TPU."
+    )
+    examples: Count | None = Field(default=None, description="Use only so many training examples.")
+    test_examples: Count | None = Field(default=None, description="Evaluate on only so many test examples.")
+    epochs: Count | None = Field(default=None, description="Train for so many epochs.")
+
+
+class Train(Section):
+    """The built-in training, an image classifier on every core of the slice, or (`entry:`) one of the job's own."""
+
+    entry: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None = Field(
+        default=None,
+        description="`module:function` in `code:`, called as `function(backend, run)` in place of the built-in training.",
+    )
+    options: dict[str, Any] | None = Field(default=None, description="For the `entry`, as it likes: `run.options`.")
+    backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] = Field(
+        default="xla",
+        description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU 0.2.0, which needs Python 3.11 on the VM "
+        "and which no TPU has seen yet. `auto`: a TPU if there is one, else a GPU, else the CPU.",
+    )
+    model: Literal["mnist_cnn", "alexnet", "mlp"] = Field(
+        default="mnist_cnn", description="The network: `mnist_cnn` is the CNN of the PyTorch MNIST example."
+    )
+    dataset: Literal["mnist", "fashion-mnist", "synthetic", "idx"] = Field(
+        default="mnist", description="What to learn. `idx`: any set of IDX files, in `data_dir`."
+    )
+    data_dir: Directory | None = Field(
+        default=None,
+        description="Directory with the IDX files, relative to this file; shipped with the job. Left out: download.",
+    )
+    fallback: Literal["synthetic"] | None = Field(
+        default=None, description="What to learn when the data set cannot be had; left out: fail."
+    )
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = Field(default=5, description="Passes over the training examples.")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=128, description="Examples per step over all cores together (the global batch)."
+    )
+    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(ALL_OR_NUMBER)] = Field(
+        default="all", description="`all` cores of the slice, or a number of them."
+    )
+    lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(
+        default=0.05, description="Peak learning rate: reached after a fifth of the run, zero at its end."
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Momentum of `sgd`.")
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="Optimizer.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(default=1, description="Same seed, same losses.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="`bf16` and `fp16` use autocast; `fp16` only on a GPU, where it scales the loss."
+    )
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        default=None, description="Pixels of a side; resized on the device. Left out: as the network wants it."
+    )
+    examples: Count | None = Field(default=None, description="Use only so many training examples. Left out: all.")
+    test_examples: Count | None = Field(default=None, description="Evaluate on only so many. Left out: all.")
+    eval: bool = Field(default=True, description="Measure accuracy on all test examples.")
+    checkpoint: bool = Field(
+        default=True, description="Write the trained weights, and what is needed to go on from them."
+    )
+    checkpoint_every: Annotated[str, Field(pattern=r"^\s*0*[1-9]\d{0,8}\s*(step|epoch|s|m|h)s?\s*$")] = Field(
+        default="1 epoch", description="A number of epochs, steps or seconds: `1 epoch`, `200 steps`, `30 s`."
+    )
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = Field(default=1, description="The newest so many.")
+    resume: bool = Field(default=True, description="Go on where an unfinished training in the same place stopped.")
+    num_workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
+        default=None, description="Processes of each DataLoader of an `entry`. Left out: from the host's cores."
+    )
+    timing: Literal["stamped", "drained"] = Field(
+        default="stamped", description="`drained` waits for the device after each step, for tables with a spread."
+    )
+    emulated: Emulated = Field(default=Emulated(), description="Overrides on the emulated Cloud TPU.")
+
+
+class Limits(Section):
+    """Where the job ends, whatever happens."""
+
+    max_duration: Annotated[
+        float,
+        BeforeValidator(rules.max_duration),
+        Shape({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$", "default": "24h"}),
+    ] = Field(default=86400.0, description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m.")
+
+    max_cost: Annotated[
+        float | None,
+        BeforeValidator(rules.max_cost),
+        Shape({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}),
+    ] = Field(
+        default=None,
+        description="Dollars by the price table: the TPU is deleted before the run has cost more. Nothing: no budget.",
+    )
+    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
+        default=None,
+        description="How long results that are not at home wait on the TPU after the job's end: 1m to 24h. Nothing: 1h "
+        "(emulated: 2m).",
+    )
+    max_results: Annotated[
+        int | None, BeforeValidator(rules.max_results), Shape({"anyOf": [TEXT, {"type": "null"}]})
+    ] = Field(
+        default=None,
+        description="Bring home so much at most, of all workers together: 50GB. Nothing: as much as the disk takes.",
+    )
+    stall: Annotated[float | None, BeforeValidator(rules.stall), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
+        default=None,
+        description="A job that prints nothing for so long hangs, and is stopped: 10s to 24h. Nothing: it may be silent.",
+    )
+
+    @property
+    def max_duration_s(self) -> float:
+        return self.max_duration
+
+
+class JobSpec(Section):
+    """A job that is well-formed; nothing about it has been asked of a cloud yet."""
+
+    name: Annotated[str, AfterValidator(rules.job_name)] = Field(
+        default="", description="Lower-case letters, digits and `-`, at most 40. Left out: the file's name."
+    )
+    on: Literal["tpu", "local"] = Field(
+        default="tpu",
+        description="`tpu`: a TPU VM that is created for it. `local`: this machine, its GPU or CPU, without any cloud.",
+    )
+    tpu: Tpu = Field(default=Tpu(), description="The TPU to run on.")
+    train: Train | None = Field(default=None, description="The built-in training. A job has either this or `command`.")
+    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(TEXT_OR_TEXTS)] = Field(
+        default=None, description="What bash runs on every worker: text, or a list of arguments."
+    )
+    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(OR_NULL)] = Field(
+        default=None,
+        description="Commands that prepare a worker before the job. With `train:` on a TPU they follow the making of its "
+        "environment with torch_xla, and `pip` and `python` are that environment's.",
+    )
+    env: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of the job. `${env:NAME}` is replaced by your own variable NAME, and its value "
+        "is hidden in logs.",
+    )
+    code: Directory | None = Field(
+        default=None, description="Directory to ship, relative to this file; the job starts in a copy of it."
+    )
+    artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(), description="Patterns of files to bring back besides what the job writes to $TPUJOB_ARTIFACTS."
+    )
+    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
+        default=None,
+        description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended.",
+    )
+    allow_egress: bool = Field(
+        default=False,
+        description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
+    )
+    limits: Limits = Field(default=Limits(), description="What the job may use at most.")
+    on_preemption: Literal["stop", "restart"] = Field(
+        default="stop",
+        description="What to do when the TPU is taken away or fails: `restart` gets another one and goes on from the newest "
+        "checkpoint.",
+    )
+    max_restarts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=3, description="How often at most, with `on_preemption: restart`."
+    )
+
+    _file: str = PrivateAttr("job")
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    def mistake(self, path: Path, text: str) -> str:
+        """A line about a place of the file, for checks that need more than the file: `job.yaml:7: code: is not there`."""
+        return _line(self._file, self._source, Mistake(self._source.line(path), path, text))
+
+    def with_max_duration(self, seconds: float) -> JobSpec:
+        """The same job with another time limit."""
+        limits = self.limits.model_copy(update={"max_duration": seconds})
+        changed = self.model_copy(update={"limits": limits})
+        changed._file, changed._source = self._file, self._source
+        return changed
+
+    def warnings(self) -> list[str]:
+        """Lines about what is allowed and rarely wanted."""
+        found = list(rules.env_warnings(self.env))
+        if self.on == "local":
+            silent = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
+            found += [((key,), "says nothing to a job with `on: local`") for key in silent]
+        return [self.mistake(path, text) for path, text in found]
+
+
+def load(text: str | bytes, *, path: str) -> JobSpec:
+    """The job that `text` describes. `path` stands in messages and gives a nameless job its name."""
+    return check(yaml_source.read(text), path=path)
+
+
+def check(source: Source, *, path: str) -> JobSpec:
+    """The same for what has been read already."""
+    source = spelled_out(source)
+    mistakes = list(source.mistakes)
+    data = _with_sections(source.data)
+    spec: JobSpec | None = None
+    if () not in source.spoilt:
+        try:
+            spec = JobSpec.model_validate(data)
+        except ValidationError as error:
+            mistakes += explain(error, source, _sections())
+        mistakes += list(_unsaid(rules.whole(data), source, mistakes))
+    if mistakes or spec is None:
+        lines = [_line(path, source, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
+        more = [f"{path}: and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
+        hint = f"`tpujob plan {path}` checks a file without creating anything"
+        raise JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
+    if not spec.name:
+        spec = spec.model_copy(update={"name": names.to_job_name(PurePath(path).stem)})
+    spec._file, spec._source = path, source
+    return spec
+
+
+def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The job's environment with each `${env:NAME}` replaced. The result may hold secrets: never print or store it."""
+    missing: list[str] = []
+    for name, value in spec.env.items():
+        for wanted in dict.fromkeys(rules.ENV_REFERENCE.findall(value)):
+            if wanted not in environ:
+                missing.append(
+                    spec.mistake(("env", name), f"your variable {wanted} is not set; export it, or remove this")
+                )
+    if missing:
+        raise JobSpecError(missing)
+    return {
+        name: rules.ENV_REFERENCE.sub(lambda reference: environ[reference[1]], value)
+        for name, value in spec.env.items()
+    }
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of the file, for editors."""
+    return schema_of(JobSpec.model_json_schema(), empty_is_default=_EMPTY_IS_DEFAULT)
+
+
+def _with_sections(data: Mapping[str, Any]) -> dict[str, Any]:
+    filled = {key: {} if value is None and key in _EMPTY_IS_DEFAULT else value for key, value in data.items()}
+    if isinstance(train := filled.get("train"), Mapping) and "emulated" in train and train["emulated"] is None:
+        filled["train"] = {**train, "emulated": {}}
+    return filled
+
+
+def _unsaid(found: Iterable[tuple[Path, str]], source: Source, said: list[Mistake]) -> Iterator[Mistake]:
+    """Mistakes at places that nothing has been said about yet: a second remark on one value is seldom news."""
+    places = {mistake.path for mistake in said}
+    unknown = {str(path[0]) for path in places if len(path) == 1}
+    for path, text in found:
+        about_nothing = path == () and unknown  # perhaps `comand:` was meant, which has its own line already
+        if path not in places and not about_nothing and not source.is_spoilt(path):
+            places.add(path)
+            yield Mistake(source.line(path), path, text)
+
+
+def _sections() -> Sections:
+    return {
+        (): list(JobSpec.model_fields),
+        ("tpu",): list(Tpu.model_fields),
+        ("tpu", "any_of"): list(Alternative.model_fields),
+        ("train",): list(Train.model_fields),
+        ("train", "emulated"): list(Emulated.model_fields),
+        ("limits",): list(Limits.model_fields),
+    }
+
+
+def _line(file: str, source: Source, mistake: Mistake) -> str:
+    parts = any_of_as_written(source, mistake.path)
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
+    return f"{file}:{mistake.line}: {field}: {mistake.text}" if field else f"{file}:{mistake.line}: {mistake.text}"

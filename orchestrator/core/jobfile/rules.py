@@ -1,0 +1,262 @@
+"""The rules of a job file that a type cannot say, each a function that ends in advice. Pure; `core.jobfile.model` calls me.
+
+Rules for one value raise ValueError with the rest of a sentence. Rules that look at several values, or at many alike,
+yield (path, sentence) pairs, so that every mistake is reported at its own line and all of them at once.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.core.jobfile import tpu_rules
+from orchestrator.core.jobfile.tpu_rules import as_written
+from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.core.planning.location_rules import shown
+from orchestrator.core.text import names, redaction
+from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.sizes import parse_size
+
+MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0
+MAX_PATTERNS = 100
+BATCH_SIZE, MNIST_EXAMPLES = 128, 60_000  # the default; what each data set has that is downloaded or drawn
+
+ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
+_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+)*/?")
+_RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
+
+_SECRET_VALUE = re.compile(r"(?=.*\d)[^\s/$]{16,}")
+# What a job may take over from its person without a secret in it: hiding these would hide every path of every log.
+_PUBLIC_ENV = re.compile(r"HOME|USER|LOGNAME|HOSTNAME|PWD|PATH|SHELL|TERM|TZ|TMPDIR|LANG|LC_.*")
+
+
+def job_name(text: str) -> str:
+    if problem := names.job_name_problem(text):
+        raise ValueError(f"`{shown(text)}` {problem}; for example `{names.to_job_name(text)}`")
+    return text
+
+
+def cores(value: Any) -> Any:
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"expected `all` or a number of cores from 1 on, not `{shown(as_written(value))}`")
+
+
+def directory(text: str) -> str:
+    """Its form only: whether it is there is the business of whoever ships it."""
+    if not text.strip():
+        raise ValueError("is empty; name a directory relative to this file, such as `.`, or remove the key")
+    if text.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", text):
+        raise ValueError(f"`{shown(text)}` is not relative to this file; write a path such as `src` or `../src`")
+    return text
+
+
+def shell_text(value: Any) -> str:
+    """A command as bash runs it: text as it is, a list as the arguments of one program."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value:
+        for number, word in enumerate(value, 1):
+            if not isinstance(word, str):
+                raise ValueError(f"argument {number} of the list is not text; write it in quotes: {_quoted(word)}")
+        if value[0].strip():
+            return shlex.join(value)
+    if isinstance(value, (str, list)) or value is None:
+        raise ValueError("is empty; write what to run, such as `python train.py`")
+    raise ValueError("expected a command as text, or a list of its arguments")
+
+
+def commands(value: Any) -> tuple[str, ...] | None:
+    """`setup:`, one command or several."""
+    if value is None:
+        return None
+    each = value if isinstance(value, list) else [value]
+    for number, command in enumerate(each, 1):
+        if not isinstance(command, str) or not command.strip():
+            raise ValueError(f"command {number} is not text that could be run; write one command per list item")
+    return tuple(each)
+
+
+def max_duration(value: Any) -> float:
+    written = as_written(value)
+    try:
+        seconds = parse_duration(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} (6m to 7d)") from None
+    if not MIN_DURATION_S <= seconds <= MAX_DURATION_S:
+        raise ValueError(f"`{shown(written)}` is not between 6m and 7d; write for example 2h")
+    return seconds
+
+
+def max_cost(value: Any) -> float | None:
+    return tpu_rules.dollars(value, "5.00")
+
+
+def linger(value: Any) -> float | None:
+    return _up_to_a_day(value, 60, "1m")
+
+
+def max_results(value: Any) -> int | None:
+    if value is None:
+        return None
+    written = as_written(value)
+    try:
+        size_bytes = parse_size(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
+    if size_bytes < 1:
+        raise ValueError(f"`{shown(written)}` is nothing at all; write for example 50GB, or remove this")
+    return size_bytes
+
+
+def stall(value: Any) -> float | None:
+    return _up_to_a_day(value, 10, "10s")
+
+
+def _up_to_a_day(value: Any, least_s: float, least: str) -> float | None:
+    if value is None:
+        return None
+    written = as_written(value)
+    try:
+        seconds = parse_duration(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({least} to 24h)") from None
+    if not least_s <= seconds <= 86400:
+        raise ValueError(f"`{shown(written)}` is not between {least} and 24h; write for example 30m")
+    return seconds
+
+
+def bucket(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _BUCKET.fullmatch(value):
+        raise ValueError(
+            f"`{shown(as_written(value))}` is not a place in Cloud Storage; write for example gs://my-bucket/runs"
+        )
+    return value.rstrip("/")
+
+
+def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Rules about several values of the file, on data whose types may still be wrong."""
+    yield from _train_or_command(data)
+    local = data.get("on") == "local"
+    if local and data.get("bucket") is not None:
+        yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
+    yield from tpu_rules.whole(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from _batch(_mapping(data, "train"))
+    yield from _restarts(data)
+    yield from _env(_mapping(data, "env"))
+    yield from _artifacts(data.get("artifacts"))
+    yield from _secrets(data, ())
+
+
+def env_warnings(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    for name in env:
+        if _RISKY_ENV.fullmatch(name):
+            yield ("env", name), "changes how programs on the worker start; remove it if the job does not need it"
+
+
+def secret_sources(env: Mapping[str, str]) -> list[str]:
+    """The names of the person's own variables whose values must not be shown."""
+    wanted = [variable for value in env.values() for variable in ENV_REFERENCE.findall(value)]
+    return [variable for variable in dict.fromkeys(wanted) if not _PUBLIC_ENV.fullmatch(variable)]
+
+
+def secret_values(env: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[str]:
+    """What must not be shown of a job's variables: whatever came from the person's own, and what is called a secret."""
+    yield from (environ[variable] for variable in secret_sources(env) if variable in environ)
+    yield from (value for name, value in env.items() if redaction.is_secret_name(name) and "${env:" not in value)
+
+
+def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if "train" in data and "command" in data:
+        yield ("command",), "a job has either `train:` or `command:`, not both; remove one of them"
+    elif "train" not in data and "command" not in data:
+        yield (), "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"
+
+
+def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """A batch that the data cannot fill would be found out on a TPU that costs money."""
+    size = train.get("batch_size", BATCH_SIZE)
+    if train.get("entry") is not None or not isinstance(size, int):
+        return
+    counts: dict[Path, Any] = {
+        ("train", "examples"): train.get("examples"),
+        ("train", "emulated", "examples"): _mapping(train, "emulated").get("examples"),
+    }
+    for path, count in counts.items():
+        if isinstance(count, int) and 1 <= count < size:
+            yield path, f"is less than the batch_size of {size:,}, so there would be no step"
+    if size > MNIST_EXAMPLES and train.get("data_dir") is None:
+        yield ("train", "batch_size"), f"is more than the {MNIST_EXAMPLES:,} training examples"
+
+
+def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if data.get("max_restarts") is not None and data.get("on_preemption") != "restart":
+        yield ("max_restarts",), "only counts with `on_preemption: restart`; add that, or remove this"
+
+
+def _env(env: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    for name, value in env.items():
+        path = ("env", name)
+        if not _ENV_NAME.fullmatch(name):
+            yield path, "is not a variable name; use letters, digits and `_`, not a digit first"
+        elif _RESERVED_ENV.fullmatch(name):
+            yield path, "is set by tpujob on every worker; choose another name"
+        if not isinstance(value, str):
+            continue
+        if "\n" in value:
+            yield path, "has a line break in its value; write the value on one line"
+        if "${env:" in ENV_REFERENCE.sub("", value):
+            yield path, "has a `${env:` that names no variable; write ${env:NAME}"
+        elif redaction.is_secret_name(name) and not ENV_REFERENCE.search(value) and _SECRET_VALUE.fullmatch(value):
+            yield path, _keep_out(name)
+
+
+def _artifacts(patterns: Any) -> Iterator[tuple[Path, str]]:
+    if len(_list(patterns)) > MAX_PATTERNS:
+        yield ("artifacts",), f"has {len(patterns)} patterns; write at most {MAX_PATTERNS}, with wildcards"
+    for number, pattern in enumerate(_list(patterns)):
+        if not isinstance(pattern, str):
+            continue
+        if not pattern.strip():
+            yield ("artifacts", number), "is empty; write a pattern such as `out/*.json`"
+        elif pattern.startswith(("/", "~")) or "\\" in pattern or ".." in pattern.split("/"):
+            why = f"`{shown(pattern)}` leaves the job's directory; write a pattern below it, such as `out/*.json`"
+            yield ("artifacts", number), why
+
+
+def _secrets(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Every text of the file: keys belong in the environment, and only `env:` reads that."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _secrets(part, (*path, key))
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _secrets(part, (*path, number))
+    elif isinstance(value, str):
+        if redaction.has_secret_shape(value):
+            yield path, _keep_out(str(path[-1]) if path[:1] == ("env",) else "TOKEN")
+        if "${env:" in value and path[:1] != ("env",):
+            yield path, "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"
+
+
+def _keep_out(name: str) -> str:
+    return f"looks like a secret, and files are shared; export it and write `env: {{{shown(name)}: ${{env:{shown(name)}}}}}`"
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _quoted(value: Any) -> str:
+    return f'"{shown(as_written(value))}"' if isinstance(value, (int, float)) else '"…"'

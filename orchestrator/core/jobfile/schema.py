@@ -1,0 +1,55 @@
+"""The JSON Schema of a job file as editors like it, made from what pydantic says of the models. `core.jobfile.model.schema` calls me."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator import catalog
+
+MAX_SUGGESTED_HOSTS = 8  # the catalog knows a hundred sizes of v5p; an editor's list should be readable
+
+
+def schema_of(made: dict[str, Any], *, empty_is_default: tuple[str, ...]) -> dict[str, Any]:
+    """`empty_is_default`: sections that may stand in a file with nothing below them."""
+    made = _tidy(made)
+    for name in ("Tpu", "Alternative"):
+        _complete_places(made["$defs"][name]["properties"])
+    for part in made["$defs"]["Alternative"]["properties"].values():
+        part.pop("default", None)  # what is left out there is inherited
+    made["$defs"]["Limits"]["properties"]["max_duration"]["default"] = "24h"
+    made["$defs"]["Tpu"]["properties"]["wait"]["default"] = 0
+    for section, part in _sections(made, empty_is_default):
+        section["anyOf"] = [part, {"type": "null"}]
+    several = {"type": "array", "items": {"$ref": "#/$defs/Alternative"}, "minItems": 1}
+    made["properties"]["tpu"]["anyOf"].insert(1, several)
+    made["oneOf"] = [{"required": ["train"]}, {"required": ["command"]}]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tpujob job file"}
+    return head | {key: part for key, part in made.items() if key != "title"}
+
+
+def _tidy(part: Any) -> Any:
+    """Without titles that repeat the key, and without defaults that only mean `left out`."""
+    if isinstance(part, list):
+        return [_tidy(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    noise = {"title"} if isinstance(part.get("title"), str) else set()
+    noise |= (
+        {"default"} if isinstance(part.get("default"), (dict, list)) or part.get("default") in (None, "") else set()
+    )
+    return {key: _tidy(value) for key, value in part.items() if key not in noise}
+
+
+def _complete_places(tpu: dict[str, Any]) -> None:
+    kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
+    tpu["accelerator"]["examples"] = [kind.name for kind in kinds if kind.hosts <= MAX_SUGGESTED_HOSTS]
+    tpu["zone"]["examples"] = [*catalog.regions(), *catalog.zones()]
+
+
+def _sections(made: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for properties in (made["properties"], *(part["properties"] for part in made["$defs"].values())):
+        for name in names:
+            if name in properties and "anyOf" not in properties[name]:
+                keys = ("$ref", "type", "additionalProperties")
+                yield properties[name], {key: properties[name].pop(key) for key in keys if key in properties[name]}

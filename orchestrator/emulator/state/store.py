@@ -1,0 +1,136 @@
+"""The state directory: the lock of the one daemon, its token, and the state files that survive a kill -9.
+
+A change is on disk before its answer leaves: written to a temporary file, then renamed over the old one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+
+from orchestrator.emulator.model.cloud_state import CloudState
+from orchestrator.emulator.model.records import Settings
+from orchestrator.emulator.plain_data import as_fields
+from orchestrator.emulator.state.archive import Finished, living, whole
+
+LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
+ENVIRONMENT = "TPUJOB_EMULATOR_"
+LOCK_PAUSE_S = 0.01
+SPEED = "TPUJOB_EMULATED_SPEED"
+DELAYS = (
+    "provision_s",
+    "stop_s",
+    "start_s",
+    "delete_s",
+    "accept_s",
+    "queue_s",
+    "suspend_s",
+    "refuse_s",
+    "notice_s",
+    "maintenance_s",
+)
+NOTICE_S = 30.0  # Google's; the emulated cloud lives faster
+
+
+class AlreadyRunning(RuntimeError):
+    """Another daemon holds this state directory."""
+
+
+class DamagedState(RuntimeError):
+    """The state file cannot be read. It is the record of what is billed, so only a person may drop it."""
+
+
+class Store:
+    """Opening it takes the lock; the lock is held until the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory = directory.resolve()
+        if self.directory.stat().st_uid != os.getuid():
+            raise PermissionError(f"{self.directory} belongs to another user.")
+        if os.pathsep in str(self.directory):  # the workers' own programs are below it, and on their PATH
+            raise ValueError(f"{self.directory}: the path of a state directory cannot contain {os.pathsep!r}.")
+        self.directory.chmod(0o700)
+        self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        self._take_lock()
+        self.token = self._token()
+        self._finished = Finished(self.directory)
+
+    def _take_lock(self) -> None:
+        """From clients that ask "is it running?" it waits for it: they share the lock, which another daemon never does."""
+        while not self._locked(fcntl.LOCK_EX):
+            if not self._locked(fcntl.LOCK_SH):
+                raise AlreadyRunning(f"An emulator is already running in {self.directory}.")
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            time.sleep(LOCK_PAUSE_S)
+
+    def _locked(self, how: int) -> bool:
+        try:
+            fcntl.flock(self._lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _token(self) -> str:
+        path = self.directory / TOKEN
+        if not path.exists():
+            self._write(TOKEN, secrets.token_urlsafe(32))
+        path.chmod(0o600)
+        return path.read_text().strip()
+
+    def load(self) -> CloudState:
+        """The state of the last daemon, or an empty cloud. Delays named in the environment outrank saved ones."""
+        path = self.directory / STATE
+        try:
+            found = whole(json.loads(path.read_text()), self.directory) if path.exists() else None
+            state = CloudState(secrets.token_hex(16)) if found is None else CloudState.load(found)
+        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
+            raise DamagedState(
+                f"{path} is damaged or of another version ({error}); move it away to start anew."
+            ) from error
+        set_delays_from(os.environ, state.settings)
+        return state
+
+    def save(self, state: CloudState) -> None:
+        where = self._finished.keep(state)
+        text = json.dumps(living(state) | {"finished": where}, separators=(",", ":"), default=as_fields)
+        self._write(STATE, text)
+        self._finished.drop_old()
+
+    def announce(self, url: str) -> None:
+        """Clients find the daemon by this file; it is written when the daemon answers."""
+        self._write(ENDPOINT, json.dumps({"url": url, "pid": os.getpid()}))
+        self._write(PORT, url.rpartition(":")[2])
+
+    def last_port(self) -> int:
+        """Where the last daemon listened; 0: there was none."""
+        try:
+            return int((self.directory / PORT).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def withdraw(self) -> None:
+        (self.directory / ENDPOINT).unlink(missing_ok=True)
+
+    def _write(self, name: str, text: str) -> None:
+        temporary = self.directory / f"{name}.new"
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        temporary.replace(self.directory / name)
+
+
+def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Settings) -> None:
+    if SPEED in environment:
+        settings.notice_s = NOTICE_S / float(environment[SPEED])
+    for name in DELAYS:
+        text = environment.get(ENVIRONMENT + name.upper())
+        if text is not None:
+            value = float(text)
+            if not 0 <= value < 1e6:
+                raise ValueError(f"{ENVIRONMENT}{name.upper()} must be a number of seconds, not {text!r}.")
+            setattr(settings, name, value)

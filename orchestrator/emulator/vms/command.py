@@ -1,0 +1,152 @@
+"""One command, or one shell, of one SSH session, run as a local process.
+
+As with a real sshd, a cut connection closes the command's pipes and nothing else: what was detached lives on. (asyncio's
+own subprocesses would be killed then, and asyncssh's redirection loses the end of stdin; hence Popen and own pumps.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import asyncssh
+
+from orchestrator.emulator.vms import processes
+
+CHUNK = 1 << 16
+SHELL = "/bin/bash"
+NO_SUCH_COMMAND = 127
+# Opening a terminal makes it the controlling one of a session leader without any, which `start_new_session` gives us.
+ON_TERMINAL = 'terminal=$0; exec "$@" <"$terminal" >"$terminal" 2>&1'
+Session = asyncssh.SSHServerProcess[bytes]
+
+
+async def serve(session: Session, environment: Mapping[str, str], home: Path) -> None:
+    """Run what the client asked for, to its end or to the end of the connection."""
+    if session.subsystem:  # sftp never comes here, and there is no other
+        return session.exit(NO_SUCH_COMMAND)
+    argv = [SHELL, "-c", session.command] if session.command else [SHELL, "-l"]
+    if session.term_type:
+        return await _serve_terminal(session, argv, dict(environment) | {"TERM": session.term_type}, home)
+    return await _serve_pipes(session, argv, environment, home)
+
+
+async def _serve_pipes(session: Session, argv: list[str], environment: Mapping[str, str], home: Path) -> None:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=home, env=environment, start_new_session=True
+    )
+    assert process.stdin and process.stdout and process.stderr
+    feed = asyncio.create_task(_feed(session, process.stdin, process))
+    outputs = [
+        asyncio.create_task(_drain(process.stdout, session.stdout)),
+        asyncio.create_task(_drain(process.stderr, session.stderr)),
+    ]
+    await _conclude(session, process, feed, outputs)
+
+
+async def _serve_terminal(session: Session, argv: list[str], environment: Mapping[str, str], home: Path) -> None:
+    ours, theirs = os.openpty()
+    _resize(ours, *session.term_size)
+    process = subprocess.Popen(
+        [SHELL, "-c", ON_TERMINAL, os.ttyname(theirs), *argv], cwd=home, env=environment, start_new_session=True
+    )
+    input_side, output_side = os.fdopen(os.dup(ours), "wb", 0), os.fdopen(ours, "rb", 0)
+    feed = asyncio.create_task(_feed(session, input_side, process))
+    outputs = [asyncio.create_task(_drain(output_side, session.stdout))]
+    # Our own end of the terminal stays open until the command ends, since a terminal nobody holds reads as closed.
+    await _conclude(session, process, feed, outputs, also_close=theirs)
+
+
+async def _conclude(
+    session: Session,
+    process: subprocess.Popen[bytes],
+    feed: asyncio.Task[None],
+    outputs: list[asyncio.Task[None]],
+    also_close: int | None = None,
+) -> None:
+    """Report the exit once the command and its output have ended; let go at once when the client has left."""
+    exit_code = asyncio.create_task(processes.ended(process))
+    if also_close is not None:
+        exit_code.add_done_callback(lambda _: os.close(also_close))
+    end = asyncio.gather(exit_code, *outputs)
+    departure = asyncio.ensure_future(session.channel.wait_closed())
+    futures: set[asyncio.Future[Any]] = {end, departure}
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    if not departure.done():
+        _report(session, exit_code.result())
+    for task in (feed, *outputs, departure):
+        task.cancel()
+    # A process has to be waited for, however long it outlives its client.
+    await asyncio.gather(feed, *outputs, departure, end, exit_code, return_exceptions=True)
+
+
+def _report(session: Session, code: int) -> None:
+    if code >= 0:
+        session.exit(code)
+    else:
+        session.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+
+
+async def _feed(session: Session, pipe: IO[bytes], process: subprocess.Popen[bytes]) -> None:
+    """From the client to the command, with signals and window sizes on the way."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
+    )
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    try:
+        while data := await _received(session, pipe, process):
+            with contextlib.suppress(ConnectionError):  # the command reads no more: discard, as sshd does
+                writer.write(data)
+                await writer.drain()
+        transport.close()  # after what is still to be written
+    except asyncio.CancelledError:
+        transport.abort()
+        raise
+
+
+async def _received(session: Session, pipe: IO[bytes], process: subprocess.Popen[bytes]) -> bytes:
+    while True:
+        try:
+            return await session.stdin.read(CHUNK)
+        except asyncssh.SignalReceived as request:
+            with contextlib.suppress(ProcessLookupError, KeyError):
+                os.killpg(process.pid, signal.Signals[f"SIG{request.signal}"])
+        except asyncssh.TerminalSizeChanged as size:
+            _resize(pipe, size.width, size.height, size.pixwidth, size.pixheight)
+        except asyncssh.BreakReceived:
+            continue
+        except (asyncssh.Error, OSError):
+            return b""
+
+
+async def _drain(pipe: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
+    """From the command to the client, at the client's pace."""
+    reader = asyncio.StreamReader(limit=CHUNK)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        while data := await reader.read(CHUNK):
+            sink.write(data)
+            await sink.drain()
+    except (OSError, asyncssh.Error):  # the terminal's other end was closed, or the client has left
+        return
+    finally:
+        transport.close()
+
+
+def _resize(terminal: int | IO[bytes], width: int, height: int, pixel_width: int, pixel_height: int) -> None:
+    size = struct.pack("HHHH", height, width, pixel_width, pixel_height)
+    with contextlib.suppress(OSError, ValueError):  # a pipe has no size, nor has what is closed
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)

@@ -1,0 +1,263 @@
+"""The metadata server of one worker: what a program on a TPU VM learns about its node, and where it publishes.
+
+Read by google-auth, gcloud and scripts through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT. No client sends a
+secret to it, so it answers by whose process asks: those of the user who runs the emulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from orchestrator import catalog, peers
+from orchestrator.emulator import access
+from orchestrator.emulator.model.records import Maintenance, Node
+from orchestrator.emulator.vms.attribute_rate import AttributeRate
+from orchestrator.emulator.vms.notifier import Pulse
+from orchestrator.emulator.wire.json_body import NUMBER, text_of
+from orchestrator.emulator.wire.node_json import maintenance_json
+from orchestrator.emulator.wire.node_request import project_number
+
+FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+ROOT = "/computeMetadata/v1/"
+NO_NOTICE = {"error": "no notifications have been received yet, try again later"}
+# What Google documents of custom metadata, of which guest attributes are a kind: a key of less than 128 bytes, a value of
+# at most 256 KiB, less than 512 KB in all; the characters are those that gcloud's --query-path takes.
+MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_BYTES = 127, 256 << 10, (512 << 10) - 1
+ATTRIBUTE = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_KEY_BYTES}}}")
+# Clients trust a host key and a port that they find here: `tpu_vm` writes them itself, and nobody else can.
+OWN = ("hostkeys", "tpujob-emulator")
+MAX_WAIT_S = 1e6
+Tree = dict[str, Any]
+
+
+def tpu_env(node: Node, worker: int) -> str:
+    """YAML lines, as on a TPU VM. One process for each host is the shape that all types share."""
+    kind = catalog.lookup(node.accelerator_type)
+    assert kind is not None, "a node has an accelerator type of the catalog"
+    values = {
+        "ACCELERATOR_TYPE": node.accelerator_type,
+        "WORKER_ID": worker,
+        "CONSUMER_PROJECT_ID": node.project,
+        "CONSUMER_PROJECT_NUMBER": project_number(node.project),
+        "ZONE": node.zone,
+        "NODE_ID": node.node_id,
+        "PREEMPTIBLE": str(node.spot).lower(),
+        "RUNTIME_VERSION": node.spec["runtimeVersion"],
+        "TOPOLOGY": kind.topology,
+    }
+    return "".join(f"{key}: '{value}'\n" for key, value in values.items())
+
+
+def tree(node: Node, worker: int, access_token: str) -> Tree:
+    """Everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines."""
+    account = node.spec["serviceAccount"]
+    # The fields a TPU VM has here are unknown:unknown:IP; on loopback all hosts share one IP.
+    endpoints = ",".join("unknown:unknown:127.0.0.1" for _ in range(node.workers))
+    attributes = dict(node.spec.get("metadata", {})) | {
+        "instance-id": node.node_id,
+        "accelerator-type": node.accelerator_type,
+        "agent-worker-number": str(worker),
+        "worker-network-endpoints": endpoints,
+        "tpu-env": tpu_env(node, worker),
+    }
+    if node.queued_resource is not None:
+        attributes["queued-resource-name"] = node.queued_resource
+    number, planned = project_number(node.project), node.maintenance
+    token = {"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"}
+    login = {
+        "aliases": ["default"],
+        "email": account["email"],
+        "scopes": account["scope"],
+        "token": json.dumps(token),
+    }
+    return {
+        "instance": {
+            "id": node.uid,
+            "hostname": f"{hostname(node, worker)}.{node.zone}.c.{node.project}.internal",
+            "name": hostname(node, worker),
+            "zone": f"projects/{number}/zones/{node.zone}",
+            "attributes": attributes,
+            "preempted": str(node.preempted_at is not None or node.state == "PREEMPTED").upper(),
+            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if _concerns(node.maintenance, worker) else "NONE",
+            "upcoming-maintenance": NO_NOTICE if planned is None else maintenance_json(planned, node.can_reschedule),
+            "service-accounts": {"default": login, account["email"]: login},
+            "guest-attributes": _nested(node.hosts[worker].attributes if worker < len(node.hosts) else {}),
+        },
+        "project": {"project-id": node.project, "numeric-project-id": str(number), "attributes": {}},
+        "universe": {"universe-domain": "googleapis.com"},
+    }
+
+
+def _concerns(planned: Maintenance | None, worker: int) -> bool:
+    return planned is not None and (not planned.workers or worker in planned.workers)
+
+
+def hostname(node: Node, worker: int) -> str:
+    return f"t1v-n-{int(node.uid) & 0xFFFFFFFF:08x}-w-{worker}"
+
+
+class Surroundings(Protocol):
+    """What a worker knows of the rest of the cloud."""
+
+    pulse: Pulse
+
+    @property
+    def attribute_limits(self) -> float:
+        """See `Settings`."""
+
+    def changed(self) -> None:
+        """Something was written that has to be kept."""
+
+    def flush(self) -> None:
+        """It is on disk when this returns."""
+
+
+class MetadataServer:
+    """One listener on loopback."""
+
+    def __init__(self, node: Node, worker: int, access_token: str, cloud: Surroundings) -> None:
+        self.node, self.worker, self.cloud = node, worker, cloud
+        self._access_token = access_token
+        self._rate = AttributeRate()
+        self._closed = False
+        self._web = web.Server(self._answer)
+        self._listener: asyncio.Server | None = None
+
+    async def open(self, port: int) -> int:
+        """Listen, on `port` if it is free; the port."""
+        loop = asyncio.get_running_loop()
+        self._closed = False
+        try:
+            self._listener = await loop.create_server(self._web, "127.0.0.1", port)
+        except OSError:
+            self._listener = await loop.create_server(self._web, "127.0.0.1", 0)
+        return self.ports[0]
+
+    @property
+    def ports(self) -> list[int]:
+        return [int(opened.getsockname()[1]) for opened in self._listener.sockets] if self._listener else []
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.cloud.pulse.beat()  # nobody waits for changes of a machine that is off
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await self._web.shutdown(0.1)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
+            return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
+        if not _may_ask(request):
+            return web.Response(text="Only programs of this worker are answered.\n", status=403, headers=FLAVOR)
+        if request.path == "/":
+            return web.Response(text="computeMetadata/\n", headers=FLAVOR)
+        if not request.path.startswith(ROOT):
+            return web.Response(status=404, headers=FLAVOR)
+        path = request.path.removeprefix(ROOT)
+        if request.method == "PUT":
+            return await self._publish(request, path)
+        value = self._value(path)
+        if value is not None and request.query.get("wait_for_change", "").lower() == "true":
+            value = await self._changed(path, value, request.query)
+        if value is None:
+            return web.Response(status=404, headers=FLAVOR)
+        whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
+        reply = web.json_response(value, headers=FLAVOR) if whole else _shown(value, path)
+        reply.headers["ETag"] = _etag(value)
+        return reply
+
+    def _value(self, path: str) -> Any:
+        return _find(tree(self.node, self.worker, self._access_token), [part for part in path.split("/") if part])
+
+    async def _changed(self, path: str, value: Any, query: Mapping[str, str]) -> Any:
+        """The value when it is another than `last_etag`, or than now; the present one after `timeout_sec`."""
+        known = query.get("last_etag", "") or _etag(value)
+        limit = query.get("timeout_sec", "")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(float(limit), MAX_WAIT_S) if NUMBER.fullmatch(limit) else None
+        while value is not None and _etag(value) == known and not self._closed:
+            if not await self.cloud.pulse.wait(None if end is None else max(0.0, end - loop.time())):
+                break
+            value = self._value(path)
+        return value
+
+    async def _publish(self, request: web.BaseRequest, path: str) -> web.Response:
+        match path.split("/"):
+            case ["instance", "guest-attributes", namespace, key] if namespace and key:
+                pass
+            case _:
+                return web.Response(status=404, headers=FLAVOR)
+        if namespace in OWN:
+            return _refused(403, f"The worker itself publishes {namespace}/.")
+        if not (ATTRIBUTE.fullmatch(namespace) and ATTRIBUTE.fullmatch(key)):
+            return _refused(400, f"A namespace and a key are up to {MAX_KEY_BYTES} letters, digits, - and _.")
+        try:
+            text = await text_of(request)
+        except ValueError as error:
+            return _refused(400, f"The value is not a text: {error}.")
+        if self.worker >= len(self.node.hosts):
+            return _refused(400, "This worker has no place for it yet.")
+        name, attributes = f"{namespace}/{key}", self.node.hosts[self.worker].attributes
+        others = sum(len(k) + len(v.encode()) for k, v in attributes.items() if k != name)
+        size = len(text.encode())
+        if size > MAX_VALUE_BYTES or others + len(name) + size > MAX_BYTES:
+            return _refused(400, f"A value has at most {MAX_VALUE_BYTES} bytes, all of a worker {MAX_BYTES}.")
+        if self._rate.within(asyncio.get_running_loop().time(), self.cloud.attribute_limits):
+            attributes[name] = text
+        else:  # accepted, and what is being written is removed
+            attributes.pop(name, None)
+        self.cloud.changed()
+        self.cloud.flush()
+        return web.Response(headers=FLAVOR)
+
+
+def _may_ask(request: web.BaseRequest) -> bool:
+    """No web page, and no process of another user of this machine."""
+    if not access.is_local_program(request):
+        return False
+    return request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))
+
+
+def _refused(status: int, why: str) -> web.Response:
+    return web.Response(text=f"{why}\n", status=status, headers=FLAVOR)
+
+
+def _etag(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _shown(value: Any, path: str) -> web.Response:
+    if isinstance(value, dict):
+        if path and not path.endswith("/"):
+            return web.Response(status=301, headers=FLAVOR | {"Location": f"{ROOT}{path}/"})
+        entries = (f"{name}/" if isinstance(inner, dict) else name for name, inner in sorted(value.items()))
+        return web.Response(text="".join(f"{entry}\n" for entry in entries), headers=FLAVOR)
+    if isinstance(value, list):
+        return web.Response(text="".join(f"{line}\n" for line in value), headers=FLAVOR)
+    kind = "application/json" if path.endswith("/token") else "application/text"
+    return web.Response(text=value, content_type=kind, headers=FLAVOR)
+
+
+def _find(value: Any, parts: list[str]) -> Any:
+    for part in parts:
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _nested(attributes: dict[str, str]) -> Tree:
+    result: Tree = {}
+    for path, value in attributes.items():
+        namespace, _, key = path.partition("/")
+        result.setdefault(namespace, {})[key] = value
+    return result

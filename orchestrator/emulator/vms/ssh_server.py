@@ -1,0 +1,145 @@
+"""The SSH door of one worker: public keys from the node's metadata, commands, terminals, SFTP and both kinds of scp.
+
+Imported only when a worker comes up, because asyncssh takes a fifth of a second to import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import asyncssh
+
+from orchestrator.emulator.vms import command
+
+log = logging.getLogger(__name__)
+CANNOT_EXECUTE = 126  # what a shell answers, too
+
+
+def authorized_keys(ssh_keys: str, user: str) -> set[str]:
+    """The keys (base64) that node metadata `ssh-keys` allow for `user`: lines `user:ssh-ed25519 AAAA… comment`."""
+    keys = set()
+    for line in ssh_keys.splitlines():
+        name, _, key = line.strip().partition(":")
+        if name == user and len(words := key.split()) >= 2:
+            keys.add(words[1])
+    return keys
+
+
+class SshServer:
+    """One listener on loopback. `metadata` is asked at every login, since gcloud patches keys into a living node."""
+
+    def __init__(
+        self,
+        key_path: Path,
+        home: Path,
+        metadata: Callable[[], Mapping[str, str]],
+        environment: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        self.key_path, self.home = key_path, home
+        self.metadata, self.environment = metadata, environment
+        self.connections: set[asyncssh.SSHServerConnection] = set()
+        self._sessions: set[asyncio.Task[None]] = set()
+        self._listener: asyncssh.SSHAcceptor | None = None
+
+    async def open(self, port: int) -> tuple[int, str]:
+        """Listen, on `port` if it is free. The port and the public host key (base64)."""
+        key = self._host_key()
+        try:
+            self._listener = await self._listen(key, port)
+        except OSError:
+            log.warning("port %d is taken by somebody else; an SSH server moves to another one", port)
+            self._listener = await self._listen(key, 0)
+        return self._listener.get_port(), base64.b64encode(key.public_data).decode()
+
+    @property
+    def ports(self) -> list[int]:
+        return [self._listener.get_port()] if self._listener else []
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def _listen(self, key: asyncssh.SSHKey, port: int) -> asyncssh.SSHAcceptor:
+        return await asyncssh.listen(
+            "127.0.0.1",
+            port,
+            server_host_keys=[key],
+            server_factory=lambda: _Login(self),
+            process_factory=self._start,
+            sftp_factory=lambda channel: _HomeSftp(channel, self.home),
+            allow_scp=True,
+            encoding=None,
+            line_editor=False,
+            agent_forwarding=False,
+            login_timeout=30,
+        )
+
+    def _host_key(self) -> asyncssh.SSHKey:
+        """Whole or not there: with half a key, left by a daemon that was killed, the worker would never come up again."""
+        if not self.key_path.exists():
+            draft = self.key_path.with_suffix(".new")
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(asyncssh.generate_private_key("ssh-ed25519").export_private_key())
+            draft.replace(self.key_path)
+        return asyncssh.read_private_key(self.key_path)
+
+    def _start(self, session: command.Session) -> None:
+        """A task of our own: asyncssh would cancel its own tasks with the connection."""
+        user = str(session.get_extra_info("username"))
+        ends = (*session.get_extra_info("peername")[:2], *session.get_extra_info("sockname")[:2])
+        environment = {**self.environment(user), "SSH_CONNECTION": " ".join(map(str, ends))}  # as sshd sets it
+        task = asyncio.create_task(command.serve(session, environment, self.home))
+        self._sessions.add(task)
+        task.add_done_callback(functools.partial(self._ended, session))
+
+    def _ended(self, session: command.Session, task: asyncio.Task[None]) -> None:
+        self._sessions.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("an SSH session failed", exc_info=error)
+            session.exit(CANNOT_EXECUTE)
+
+
+class _Login(asyncssh.SSHServer):
+    def __init__(self, server: SshServer) -> None:
+        self._server = server
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._server.connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self._connection)
+
+    def begin_auth(self, username: str) -> bool:
+        return True  # nobody enters without a key
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        allowed = authorized_keys(self._server.metadata().get("ssh-keys", ""), username)
+        return base64.b64encode(key.public_data).decode() in allowed
+
+
+class _HomeSftp(asyncssh.SFTPServer):
+    """SFTP on the local files, relative paths starting at the worker's home directory."""
+
+    def __init__(self, channel: asyncssh.SSHServerChannel[bytes], home: Path) -> None:
+        super().__init__(channel)
+        self._home = os.fsencode(home)
+
+    def map_path(self, path: bytes) -> bytes:
+        return os.path.join(self._home, path)  # noqa: PTH118  bytes, as SFTP has them
+
+    def exit(self) -> None:
+        # Without an exit status OpenSSH's scp takes a complete transfer for a failed one.
+        self.channel.exit(0)

@@ -1,0 +1,153 @@
+"""The TPU VMs of one node: for each worker a home directory, an SSH server, a metadata server and local processes.
+
+The driver switches them on and off and erases them; after `off` or `erase` no process and no open port is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.emulator.model.records import Host, Node
+from orchestrator.emulator.vms import processes
+from orchestrator.emulator.vms.metadata_server import MetadataServer, Surroundings, hostname
+from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
+from orchestrator.emulator.vms.service_account import VmAccount
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.vms.ssh_server import SshServer
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROFILE = "# Login shells reset PATH, in which the Python of this emulated VM comes first.\nexport PATH={path}\n"
+
+
+class Worker:
+    """One TPU VM."""
+
+    def __init__(self, node: Node, index: int, directory: Path, account: VmAccount, cloud: Surroundings) -> None:
+        self.node, self.index, self.directory, self.account = node, index, directory, account
+        self.home = directory / "home"
+        self.switch = directory / "switch"  # what /run/tpujob is on a real one
+        self.metadata = MetadataServer(node, index, account.token(node), cloud)
+        self.metadata_port = 0
+        self.ssh: SshServer | None = None
+
+    async def on(self, before: Host | None) -> Host:
+        """Open the doors, at the same ports as before where they are free."""
+        from orchestrator.emulator.vms.ssh_server import SshServer
+
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.switch.mkdir(mode=0o700, exist_ok=True)
+        (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
+        self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
+        self.ssh = SshServer(
+            self.directory / "host_key", self.home, lambda: self.node.spec.get("metadata", {}), self.environment
+        )
+        port, key = await self.ssh.open(before.ssh_port if before else 0)
+        attributes = dict(before.attributes) if before else {}
+        attributes |= {
+            "hostkeys/ssh-ed25519": key,
+            "hostkeys/hostname": hostname(self.node, self.index),
+            "tpujob-emulator/ssh-port": str(port),
+        }
+        return Host(port, self.metadata_port, attributes)
+
+    @property
+    def ports(self) -> list[int]:
+        """Where it listens now."""
+        return [*(self.ssh.ports if self.ssh else ()), *self.metadata.ports]
+
+    async def close(self) -> None:
+        if self.ssh is not None:
+            await self.ssh.close()
+            self.ssh = None
+        await self.metadata.close()
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory / COMMANDS / 'bin'}:{SYSTEM_PATH}"
+
+    def environment(self, user: str) -> Mapping[str, str]:
+        address = f"127.0.0.1:{self.metadata_port}"
+        found = {
+            "HOME": str(self.home),
+            "USER": user,
+            "LOGNAME": user,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "PATH": self.path,
+            "GCE_METADATA_HOST": address,
+            "GCE_METADATA_IP": address,
+            "GCE_METADATA_ROOT": address,
+            "TPUJOB_SWITCH_DIR": str(self.switch),
+            "TPUJOB_TPU_API": self.account.url,
+            "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
+            processes.MARKER: marker(self.node),
+        }
+        return found | ({"TPUJOB_EMULATED_LENT": "torch"} if lends_torch(self.directory) else {})
+
+    def boot(self, script: str) -> subprocess.Popen[bytes]:
+        """Start the startup-script; its output goes to a file beside the home directory."""
+        path = self.directory / "startup-script"
+        path.write_text(script)
+        with (self.directory / "startup-script.log").open("ab") as log:
+            return subprocess.Popen(
+                ["/bin/bash", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                env=self.environment("root"),
+                start_new_session=True,
+            )
+
+
+class SliceHosts:
+    """All workers of one node."""
+
+    def __init__(self, node: Node, directory: Path, account: VmAccount, cloud: Surroundings, pythons: Pythons) -> None:
+        self.node, self.directory, self.pythons = node, directory, pythons
+        self.workers = [Worker(node, i, directory / f"worker{i}", account, cloud) for i in range(node.workers)]
+
+    async def on(self, lend_torch: bool) -> list[Host]:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._equip, lend_torch)
+        before: list[Host | None] = [*self.node.hosts] or [None] * len(self.workers)
+        try:
+            return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
+        except BaseException:  # all of them or none, also when cancelled half-way
+            await self._close()
+            raise
+
+    def _equip(self, lend_torch: bool) -> None:
+        self.pythons.equip(*(worker.directory for worker in self.workers), lend_torch=lend_torch)
+
+    async def off(self) -> None:
+        await self._close()
+        await asyncio.to_thread(processes.end_all, self.node.uid, self.directory)
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(worker.close() for worker in self.workers))
+
+    async def erase(self) -> None:
+        """The files lose their name at once, and go in the background: on a busy disk that takes up to a second."""
+        await self.off()
+        if self.directory.exists():
+            gone = self.directory.rename(self.directory.with_name(f"{self.directory.name}.gone"))
+            asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, gone, True)
+
+    @property
+    def ports(self) -> list[int]:
+        return [port for worker in self.workers for port in worker.ports]
+
+    def boot(self, script: str) -> list[subprocess.Popen[bytes]]:
+        return [worker.boot(script) for worker in self.workers]
+
+
+def marker(node: Node) -> str:
+    return f"{node.project}/{node.zone}/{node.node_id}/{node.uid}"

@@ -1,0 +1,105 @@
+"""The state machine's values as the API's JSON, for each version of the API.
+
+Pure. Enums are names, int64 are strings, times are RFC 3339.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.model.records import Host, Maintenance, Node, is_spot
+from orchestrator.emulator.wire.node_schema import NODE
+
+T = TypeVar("T")
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
+V2_SCHEDULING = frozenset(NODE["v2"]["schedulingConfig"])
+
+
+def timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+    """What was asked for of a node, in the words that this version has."""
+    result = {key: value for key, value in spec.items() if key in NODE.get(api_version, NODE["v2"])}
+    scheduling = result.get("schedulingConfig", {})
+    if scheduling.get("provisioningModel") == "FLEX_START":  # a node has no word for it, only for its end
+        result["schedulingConfig"] = scheduling = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
+    if api_version == "v2" and not V2_SCHEDULING.issuperset(scheduling):
+        result["schedulingConfig"] = {key: scheduling[key] for key in V2_SCHEDULING & scheduling.keys()}
+        result["schedulingConfig"]["spot"] = is_spot(spec)
+    if api_version == "v2" and "dataDisks" in result:
+        result["dataDisks"] = [{k: v for k, v in disk.items() if k != "workerIds"} for disk in result["dataDisks"]]
+    return result
+
+
+def node_json(node: Node, api_version: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"name": node.name, "state": node.state} | spec_json(node.spec, api_version)
+    if node.queued_resource is not None:
+        result |= {"queuedResource": node.queued_resource, "multisliceNode": node.multislice}
+    result |= {"createTime": timestamp(node.created_at), "id": node.uid, "apiVersion": "V2"}
+    if node.state == "READY":
+        ongoing = node.maintenance is not None and node.maintenance.ongoing
+        result["health"] = "UNHEALTHY_MAINTENANCE" if ongoing else "HEALTHY"
+        endpoint = {"ipAddress": "127.0.0.1", "port": 8470, "accessConfig": {"externalIp": "127.0.0.1"}}
+        result["networkEndpoints"] = [endpoint for _ in node.hosts]
+    if node.maintenance is not None:
+        result["upcomingMaintenance"] = maintenance_json(node.maintenance, node.can_reschedule)
+    if node.ends_at is not None and api_version == "v2alpha1":
+        result["schedulingConfig"] = result["schedulingConfig"] | {"terminationTimestamp": timestamp(node.ends_at)}
+    return result
+
+
+def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, Any]:
+    return {
+        "type": planned.kind,
+        "canReschedule": can_reschedule and not planned.ongoing,
+        "windowStartTime": timestamp(planned.starts_at),
+        "windowEndTime": timestamp(planned.ends_at),
+        "latestWindowStartTime": timestamp(planned.starts_at),
+        "maintenanceStatus": "ONGOING" if planned.ongoing else "PENDING",
+    }
+
+
+def guest_attributes_json(hosts: Sequence[Host], workers: Sequence[str], query: str) -> dict[str, Any]:
+    """One entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
+    by_name = {str(index): host for index, host in enumerate(hosts)}
+    wanted = [by_name[w] for w in workers if w in by_name]
+    everyone = not [w for w in workers if w]  # gcloud sends [""] for all
+    entries = []
+    for host in hosts if everyone else wanted:
+        items = []
+        for path, value in sorted(host.attributes.items()):
+            namespace, _, key = path.partition("/")
+            if query.rstrip("/") in ("", namespace, path):
+                items.append({"namespace": namespace, "key": key, "value": value})
+        entries.append({"queryPath": query, "queryValue": {"items": items}})
+    return {"guestAttributes": entries}
+
+
+def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequence[T], str | None]:
+    """One page and the token of the next. Tokens are opaque to clients: the number of rows already given."""
+    start = 0
+    if token:
+        try:
+            start = int(base64.urlsafe_b64decode(token).decode().removeprefix("from:"))
+        except (binascii.Error, ValueError):
+            raise ApiError("INVALID_ARGUMENT", "The page token is invalid.") from None
+    try:
+        asked = int(size or 0)
+    except ValueError:
+        raise ApiError("INVALID_ARGUMENT", f'The page size "{size}" is not a number.') from None
+    if asked < 0 or start < 0:
+        raise ApiError("INVALID_ARGUMENT", "The page size must not be negative.")
+    end = start + min(asked or DEFAULT_PAGE, MAX_PAGE)
+    return rows[start:end], token_from(end) if end < len(rows) else None
+
+
+def token_from(row: int) -> str:
+    return base64.urlsafe_b64encode(f"from:{row}".encode()).decode()

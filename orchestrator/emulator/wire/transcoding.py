@@ -1,0 +1,162 @@
+"""What each gRPC method of the API is over REST: Google's `google.api.http` rules as a table, applied to JSON both ways.
+
+Pure. The gRPC door asks it for the HTTP request of a call, and for the gRPC status of an HTTP refusal, so that nothing is
+decided twice: whatever REST can do, gRPC can. The rules are those of Google's published definitions of the API.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from orchestrator.emulator.api_errors import STATUSES, ApiError
+from orchestrator.emulator.wire.node_schema import camel
+
+TPU_VERSIONS = {"google.cloud.tpu.v2.Tpu": "v2", "google.cloud.tpu.v2alpha1.Tpu": "v2alpha1"}
+OPERATIONS, LOCATIONS = "google.longrunning.Operations", "google.cloud.location.Locations"
+OPERATION = "google.longrunning.Operation"
+EMPTY = "google.protobuf.Empty"
+# Google's own table for refusals that are not the API's JSON (a proxy's page, a path that no API has).
+BY_HTTP_STATUS = {
+    400: "INTERNAL",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "UNIMPLEMENTED",
+    **dict.fromkeys((429, 502, 503, 504), "UNAVAILABLE"),
+}
+CANONICAL = {name: number for name, (number, _) in STATUSES.items()} | {"UNKNOWN": 2}
+
+_PLACE = "projects/*/locations/*"
+_NODE, _QUEUED = f"{_PLACE}/nodes/*", f"{_PLACE}/queuedResources/*"
+_SOME_OPERATION = f"{_PLACE}/operations/*"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`path` as in google.api.http: {field=pattern}. `body` is a field, `*` (all that is left), or none."""
+
+    verb: str
+    path: str
+    answer: str = OPERATION  # a message of the service's own package, or a full name
+    body: str | None = None
+    request: str | None = None  # by default the method's name + "Request"
+
+
+_TPU = {
+    "ListNodes": Rule("GET", f"{{parent={_PLACE}}}/nodes", "ListNodesResponse"),
+    "GetNode": Rule("GET", f"{{name={_NODE}}}", "Node"),
+    "CreateNode": Rule("POST", f"{{parent={_PLACE}}}/nodes", body="node"),
+    "DeleteNode": Rule("DELETE", f"{{name={_NODE}}}"),
+    "StopNode": Rule("POST", f"{{name={_NODE}}}:stop", body="*"),
+    "StartNode": Rule("POST", f"{{name={_NODE}}}:start", body="*"),
+    "UpdateNode": Rule("PATCH", f"{{node.name={_NODE}}}", body="node"),
+    "GetGuestAttributes": Rule("POST", f"{{name={_NODE}}}:getGuestAttributes", "GetGuestAttributesResponse", body="*"),
+    "ListQueuedResources": Rule("GET", f"{{parent={_PLACE}}}/queuedResources", "ListQueuedResourcesResponse"),
+    "GetQueuedResource": Rule("GET", f"{{name={_QUEUED}}}", "QueuedResource"),
+    "CreateQueuedResource": Rule("POST", f"{{parent={_PLACE}}}/queuedResources", body="queuedResource"),
+    "DeleteQueuedResource": Rule("DELETE", f"{{name={_QUEUED}}}"),
+    "ResetQueuedResource": Rule("POST", f"{{name={_QUEUED}}}:reset", body="*"),
+    "GenerateServiceIdentity": Rule(
+        "POST", f"{{parent={_PLACE}}}:generateServiceIdentity", "GenerateServiceIdentityResponse", body="*"
+    ),
+    "ListAcceleratorTypes": Rule("GET", f"{{parent={_PLACE}}}/acceleratorTypes", "ListAcceleratorTypesResponse"),
+    "GetAcceleratorType": Rule("GET", f"{{name={_PLACE}/acceleratorTypes/*}}", "AcceleratorType"),
+    "ListRuntimeVersions": Rule("GET", f"{{parent={_PLACE}}}/runtimeVersions", "ListRuntimeVersionsResponse"),
+    "GetRuntimeVersion": Rule("GET", f"{{name={_PLACE}/runtimeVersions/*}}", "RuntimeVersion"),
+}
+_ONLY_ALPHA = {
+    "SimulateMaintenanceEvent": Rule("POST", f"{{name={_NODE}}}:simulateMaintenanceEvent", body="*"),
+    "PerformMaintenance": Rule("POST", f"{{name={_NODE}}}:performMaintenance", body="*"),
+    "PerformMaintenanceQueuedResource": Rule("POST", f"{{name={_QUEUED}}}:performMaintenanceQueuedResource", body="*"),
+    "ListReservations": Rule("GET", f"{{parent={_PLACE}}}/reservations", "ListReservationsResponse"),
+}
+RULES: dict[str, Mapping[str, Rule]] = {
+    "google.cloud.tpu.v2.Tpu": _TPU,
+    "google.cloud.tpu.v2alpha1.Tpu": _TPU | _ONLY_ALPHA,
+    OPERATIONS: {
+        "GetOperation": Rule("GET", f"{{name={_SOME_OPERATION}}}"),
+        "ListOperations": Rule("GET", f"{{name={_PLACE}}}/operations", "ListOperationsResponse"),
+        "DeleteOperation": Rule("DELETE", f"{{name={_SOME_OPERATION}}}", EMPTY),
+        "CancelOperation": Rule("POST", f"{{name={_SOME_OPERATION}}}:cancel", EMPTY),
+    },
+    LOCATIONS: {
+        "ListLocations": Rule("GET", "{name=projects/*}/locations", "ListLocationsResponse"),
+        "GetLocation": Rule("GET", f"{{name={_PLACE}}}", "Location"),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """One request to the REST API; `target` is the path with its query."""
+
+    verb: str
+    target: str
+    body: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A google.rpc.Status."""
+
+    code: int
+    message: str
+    details: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Refusal(Exception):
+    """The call ends with this status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+def type_names(service: str, method: str) -> tuple[str, str]:
+    """The full names of the request and of the answer."""
+    package, rule = service.rpartition(".")[0], RULES[service][method]
+    answer = rule.answer if "." in rule.answer else f"{package}.{rule.answer}"
+    return f"{package}.{rule.request or method + 'Request'}", answer
+
+
+def http_call(service: str, method: str, request: Mapping[str, Any], version: str) -> HttpCall:
+    """`request` is the message as JSON. ApiError if a name in it has not the shape that the method wants."""
+    rule, left = RULES[service][method], dict(request)
+    variable = re.search(r"\{(.+?)=(.+?)\}", rule.path)
+    assert variable is not None, f"the rule of {method} names nothing"
+    name = _take(left, variable[1])
+    if not re.fullmatch(variable[2].replace("*", "[^/]+"), name):
+        raise ApiError("INVALID_ARGUMENT", f'Invalid value "{name}" for {variable[1]}: expected {variable[2]}.')
+    path = f"/{version}/{quote(rule.path.replace(variable[0], name), safe='/:')}"
+    body: dict[str, Any] | None = None
+    if rule.body == "*":
+        body, left = left, {}
+    elif rule.body is not None:
+        body = left.pop(camel(rule.body), {})
+    query = urlencode([(key, _text(value)) for key, value in left.items()])
+    return HttpCall(rule.verb, f"{path}?{query}" if query else path, body)
+
+
+def status_of(http_status: int, body: str) -> Status:
+    """How gRPC says what this HTTP refusal says."""
+    try:
+        error = json.loads(body)["error"]
+        return Status(CANONICAL[error["status"]], str(error["message"]), list(error.get("details", ())))
+    except (ValueError, KeyError, TypeError):
+        code = CANONICAL[BY_HTTP_STATUS.get(http_status, "UNKNOWN")]
+        return Status(code, f"The server answered HTTP {http_status} with something that is not the API's.")
+
+
+def _take(message: dict[str, Any], dotted: str) -> str:
+    """The value at `node.name`, which stays in the body, or at `name`, which does not: a path says it once."""
+    first, _, rest = dotted.partition(".")
+    value = message.get(first, {}).get(rest, "") if rest else message.pop(first, "")
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,243 @@
+"""Effects: everything a program of the engine can ask of the world, one small frozen value each.
+
+A program is a plain `async def` that awaits effects and knows nothing else:
+
+    view = await Get(name)
+
+It does not run on asyncio. Whoever drives it receives each effect, answers it, and sends the answer back: `interpreter`
+performs effects on the real world in threads, so that a signal is noticed at once; a simulator answers them under virtual
+time and may stop answering at any of them, which is a crash. So every await below is a crash point, and programs may hold
+no resource that only their own next line would give back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from orchestrator.core.lease.attempt import Attempt, AttemptEvent
+from orchestrator.core.lease.lease import Lease, LeaseEvent
+from orchestrator.core.lease.slices import Cloud, WorkerAddress
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.fleet import Fleet
+
+T = TypeVar("T")
+Program = Coroutine["Effect[Any]", Any, T]
+
+
+class LedgerPort(Protocol):
+    def record(self, *events: LeaseEvent | AttemptEvent) -> None: ...
+
+    def lease(self, lease_id: str) -> Lease: ...
+
+    def open_leases(self) -> list[Lease]: ...
+
+    def attempts_open(self) -> list[Attempt]: ...
+
+
+class Owners(Protocol):
+    """Which leases have a living process. Backed by file locks, which the kernel drops when their holder dies."""
+
+    def claim(self, lease_id: str) -> bool: ...
+
+    def release(self, lease_id: str) -> None: ...
+
+    def alive(self, lease_id: str) -> bool: ...
+
+
+class World(Protocol):
+    """What the real effects are performed on."""
+
+    @property
+    def cloud(self) -> Cloud: ...
+
+    @property
+    def ledger(self) -> LedgerPort: ...
+
+    @property
+    def owners(self) -> Owners: ...
+
+    def now(self, cloud: str | None = None) -> float: ...
+
+    def time_is_sure(self) -> bool: ...
+
+    def told_time(self, server_now: float, asked_at: float) -> None: ...
+
+    @property
+    def tell(self) -> Callable[[Tell], None]: ...
+
+    def arm(self) -> bool: ...
+
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet: ...
+
+
+class Effect(Generic[T]):
+    """Awaiting one hands it to whoever drives the program; the answer comes back as the await's value."""
+
+    # Slow effects are performed in a thread and abandoned when a signal arrives; quick ones at once.
+    slow: ClassVar[bool] = True
+
+    def __await__(self) -> Generator[Effect[T], T, T]:
+        return (yield self)
+
+    def perform(self, world: World) -> T:
+        raise NotImplementedError(type(self).__name__)
+
+
+# -- time, talk, signals -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Now(Effect[float]):
+    """The time of the ledger (`core.lease.timekeeping`), in unix seconds: of the program's own cloud, or of the one named."""
+
+    slow: ClassVar[bool] = False
+    cloud: str | None = None
+
+    def perform(self, world: World) -> float:
+        return world.now(self.cloud)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIsSure(Effect[bool]):
+    """False after a restart of this machine, until the cloud was heard: more time may have passed than `Now` says."""
+
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> bool:
+        return world.time_is_sure()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTime(Effect[None]):
+    """The cloud's clock, as an answer to a question asked at `asked_at` has just said it."""
+
+    slow: ClassVar[bool] = False
+    server_now: float
+    asked_at: float
+
+    def perform(self, world: World) -> None:
+        world.told_time(self.server_now, self.asked_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Effect[None]):
+    """The driver waits (a real one until a signal comes, a simulated one not at all)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Effect[None]):
+    """A line for the person watching. `stage` is its first word; a `passing` line may be overwritten by the next."""
+
+    slow: ClassVar[bool] = False
+    stage: str
+    text: str
+    passing: bool = False
+
+    def perform(self, world: World) -> None:
+        world.tell(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Shield(Effect[None]):
+    """While raised, signals do not unwind the program: it is on its way out. They are counted and answered in words; the
+    third ends the process, and the obligation stays in the ledger for the next tpujob command. Lowering it again (for
+    the next zone after a stockout) lets a signal that came meanwhile through."""
+
+    slow: ClassVar[bool] = False
+    raised: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Arm(Effect[bool]):
+    """Have a guardian watch this process: it finishes what we leave, however we end. False: the person wants none."""
+
+    def perform(self, world: World) -> bool:
+        return world.arm()
+
+
+@dataclass(frozen=True, slots=True)
+class Make(Effect[T]):
+    """Ask the composition root for a value that takes a file, a key or chance, such as names that were never used."""
+
+    make: Callable[[], T]
+
+    def perform(self, world: World) -> T:
+        return self.make()
+
+
+# -- the ledger ----------------------------------------------------------------------------------------------------
+
+
+class Record(Effect[None]):
+    """Durable when the await returns."""
+
+    __slots__ = ("events",)
+    slow: ClassVar[bool] = False
+
+    def __init__(self, *events: LeaseEvent | AttemptEvent) -> None:
+        self.events = events
+
+    def __repr__(self) -> str:
+        return f"Record({', '.join(type(event).__name__ for event in self.events)})"
+
+    def perform(self, world: World) -> None:
+        world.ledger.record(*self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLease(Effect[Lease]):
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> Lease:
+        return world.ledger.lease(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLeases(Effect[list[Lease]]):
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> list[Lease]:
+        return world.ledger.open_leases()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempts(Effect[list[Attempt]]):
+    slow: ClassVar[bool] = False
+
+    def perform(self, world: World) -> list[Attempt]:
+        return world.ledger.attempts_open()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Effect[bool]):
+    """Say that this process lives for the lease. False: another living process already does."""
+
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> bool:
+        return world.owners.claim(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Disclaim(Effect[None]):
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> None:
+        world.owners.release(self.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAlive(Effect[bool]):
+    slow: ClassVar[bool] = False
+    lease_id: str
+
+    def perform(self, world: World) -> bool:
+        return world.owners.alive(self.lease_id)

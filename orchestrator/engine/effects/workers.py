@@ -1,0 +1,188 @@
+"""Effects on the workers of a slice, over SSH: each is one step on all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.engine.effects.base import Effect, Tell, World
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
+    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.transfer.collect import Collection, CollectResult, Order, Progress
+    from orchestrator.remote.transfer.saved_work import Luggage
+
+
+@dataclass(frozen=True, slots=True)
+class Connect(Effect["Fleet"]):
+    lease: Lease
+    workers: tuple[WorkerAddress, ...]
+    deadline_s: float
+
+    def perform(self, world: World) -> Fleet:
+        return world.connect(self.lease, self.workers, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Effect[None]):
+    """From now on, until the fleet is closed or this process dies, show the switch on worker 0, or on all, a sign of life."""
+
+    slow: ClassVar[bool] = False
+    fleet: Fleet
+    every_s: float
+    everywhere: bool = False
+
+    def perform(self, world: World) -> None:
+        self.fleet.beat(self.every_s, everywhere=self.everywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class Meet(Effect["WorkerFacts"]):
+    """What worker 0 says of itself: the address by which the others reach it, and a port that is free there now."""
+
+    fleet: Fleet
+
+    def perform(self, world: World) -> WorkerFacts:
+        return self.fleet.facts(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Push(Effect[int]):
+    """Ship the bundle to every worker that lacks it. The answer: to how many it had to travel."""
+
+    fleet: Fleet
+    bundle: Bundle
+
+    def perform(self, world: World) -> int:
+        sent = 0
+        whole = self.bundle.size_bytes * len(self.fleet.workers)
+
+        def progress(size_bytes: int) -> None:
+            nonlocal sent
+            sent += size_bytes
+            world.tell(Tell("ship", f"{sent / 1e6:,.1f} of at most {whole / 1e6:,.1f} MB", passing=True))
+
+        return sum(not result.skipped for result in self.fleet.push(self.bundle, progress))
+
+
+@dataclass(frozen=True, slots=True)
+class StartPhase(Effect[None]):
+    """Start a phase on every worker, detached there, and follow its log. Starting it again is a no-op."""
+
+    fleet: Fleet
+    request: StartRequest
+    sink: Callable[[int, bytes], None]
+
+    def perform(self, world: World) -> None:
+        self.fleet.start(self.request)
+        self.fleet.follow(self.sink)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowPhase(Effect[None]):
+    """Follow the log of a phase that another process started, from its first byte."""
+
+    fleet: Fleet
+    attempt: str
+    phase: str
+    sink: Callable[[int, bytes], None]
+
+    def perform(self, world: World) -> None:
+        self.fleet.attach(self.attempt, self.phase)
+        self.fleet.follow(self.sink)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch(Effect["FleetStatus"]):
+    """Wait until something changed on a worker, `timeout_s` at most."""
+
+    fleet: Fleet
+    timeout_s: float
+
+    def perform(self, world: World) -> FleetStatus:
+        return self.fleet.wait(self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StopPhase(Effect[None]):
+    fleet: Fleet
+    grace_s: float
+
+    def perform(self, world: World) -> None:
+        self.fleet.stop(self.grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Effect["Collection"]):
+    """Begin to bring the results home, in the background."""
+
+    slow: ClassVar[bool] = False
+    fleet: Fleet
+    order: Order
+
+    def perform(self, world: World) -> Collection:
+        return self.fleet.collect(self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchCollection(Effect["Progress"]):
+    """Wait until they are home, `timeout_s` at most."""
+
+    collection: Collection
+    timeout_s: float
+
+    def perform(self, world: World) -> Progress:
+        return self.collection.wait(self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EndCollection(Effect["CollectResult"]):
+    """Leave it at what has come."""
+
+    collection: Collection
+    why: str
+
+    def perform(self, world: World) -> CollectResult:
+        return self.collection.give_up(self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(Effect["CollectResult"]):
+    """Bring home what the job has made so far, for another attempt on other workers."""
+
+    fleet: Fleet
+    luggage: Luggage
+    deadline_s: float
+
+    def perform(self, world: World) -> CollectResult:
+        return self.luggage.pull(self.fleet, self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Unload(Effect["tuple[str | None, ...]"]):
+    """Give each worker what was brought home for it. The answer: under which hash, None where there was nothing."""
+
+    fleet: Fleet
+    luggage: Luggage
+    directory: Path  # for the archives
+
+    def perform(self, world: World) -> tuple[str | None, ...]:
+        bundles = self.luggage.bundles(len(self.fleet.workers), self.directory)
+        self.fleet.push_each(bundles)
+        return tuple(bundle.sha256 if bundle else None for bundle in bundles)
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup(Effect[None]):
+    """Close every connection, at once, whatever is in flight on them."""
+
+    slow: ClassVar[bool] = False
+    fleet: Fleet
+
+    def perform(self, world: World) -> None:
+        self.fleet.cancel()

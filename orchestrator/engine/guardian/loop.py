@@ -1,0 +1,78 @@
+"""What a guardian does once the process that it watches is gone: recover until nothing is overdue, stay while slices are held.
+
+A program like the others: it knows only effects, so that a simulator can drive it, crash it and let time pass. The process
+around it is `guardian`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from orchestrator.core.lease.lease import dead_wood
+from orchestrator.engine.effects.base import Effect, Now, OpenLeases, OwnerAlive, Sleep, Tell, World
+from orchestrator.errors import TpujobError
+
+POLL_S = 20.0  # while slices are held: `down`, `extend` or a new hold may have changed what is due
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between recoveries that could not prove everything gone
+
+
+class Watcher(Protocol):
+    """What the world of a guardian can do beyond that of a command."""
+
+    def recover(self) -> None: ...
+
+    def take_duty(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recover(Effect[None]):
+    """Have all that is overdue released, in a process of its own. Returns when that one ended, however it did."""
+
+    def perform(self, world: World) -> None:
+        cast(Watcher, world).recover()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDuty(Effect[bool]):
+    """Be the one guardian of this machine that waits for what is not due yet. False: another one is."""
+
+    def perform(self, world: World) -> bool:
+        return cast(Watcher, world).take_duty()
+
+
+async def watch_over() -> None:
+    """Returns when nothing is open any more, or when another guardian waits for what is."""
+    pause_s = FIRST_PAUSE_S
+    on_duty = False
+    while (due_in_s := await due()) is not None:
+        if due_in_s <= 0:
+            await Recover()
+            due_in_s = await due()
+            if due_in_s is not None and due_in_s <= 0:
+                await Sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            continue
+        # Nothing is overdue, but something will be. One guardian is enough to wait for that.
+        on_duty = on_duty or await TakeDuty()
+        if not on_duty:
+            return
+        pause_s = FIRST_PAUSE_S
+        await Sleep(min(due_in_s, POLL_S))
+
+
+async def due() -> float | None:
+    """Seconds until the first open lease is overdue (0: one is now); None when nothing is open."""
+    try:
+        leases = await OpenLeases()
+        now = {cloud: await Now(cloud) for cloud in {lease.cloud for lease in leases}}
+    except TpujobError as error:
+        await Tell("guardian", f"{error}; asking again")
+        return POLL_S  # locked, or the disk is full: that may pass, and nobody else is watching
+    if not leases:
+        return None
+    for lease in leases:
+        if dead_wood(lease, now=now[lease.cloud], owner_alive=await OwnerAlive(lease.id)) is not None:
+            return 0.0
+    # What a living process or the job on a VM claims is theirs until it ends, at the deadline at the latest.
+    return max(min(lease.ends_at - now[lease.cloud] for lease in leases), 1.0)

@@ -1,0 +1,180 @@
+"""The guardian: a small detached process that outlives the CLI and finishes what it left.
+
+Armed before the first create call leaves, it reads from a pipe whose other end only the CLI holds: when the CLI ends, in
+whatever way, the kernel closes that end and the guardian wakes at once. What it then does is `watch`. While it waits it is
+nothing but a Python process with a blocked read; everything heavier runs in a process of its own when it is needed.
+
+Where systemd manages the user's session it starts in a scope of its own, which a logout leaves alone if lingering is on.
+It dies with the machine, with a logout that kills all user processes, and with a CI job; then the next tpujob command,
+the timer of `tpujob install-sweeper` or the switch on the VM does the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orchestrator
+
+READY_TIMEOUT_S = 30.0  # of one that hangs; that one has died is seen at once
+SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
+SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=tpujob guardian", "--")
+SWITCH, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
+CRASH_AT, CHILD_CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT", "TPUJOB_RECOVERY_CRASH_AT"
+CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "duty")
+
+
+class NotArmed(Exception):
+    """The guardian did not start: nothing may be created."""
+
+
+# -- on the side of the CLI ----------------------------------------------------------------------------------------
+
+
+def arm(directory: Path, notice: Callable[[str], None] = lambda text: None) -> int:
+    """Start one for this process and wait until it watches. The answer is its pid; the pipe stays open until we die."""
+    watched, ours = os.pipe()  # `ours` is not inheritable: only this process holds it
+    try:
+        with (directory / "guardian.log").open("ab") as log:
+            pid = _start_in_scope(directory, watched, log) or _start(directory, watched, log, (), READY_TIMEOUT_S)
+    except OSError as error:
+        os.close(ours)
+        raise NotArmed(f"the guardian process cannot be started: {error.strerror}") from error
+    finally:
+        os.close(watched)
+    if pid is None:
+        os.close(ours)
+        raise NotArmed(f"the guardian process did not start; see {directory / 'guardian.log'}")
+    if text := ci_notice(os.environ):
+        notice(text)
+    return pid
+
+
+def _start_in_scope(directory: Path, watched: int, log: Any) -> int | None:
+    if not has_user_manager(os.environ):
+        return None
+    pid = None
+    with contextlib.suppress(OSError):
+        pid = _start(directory, watched, log, SCOPE, SCOPE_TIMEOUT_S)
+    if pid is None:
+        log.write(b"no scope of its own: systemd-run did not start it; it starts as a plain process\n")
+        log.flush()
+    return pid
+
+
+def has_user_manager(environ: Mapping[str, str]) -> bool:
+    """Does a systemd of this user run, and can it be asked?"""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if not runtime or not (Path(runtime) / "systemd" / "private").exists():
+        return False
+    import shutil
+
+    return shutil.which(SCOPE[0], path=environ.get("PATH")) is not None
+
+
+def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeout_s: float) -> int | None:
+    """Its pid once it says that it watches; None when it ended, or said nothing in time (then it is ended)."""
+    ready, said = os.pipe()
+    try:
+        argv = [sys.executable, "-m", "orchestrator.engine.guardian.process", str(directory), str(watched), str(said)]
+        process = subprocess.Popen(
+            [*prefix, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=orchestrator.ROOT,
+            env=_environment(os.environ),
+            pass_fds=[watched, said],
+            start_new_session=True,
+        )
+        os.close(said)
+        said = -1
+        readable, _, _ = select.select([ready], [], [], timeout_s)
+        if readable and os.read(ready, 1) == b"!":
+            return process.pid
+        process.kill()
+        process.wait()
+        return None
+    finally:
+        for fd in (ready, said):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    dropped = {"TPUJOB_CRASH_AT"}
+    if environ.get(SWITCH, "").lower() == CI_DETACH:
+        dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
+    return {name: value for name, value in environ.items() if name not in dropped}
+
+
+def ci_notice(environ: Mapping[str, str]) -> str | None:
+    """What a person should know who runs us in a CI job; None elsewhere."""
+    if not (environ.get("RUNNER_TRACKING_ID") or environ.get("CI")):
+        return None
+    if environ.get(SWITCH, "").lower() == CI_DETACH:
+        return None
+    return (
+        "this is a CI job: the guardian dies with it, and then only the switch on the VM and `tpujob sweep` delete what "
+        f"is left ({SWITCH}={CI_DETACH} lets it outlive a job on a GitHub runner of your own)"
+    )
+
+
+# -- the guardian's own process ------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    directory, watched, said = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    crash_point = CrashPoint(os.environ.get(CRASH_AT, ""))
+    os.write(said, b"!")
+    os.close(said)
+    crash_point("armed")
+    while os.read(watched, 1):
+        pass  # nobody writes; the read ends when the CLI does
+    crash_point("woke")
+    from orchestrator.engine.guardian.loop import POLL_S, watch_over
+    from orchestrator.engine.guardian.world import GuardianWorld, drive
+
+    world = GuardianWorld(directory, crash_point)
+
+    while True:
+        try:
+            drive(watch_over(), world)
+        except Exception:
+            import traceback
+
+            traceback.print_exc()  # a bug must not leave slices unwatched
+            sys.stderr.flush()
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+class CrashPoint:
+    """`TPUJOB_GUARDIAN_CRASH_AT=woke:1` kills this guardian with SIGKILL at that point, for tests."""
+
+    def __init__(self, text: str) -> None:
+        self._name, _, nth = text.partition(":")
+        self._nth = int(nth or 1)
+        self._seen = 0
+
+    def __call__(self, name: str) -> None:
+        assert name in CRASH_POINTS, f"{name} is not a registered crash point"
+        if name == self._name:
+            self._seen += 1
+            if self._seen == self._nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What a woken guardian asks and does: the ledger, the locks, the clock, and a recovery in a process of its own.
+
+Loaded when the command that a guardian watches has ended, and not before: until then it stays small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.text.redaction import Redactor
+from orchestrator.engine.effects.base import Program, Sleep, Tell
+from orchestrator.engine.guardian.process import CHILD_CRASH_AT
+from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+
+
+def drive(program: Program[None], world: GuardianWorld) -> None:
+    """Perform a program's effects one after the other, in this thread: nobody interrupts a guardian."""
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            effect = program.send(answer) if error is None else program.throw(error)
+        except StopIteration:
+            return
+        answer, error = None, None
+        try:
+            if isinstance(effect, Sleep):
+                time.sleep(effect.seconds)
+            else:
+                answer = effect.perform(world)  # type: ignore[arg-type]
+        except Exception as failed:  # the program decides what it means
+            error = failed
+
+
+@dataclass(slots=True)
+class GuardianWorld:
+    """The part of the world that `watch` asks for. The ledger is opened for each question: it may be moved aside meanwhile."""
+
+    directory: Path
+    crash_point: Callable[[str], None]
+    owners: FileOwners = field(init=False)
+    _duty: int | None = None
+    _child_crashes_at: str | None = field(default_factory=lambda: os.environ.get(CHILD_CRASH_AT))
+
+    def __post_init__(self) -> None:
+        self.owners = FileOwners(self.directory / "locks")
+
+    @property
+    def ledger(self) -> GuardianWorld:
+        return self
+
+    def open_leases(self) -> list[Lease]:
+        path = self.directory / "ledger.sqlite3"
+        if not path.exists():
+            return []
+        with contextlib.closing(Ledger(path)) as ledger:
+            return ledger.open_leases()
+
+    def now(self, cloud: str | None = None) -> float:
+        """Asked of the ledger each time, like its leases: both belong together."""
+        assert cloud is not None, "a guardian watches over the leases of every cloud"
+        path = self.directory / "ledger.sqlite3"
+        if not path.exists():
+            raise LedgerUnavailable(f"the ledger {path} was moved away")
+        with contextlib.closing(Ledger(path)) as ledger:
+            return Clocks(ledger).now(cloud)
+
+    def tell(self, told: Tell) -> None:
+        text = Redactor().hide(told.text)  # the word of an API, in a file that is kept
+        print(f"{told.stage} {text}", file=sys.stderr, flush=True)
+
+    def recover(self) -> None:
+        self.crash_point("before_recovery")
+        environment = {name: value for name, value in os.environ.items() if name != CHILD_CRASH_AT}
+        if self._child_crashes_at is not None:  # only the first one: the next is to finish what that one left
+            environment["TPUJOB_CRASH_AT"], self._child_crashes_at = self._child_crashes_at, None
+        argv = [sys.executable, "-m", "orchestrator.client.recovery", str(self.directory)]
+        try:
+            subprocess.run(argv, env=environment, check=False)
+        except OSError as error:
+            self._cannot("the recovery cannot be started", error)  # no memory, no process: that may pass
+        self.crash_point("after_recovery")
+
+    def take_duty(self) -> bool:
+        try:
+            fd = os.open(self.directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self._cannot("the guardians' lock cannot be opened", error)
+            return True  # two that wait are better than none
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._duty = fd
+        self.crash_point("duty")
+        return True
+
+    @staticmethod
+    def _cannot(what: str, error: OSError) -> None:
+        print(f"{what}: {error.strerror}", file=sys.stderr, flush=True)

@@ -1,0 +1,254 @@
+"""Run a job on this machine (`on: local`): no slice, no lease, no cloud; everything else as in `engine.jobs.run`.
+
+The same phases, log, artifacts, ledger rows and exit codes. What ends this program also ends the job: Ctrl-C and `tpujob
+cancel` stop it with grace, and if this process is killed the supervisor notices and stops it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Moved, Run
+from orchestrator.core.lease.attempt import Ended as AttemptEnded
+from orchestrator.core.text import scripts
+from orchestrator.engine.effects.base import Claim, Disclaim, Effect, Now, Record, Tell, World
+from orchestrator.engine.jobs import monitor
+from orchestrator.engine.jobs.collection import check_collected
+from orchestrator.engine.jobs.job_run import Outcome
+from orchestrator.engine.jobs.run import state_after
+from orchestrator.engine.leases.release import note
+from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.remote.fleet.local import Ended, Here
+    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.transfer.collect import CollectResult
+
+WATCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPhase:
+    name: str
+    state: AttemptState
+    script: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """Everything `run_local` needs, decided beforehand."""
+
+    run: Run
+    attempt: Attempt
+    here: Here
+    phases: tuple[LocalPhase, ...]
+    env: Mapping[str, str]
+    bundle: Path | None
+    artifacts: tuple[str, ...]
+    most_bytes: int | None  # of results
+    max_duration_s: float
+    sink: Callable[[int, bytes], None]
+
+
+def prepare(
+    spec: JobSpec,
+    run: Run,
+    attempt: Attempt,
+    here: Here,
+    *,
+    shipped: Bundle | None,
+    env: Mapping[str, str],
+    port: int,
+    sink: Callable[[int, bytes], None],
+) -> LocalRun:
+    """`port`: free on this machine, for a job whose processes meet."""
+    ours = {
+        "TPUJOB_RUN": run.id,
+        "TPUJOB_WORKER": "0",
+        "TPUJOB_WORKERS": "1",
+        "TPUJOB_COORDINATOR": f"127.0.0.1:{port}",
+    }
+    main = f"{spec.command}\n" if spec.train is None else scripts.train_main(shlex.quote(sys.executable))
+    setup = [LocalPhase("setup", AttemptState.SETUP, scripts.chain(spec.setup))] if spec.setup else []
+    return LocalRun(
+        run=run,
+        attempt=attempt,
+        here=here,
+        phases=(*setup, LocalPhase("main", AttemptState.RUNNING, main)),
+        env={**ours, **env},
+        bundle=shipped.path if shipped else None,
+        artifacts=tuple(spec.artifacts),
+        most_bytes=spec.limits.max_results,
+        max_duration_s=spec.limits.max_duration_s,
+        sink=sink,
+    )
+
+
+async def run_local(job: LocalRun) -> Outcome:
+    """Never raises a TpujobError: whatever happens is in the outcome, and nothing of the job is left running."""
+    outcome = Outcome(job.run, job.attempt, started_at=await Now())
+    await Claim(job.attempt.id)
+    await Record(Began(job.run, job.attempt))
+    try:
+        await _attempt(job, outcome)
+        outcome.state = AttemptState.SUCCEEDED
+    except TpujobError as error:
+        outcome.error, outcome.state = error, state_after(error)
+    except Exception as error:
+        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        outcome.error.__cause__ = error
+        outcome.state = AttemptState.ERROR
+    if outcome.error is not None and outcome.collected is None:
+        await _save(job, outcome)
+    await outcome.enter(None)
+    if outcome.collected is not None and outcome.collected.waiting:
+        left = await Leave(job.here)
+        await Tell("results", f"what is not in {job.run.directory} is in {left}: it is yours to delete")
+    else:
+        await Close(job.here)
+    outcome.ended_at = await Now()
+    rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
+    detail = outcome.error.message if outcome.error else ""
+    ended = AttemptEnded(
+        job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code
+    )
+    await note(ended)
+    await Disclaim(job.attempt.id)
+    return outcome
+
+
+async def _attempt(job: LocalRun, outcome: Outcome) -> None:
+    failure: TpujobError | None = None
+    began = await Now()
+    end_at = began + job.max_duration_s - min(monitor.LAST_MINUTE_S, job.max_duration_s / 10)
+    for phase in job.phases:
+        await outcome.enter(phase.name)
+        await Record(Moved(job.attempt.id, await Now(), phase.state))
+        await Start(job, phase)
+        try:
+            await _follow(job, phase.name, end_at)
+        except (PayloadFailed, DeadlineExceeded) as error:
+            failure = error
+            break
+    await _collect(job, outcome)
+    if failure is not None:
+        raise failure
+    check_collected(outcome.collected)
+
+
+async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
+    while (ended := await Wait(job.here, WATCH_S)) is None:
+        if job.here.cancelled():
+            raise Interrupted(signal.SIGTERM, by="`tpujob cancel`")
+        if await Now() >= end_at:
+            await _stop(job)
+            why = "limits.max_duration"
+            raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=f"raise {why}")
+    what = "the setup" if phase == "setup" else "the job"
+    hint = "its last lines are above; `tpujob logs` shows them again"
+    if ended.rc is None:
+        raise PayloadFailed(f"{what} was lost: {ended.why}", rc=63, hint=hint)
+    if ended.rc != 0:
+        raise PayloadFailed(f"{what} failed with code {ended.rc}", rc=ended.rc, hint=hint)
+
+
+async def _collect(job: LocalRun, outcome: Outcome) -> None:
+    await outcome.enter("collect")
+    await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
+    outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+
+
+async def _save(job: LocalRun, outcome: Outcome) -> None:
+    """Stop what still runs, and keep what it made, a checkpoint perhaps. What goes wrong here does not change the outcome."""
+    await _stop(job)
+    try:
+        outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+    except Exception as error:  # whatever it is, how the run ended has to be written down
+        await Tell("warning", f"the artifacts were not saved: {error}")
+
+
+async def _stop(job: LocalRun) -> None:
+    """A second Ctrl-C hurries nobody: the job has its grace to save what it made, and is killed after it."""
+    while True:
+        try:
+            await Stop(job.here, monitor.STOP_GRACE_S)
+        except Interrupted:
+            await Tell(
+                "stop", f"the job is being stopped; what is left of it is killed after {monitor.STOP_GRACE_S:.0f} s"
+            )
+        else:
+            return
+
+
+# -- effects on this machine -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Effect[None]):
+    """Performed at once: a signal must not come between the process and our knowing of it."""
+
+    slow: ClassVar[bool] = False
+    job: LocalRun
+    phase: LocalPhase
+
+    def perform(self, world: World) -> None:
+        job = self.job
+        job.here.start(self.phase.name, self.phase.script, job.env, job.bundle, job.sink)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Effect["Ended | None"]):
+    """Until the phase ended, `timeout_s` at most; its log is passed on meanwhile."""
+
+    here: Here
+    timeout_s: float
+
+    def perform(self, world: World) -> Ended | None:
+        return self.here.wait(self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Effect[None]):
+    here: Here
+    grace_s: float
+
+    def perform(self, world: World) -> None:
+        self.here.stop(self.grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Effect["CollectResult"]):
+    here: Here
+    destination: Path
+    patterns: tuple[str, ...]
+    most_bytes: int | None
+
+    def perform(self, world: World) -> CollectResult:
+        return self.here.collect(self.destination, self.patterns, self.most_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Effect[Path]):
+    """Results for which there was no room stay where they are made. The answer: where that is now."""
+
+    slow: ClassVar[bool] = False
+    here: Here
+
+    def perform(self, world: World) -> Path:
+        return self.here.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Effect[None]):
+    slow: ClassVar[bool] = False
+    here: Here
+
+    def perform(self, world: World) -> None:
+        self.here.close()

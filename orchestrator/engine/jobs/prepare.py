@@ -1,0 +1,425 @@
+"""From a job and a plan to a `JobRun`: names, keys, requests, bundle, scripts, environment. Sends nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import secrets
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator import catalog
+from orchestrator.core.jobfile.rules import secret_sources
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.core.lease.slices import Queue, SliceName, SliceRequest
+from orchestrator.core.lease.timings import Pace
+from orchestrator.core.planning.plan import Candidate, Plan, Wish
+from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.text import names, scripts
+from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.engine.jobs.job_run import JobRun, Phase
+from orchestrator.engine.leases.obligations import Draft
+from orchestrator.engine.provision.startup_script import startup_script, switch_config
+from orchestrator.engine.runtime.world import LOGIN_USER
+from orchestrator.errors import DeadlineExceeded, JobSpecError, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.remote.fleet.fleet import StartRequest
+    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.transfer.saved_work import Luggage
+
+
+DEFAULT_WAIT_S = 3600.0  # of a queued request, where the job does not say how long it may wait
+LEAST_LEFT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where slices are asked for: the cloud and project, who asks, and where private files of a lease go."""
+
+    cloud: str
+    project: str
+    owner: str
+    lease_directory: Callable[[str], Path]
+    pace: Pace
+    now: Callable[[], float]
+    network: str = "default"
+    service_account: str | None = None
+
+    @property
+    def emulated(self) -> bool:
+        return self.cloud == "emulated"
+
+
+def wishes(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> tuple[Wish, ...]:
+    """`keep_s`: the slice is to live so much longer than the job may run."""
+    return tuple(
+        Wish(
+            accelerator=one.accelerator,
+            places=one.zone,
+            runtime=one.runtime,
+            provisioning=one.way,
+            queue=one.queue,
+            max_duration_s=spec.limits.max_duration_s + keep_s,
+            max_cost=spec.limits.max_cost,
+            absent_s=pace.absent_s,
+            unlisted=one.unlisted,
+        )
+        for one in spec.tpu.alternatives
+    )
+
+
+def drafts(
+    plan: Plan,
+    place: Place,
+    *,
+    handle: str,
+    purpose: Purpose,
+    linger_s: float | None = None,
+    idle_s: float | None = None,
+    used_s: float = 0.0,
+    spent_usd: float = 0.0,
+    run: str | None = None,
+) -> tuple[Draft, ...]:
+    """A lease and its create request for every candidate, each with a name that was never used before.
+
+    `linger_s` (how long a detached job's artifacts wait) and `idle_s` (a held slice without anybody on it is deleted
+    after so long) are for the switch on the VM. `used_s` and `spent_usd` went to slices that were lost: so much less is
+    left. `run`: the run that asks, which they cost. Raises DeadlineExceeded when that is nothing.
+    """
+    pace = place.pace if linger_s is None else replace(place.pace, linger_s=linger_s)
+    adapted = replace(place, pace=pace)
+    return tuple(
+        _draft(
+            plan, candidate, _left_s(plan, candidate, pace, used_s, spent_usd), adapted, handle, purpose, idle_s, run
+        )
+        for candidate in plan.candidates
+    )
+
+
+def _left_s(plan: Plan, candidate: Candidate, pace: Pace, used_s: float, spent_usd: float) -> float:
+    left_s = candidate.life_s - used_s
+    if spent_usd and plan.max_cost is not None and candidate.usd_per_hour:
+        left_s = min(left_s, (plan.max_cost - spent_usd) / candidate.usd_per_hour * 3600 - pace.absent_s)
+    if left_s < LEAST_LEFT_S:
+        spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
+        raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
+    return left_s
+
+
+def _draft(
+    plan: Plan,
+    candidate: Candidate,
+    life_s: float,
+    place: Place,
+    handle: str,
+    purpose: Purpose,
+    idle_s: float | None,
+    run: str | None,
+) -> Draft:
+    from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+
+    now = place.now()
+    lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
+    lease = Lease(
+        id=lease_id,
+        handle=handle,
+        purpose=purpose,
+        cloud=place.cloud,
+        name=name,
+        accelerator_type=candidate.accelerator_type,
+        runtime_version=candidate.runtime_version,
+        spot=candidate.spot,
+        owner=place.owner,
+        deadline=now + life_s,
+        created_at=now,
+        provisioning=str(candidate.provisioning),
+        usd_per_hour=candidate.usd_per_hour,
+        budget_usd=plan.max_cost,
+        run=run,
+    )
+    labels = claim_labels.labels(lease, now, place.pace)
+    key = create_key(place.lease_directory(lease_id))
+    request = SliceRequest(
+        name=name,
+        accelerator_type=candidate.accelerator_type,
+        runtime_version=candidate.runtime_version,
+        spot=candidate.spot,
+        reserved=candidate.provisioning is Provisioning.RESERVED,
+        labels=labels,
+        metadata={
+            "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
+            "enable-guest-attributes": "TRUE",  # workers publish their host keys there
+            "startup-script": startup_script(switch_config(lease, labels, place.pace, idle_s=idle_s)),
+            "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
+        },
+        network=place.network,
+        service_account=place.service_account,
+        queue=_queue(plan, candidate, life_s) if candidate.queued else None,
+    )
+    return lease, request
+
+
+def _queue(plan: Plan, candidate: Candidate, life_s: float) -> Queue:
+    flex = candidate.provisioning is Provisioning.FLEX_START
+    return Queue(
+        valid_for_s=plan.wait_s or DEFAULT_WAIT_S,
+        request_id=str(uuid.uuid4()),
+        flex_start_s=life_s if flex else None,
+    )
+
+
+def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
+    """Can this job run on the slice that `up` brought: as one alternative wants it, READY, time enough?"""
+    planned = {(one.accelerator_type, one.zone, one.spot) for one in plan.candidates}
+    return (
+        lease.state is LeaseState.READY
+        and lease.hold_until is not None
+        and (lease.accelerator_type, lease.name.zone, lease.spot) in planned
+        and any(
+            lease.accelerator_type == one.accelerator
+            and lease.spot == one.way.spot
+            and one.runtime in (None, lease.runtime_version)
+            for one in spec.tpu.alternatives
+        )
+        and min(lease.deadline, lease.hold_until) - now > min(spec.limits.max_duration_s, 600)
+    )
+
+
+def check_local_training(backend: str = "xla", who: str = "emulated workers train") -> None:
+    """Under emulation, and `on: local`, a `train:` job uses the torch of this environment: say at once what it lacks."""
+    wanted = ("torch", "numpy", *{"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))
+    missing = [module for module in wanted if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(
+            f"{who} with the torch of this Python environment, which has no {' and no '.join(missing)}",
+            hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
+        )
+
+
+def bundle(spec: JobSpec, job_path: Path, destination: Path) -> Bundle | None:
+    """What the job ships: the payload and its configuration, `code:`, `data_dir:`. None when there is nothing to ship."""
+    from orchestrator.remote.transfer.bundle import make_bundle
+
+    sources: dict[str, Path | bytes] = {}
+    if spec.code is not None:
+        sources["."] = _directory(spec, job_path, spec.code, ("code",))
+    if spec.train is not None:
+        sources["payload"] = _payload_directory()
+        config = spec.train.model_dump(mode="json")
+        if spec.train.data_dir is not None:
+            sources["data"] = _directory(spec, job_path, spec.train.data_dir, ("train", "data_dir"))
+            config["data_dir"] = "data"
+        sources["train.json"] = json.dumps(config, indent=1, sort_keys=True).encode()
+    return make_bundle(sources, destination) if sources else None
+
+
+def _payload_directory() -> Path:
+    found = importlib.util.find_spec("payload")  # not imported: the client needs no torch
+    if found is None or not found.submodule_search_locations:
+        raise UserError("the payload package is not installed beside tpujob", hint="reinstall tpujob")
+    return Path(found.submodule_search_locations[0])
+
+
+def _directory(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, ...]) -> Path:
+    path = job_path.parent / relative
+    if not path.is_dir():
+        problem = spec.mistake(field, f"{path} is not a directory; paths are relative to the job file")
+        raise JobSpecError([problem], hint=f"`tpujob plan {job_path}` checks a file without creating anything")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """What is different on the emulated cloud: few processes stand for many cores.
+
+    A slice whose hosts have fewer cores than that gets as many as they have.
+    """
+
+    cores: int
+
+
+def phases(
+    spec: JobSpec,
+    run: Run,
+    *,
+    shipped: Bundle | None,
+    env: Mapping[str, str],
+    emulation: Emulation | None,
+) -> tuple[Phase, ...]:
+    """`setup` (if there is anything to set up) and `main`, each the same script on every worker."""
+    own = scripts.chain(spec.setup) if spec.setup else ""
+    if spec.train is None:
+        main, setup = f"{spec.command}\n", own
+        if emulation is not None:
+            main = scripts.saying_what_is_lent(main)
+    else:
+        wanted = None if emulation is not None else scripts.requirements_of(spec.train.backend)
+        main = scripts.train_main(scripts.train_python(wanted))
+        setup = "" if wanted is None else scripts.train_setup(wanted)
+        setup += scripts.in_train_environment(own, wanted) if own else ""
+
+    def main_of(attempt: Attempt) -> str:
+        return main if spec.bucket is None else scripts.then_upload(main, _upload(spec, run, attempt))
+
+    def setup_of(attempt: Attempt) -> str:
+        return setup
+
+    def request(
+        phase: str, script_of: Callable[[Attempt], str]
+    ) -> Callable[[Attempt, Lease, Sequence[str], str], StartRequest]:
+        from orchestrator.remote.fleet.fleet import StartRequest
+
+        def build(attempt: Attempt, lease: Lease, hosts: Sequence[str], meeting_point: str) -> StartRequest:
+            return StartRequest(
+                attempt=attempt.id,
+                phase=phase,
+                bundle_sha256=shipped.sha256 if shipped else None,
+                script=script_of(attempt),
+                env_by_worker=[
+                    {**_variables(run, attempt, lease, index, hosts, meeting_point, emulation), **env}
+                    for index in range(len(hosts))
+                ],
+            )
+
+        return build
+
+    first = [Phase("setup", AttemptState.SETUP, request("setup", setup_of))] if setup else []
+    return (*first, Phase("main", AttemptState.RUNNING, request("main", main_of)))
+
+
+def _upload(spec: JobSpec, run: Run, attempt: Attempt) -> str:
+    from orchestrator.remote.ssh import agent
+
+    place = f"{spec.bucket}/{run.id}"
+    command = agent.command("upload", attempt.id, place, json.dumps(list(spec.artifacts)))
+    return f'{command} "$TPUJOB_WORKER"'
+
+
+def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a job that names a bucket needs in its environment. The emulated cloud has no Cloud Storage of its own."""
+    if spec.bucket is None or cloud != "emulated":
+        return {}
+    host = environ.get("STORAGE_EMULATOR_HOST")
+    if not host:
+        text = "the emulated cloud has no Cloud Storage; remove this, or set STORAGE_EMULATOR_HOST to an emulator of it"
+        raise JobSpecError([spec.mistake(("bucket",), text)])
+    return {"STORAGE_EMULATOR_HOST": host}
+
+
+def _variables(
+    run: Run,
+    attempt: Attempt,
+    lease: Lease,
+    index: int,
+    hosts: Sequence[str],
+    meeting_point: str,
+    emulation: Emulation | None,
+) -> dict[str, str]:
+    """What every job finds in its environment (docs/job-file.md)."""
+    ours = {
+        "TPU_NAME": lease.name.node,
+        "TPUJOB_RUN": run.id,
+        "TPUJOB_ATTEMPT": attempt.id,
+        "TPUJOB_WORKER": str(index),
+        "TPUJOB_WORKERS": str(len(hosts)),
+        "TPUJOB_HOSTS": ",".join(hosts),
+        "TPUJOB_COORDINATOR": meeting_point,
+        "PJRT_DEVICE": "CPU" if emulation else "TPU",
+    }
+    kind = catalog.lookup(lease.accelerator_type)
+    if kind is not None:
+        ours["TPUJOB_TOPOLOGY"] = kind.topology
+    if emulation is None:
+        return ours
+    return ours | {"TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))}
+
+
+def _printable(path: Path) -> str:
+    return str(path).encode("utf-8", "replace").decode()
+
+
+def check_directories(spec: JobSpec, job_path: Path) -> None:
+    """What the job would ship is there. Raises JobSpecError with the line that names it."""
+    for field, value in ((("code",), spec.code), (("train", "data_dir"), spec.train.data_dir if spec.train else None)):
+        if value is not None:
+            _directory(spec, job_path, value, field)
+
+
+def new_run(
+    spec: JobSpec,
+    job_path: Path,
+    cloud: str,
+    runs_directory: Path,
+    now: float,
+    *,
+    bench: Mapping[str, str] | None = None,
+) -> tuple[Run, Attempt]:
+    """`now` is the time of the ledger for this cloud. `bench`: of which comparison it is which variant."""
+    run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    directory = runs_directory / f"{spec.name}-{run_id}"
+    job_text, directory_text = _printable(job_path), _printable(directory)
+    if directory_text != str(directory):
+        raise UserError(
+            f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
+        )
+    described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
+    described["secret_sources"] = secret_sources(spec.env)  # names, so that `attach` can hide the values too
+    if bench is not None:
+        described["bench"] = dict(bench)
+    run = Run(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
+    return run, Attempt(id=f"{run_id}-1", run_id=run_id)
+
+
+def job_run(
+    spec: JobSpec,
+    run: Run,
+    attempt: Attempt,
+    *,
+    plan: Plan,
+    draft: Callable[[float, float], tuple[Draft, ...]],
+    held: Lease | None,
+    shipped: Bundle | None,
+    phases: tuple[Phase, ...],
+    sink: Callable[[int, bytes], None],
+    keep_s: float | None,
+    detach: bool = False,
+) -> JobRun:
+    """`draft` makes the plan's candidates under new names, after so many seconds and dollars used."""
+    directory = Path(run.directory)
+    restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
+    return JobRun(
+        run=run,
+        attempt=attempt,
+        drafts=draft(0.0, 0.0),
+        held=held,
+        bundle=shipped,
+        phases=phases,
+        artifacts=tuple(spec.artifacts),
+        directory=directory,
+        sink=sink,
+        max_duration_s=spec.limits.max_duration_s,
+        keep_s=keep_s,
+        detach=detach,
+        wait_s=plan.wait_s,
+        race=plan.race,
+        max_restarts=restarts,
+        redraft=draft,
+        luggage=_luggage(directory, spec) if restarts else None,
+        stall_s=spec.limits.stall,
+        linger_s=spec.limits.linger,
+        most_bytes=spec.limits.max_results,
+    )
+
+
+def _luggage(directory: Path, spec: JobSpec) -> Luggage:
+    from orchestrator.remote.transfer.saved_work import Luggage
+
+    return Luggage(directory / "carried", tuple(spec.artifacts))

@@ -1,0 +1,308 @@
+"""All workers of a slice at once: the way in to everything over SSH. The engine and the CLI call it.
+
+A fleet works on one attempt at a time. Its calls raise errors of ours only, and have an end; `cancel` ends them all
+within a blink by shutting the sockets. What was started on the workers goes on without us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
+from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
+from orchestrator.remote.fleet.heartbeats import Beats
+from orchestrator.remote.fleet.steps import FleetStatus, PushResult, StartRequest, WorkerFacts
+from orchestrator.remote.ssh.call import Call, Completed, run
+from orchestrator.remote.ssh.connection import Access, Link
+from orchestrator.remote.ssh.fan_out import Bell, fan_out
+from orchestrator.remote.ssh.known_hosts import KnownHosts
+from orchestrator.remote.ssh.openssh import openssh_argv
+from orchestrator.remote.ssh.terminal import clean
+from orchestrator.remote.transfer.bundle import Bundle
+from orchestrator.remote.transfer.collect import Collection, Collector, Order
+
+__all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
+
+T = TypeVar("T")
+
+PERSIST_S = 60.0  # how long a step goes on trying new connections
+START_S = 300.0  # a large bundle is unpacked
+SILENCE_S = 30.0
+STOP_EXTRA_S = 30.0
+DRAIN_S = 5.0  # after a stop, for the last lines of the log
+OUTPUT_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
+
+
+@dataclass(slots=True)
+class _Following:
+    followers: list[Follower] = field(default_factory=list)
+    changes_seen: int = -1
+
+
+class Fleet:
+    def __init__(
+        self,
+        workers: Sequence[WorkerAddress],
+        *,
+        user: str,
+        key_path: Path,
+        known_hosts: Path,
+        on_notice: Callable[[str], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`known_hosts` is written here, one file per node. `on_notice` hears what a person should know, in sentences."""
+        self.workers = tuple(workers)
+        self._user, self._key_path, self._known_hosts = user, key_path, known_hosts
+        self._now = now
+        self._bell = Bell()
+        access = Access(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
+        self._links = [Link(worker, access, self._bell) for worker in self.workers]
+        self._attempt = self._phase = ""
+        self._following = _Following()
+        self._streams: dict[int, Call] = {}
+        self._on_notice = on_notice
+        self._beats: dict[int, Beats] = {}
+        self._one_at_a_time = threading.Lock()
+
+    # -- reaching them --
+
+    def connect(self, deadline_s: float) -> None:
+        """Knock until everyone lets us in: sshd of a fresh VM takes minutes, and our key arrives later still.
+
+        Unreachable names who is missing; a wrong host key is raised at once. Nothing runs there yet: a command costs a
+        worker some 50 ms of processor time, and the first step will show soon enough whether it can run one.
+        """
+        deadline = time.monotonic() + deadline_s
+        missing: dict[int, str] = {}
+
+        def knock(link: Link) -> None:
+            try:
+                self._persist(link, Link.connect, deadline)
+            except HostKeyMismatch:
+                raise
+            except Unreachable as error:
+                missing[link.worker.index] = error.message
+
+        fan_out(self._links, knock, self._bell)
+        if missing:
+            names = ", ".join(f"worker{index}" for index in sorted(missing))
+            raise Unreachable(
+                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {missing[min(missing)]}",
+                hint="a firewall rule must allow SSH from here; `tpujob ssh` shows more",
+            )
+
+    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
+        """From now on show the switch on worker 0 (or on all) that this process lives, in the background, until `cancel`."""
+        for link in self._links if everywhere else [self._link(0)]:
+            if link.worker.index not in self._beats:
+                beats = self._beats[link.worker.index] = Beats(link, every_s, self._bell, self._on_notice)
+                beats.thread.start()
+
+    def facts(self, worker: int = 0) -> WorkerFacts:
+        """Asked anew each time: `free_port` is free now."""
+        return self._on_one(worker, self._facts)
+
+    def _facts(self, link: Link) -> WorkerFacts:
+        with Call(link, "hello", silence_s=SILENCE_S) as call:
+            call.end_input()
+            said = call.answer()
+        local = link.worker.host in ("127.0.0.1", "::1", "localhost")
+        address = link.worker.host if local else str(said["address"])
+        python, home, host = str(said["python"]), str(said["home"]), str(said["host"])
+        return WorkerFacts(link.worker.index, home, python, host, address, int(said["port"]))
+
+    # -- the steps of an attempt --
+
+    def push(self, bundle: Bundle, on_progress: Callable[[int], None] | None = None) -> list[PushResult]:
+        """The bundle to every worker that lacks it. `on_progress` hears the bytes sent since it last did."""
+        return self.push_each([bundle] * len(self.workers), on_progress)
+
+    def push_each(
+        self, bundles: Sequence[Bundle | None], on_progress: Callable[[int], None] | None = None
+    ) -> list[PushResult]:
+        """A bundle for each worker, in their order, unless it is there."""
+        assert len(bundles) == len(self.workers), "one bundle per worker, or None"
+
+        def push_one(link: Link) -> PushResult:
+            began, bundle = time.monotonic(), bundles[self._links.index(link)]
+            if bundle is None:
+                return PushResult(link.worker.index, True, 0.0)
+            with Call(link, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
+                skipped = bool(call.answer()["have"])
+                if not skipped:
+                    with bundle.path.open("rb") as file:
+                        while piece := file.read(PIECE_BYTES):
+                            call.send(piece)
+                            if on_progress is not None:
+                                with self._one_at_a_time:
+                                    on_progress(len(piece))
+                    call.end_input()
+                    call.answer()
+            return PushResult(link.worker.index, skipped, time.monotonic() - began)
+
+        return self._on_all(push_one)
+
+    def start(self, request: StartRequest) -> None:
+        """On every worker, once: starting again changes nothing, so a cut connection is answered by trying again."""
+        assert len(request.env_by_worker) == len(self.workers), "one environment per worker"
+        self.attach(request.attempt, request.phase)
+        common = {
+            "attempt": request.attempt,
+            "phase": request.phase,
+            "script": request.script,
+            "bundle_sha256": request.bundle_sha256,
+        }
+
+        def start_one(link: Link) -> None:
+            position = self._links.index(link)
+            env = dict(request.env_by_worker[position])
+            carried = request.carried_by_worker[position] if request.carried_by_worker else None
+            with contextlib.ExitStack() as unless_started:
+                call = unless_started.enter_context(Call(link, "start", silence_s=START_S))
+                call.send(json.dumps({**common, "env": env, "carried_sha256": carried}).encode())
+                call.end_input()
+                call.answer()
+                self._streams[link.worker.index] = call  # it goes on as the stream that `follow` wants
+                unless_started.pop_all()
+
+        self._on_all(start_one, START_S)
+
+    def attach(self, attempt: str, phase: str) -> None:
+        """Speak of this phase from now on, for instance one that an earlier process started."""
+        self._attempt, self._phase = attempt, phase
+        self._following = _Following()
+        for call in self._streams.values():
+            call.close()
+        self._streams = {}
+
+    def follow(self, sink: Callable[[int, bytes], None], offsets: Mapping[int, int] | None = None) -> None:
+        """Fetch every worker's log from its offset on, in the background. `sink` hears one piece at a time."""
+
+        def deliver(index: int, piece: bytes) -> None:
+            with self._one_at_a_time:
+                sink(index, piece)
+
+        def follower(link: Link) -> Follower:
+            offset = (offsets or {}).get(link.worker.index, 0)
+            opened = self._streams.pop(link.worker.index, None) if offset == 0 else None
+            phase = (link, self._attempt, self._phase, offset)
+            return Follower(*phase, opened=opened, deliver=deliver, bell=self._bell, now=self._now)
+
+        self._following = _Following([follower(link) for link in self._links])
+        for each in self._following.followers:
+            each.thread.start()
+
+    def wait(self, timeout_s: float) -> FleetStatus:
+        """Until a worker's state differs from what the last `wait` said, `timeout_s` at most; at once if all ended."""
+        following = self._following
+        assert following.followers, "follow comes before wait"
+
+        def news() -> bool:
+            return self._changes(following) != following.changes_seen or all(f.done for f in following.followers)
+
+        with self._bell.changed:
+            self._bell.wait_for(news, timeout_s)
+            following.changes_seen = self._changes(following)
+            for follower in following.followers:
+                if follower.error is not None:
+                    raise follower.error
+            return FleetStatus(tuple(follower.status for follower in following.followers))
+
+    @staticmethod
+    def _changes(following: _Following) -> int:
+        return sum(follower.changes + (follower.error is not None) for follower in following.followers)
+
+    def stop(self, grace_s: float) -> None:
+        """End the phase and everything it started on every worker: TERM, and after the grace KILL."""
+
+        def stop_one(link: Link) -> None:
+            arguments = ("stop", self._attempt, self._phase, str(grace_s))
+            with Call(link, *arguments, silence_s=grace_s + STOP_EXTRA_S) as call:
+                call.end_input()
+                if call.answer().get("ended") is False:
+                    raise CommandFailed(
+                        list(arguments), 1, "a process of the job cannot be killed", worker=link.worker.index
+                    )
+
+        self._on_all(stop_one, grace_s + STOP_EXTRA_S)
+        with self._bell.changed:
+            self._bell.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
+
+    def collect(self, order: Order) -> Collection:
+        """Every worker's results, checked, on their way into `order.destination/worker<i>/`."""
+        order = replace(order, attempt=order.attempt or self._attempt)
+        return Collection(Collector(order), self._links, self._bell)
+
+    # -- short commands --
+
+    def run(
+        self, worker: int, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = False
+    ) -> Completed:
+        """Tried once. With `check`, a code other than 0 is CommandFailed."""
+        link = self._link(worker)
+        completed = fan_out(
+            [link], lambda it: run(it, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES), self._bell
+        )[0]
+        if check and completed.rc != 0:
+            tail = clean(completed.stderr.strip().rpartition(b"\n")[2])
+            raise CommandFailed(list(argv), completed.rc, tail, worker=worker)
+        return completed
+
+    def tail(self, worker: int, phase: str, lines: int) -> list[str]:
+        """The last lines of a phase's log, clean."""
+        path = f"tpujob/runs/{self._attempt}/{phase}/log"
+        text = self.run(worker, ["tail", "-n", str(lines), "--", path], check=True).stdout
+        return [clean(line) for line in text.splitlines()][-lines:]
+
+    def openssh_argv(self, worker: int, command: Sequence[str] | None = None) -> list[str]:
+        address = self._link(worker).worker
+        return openssh_argv(address, command, user=self._user, key_path=self._key_path, known_hosts=self._known_hosts)
+
+    # -- letting go --
+
+    def cancel(self) -> None:
+        """Every call under way, in any thread, ends now with Abandoned, and so does every later one.
+
+        Connections close themselves once their sockets are shut; waiting for that is not worth a person's time.
+        """
+        self._bell.cancel()
+        for link in self._links:
+            link.hang_up()
+
+    close = cancel
+
+    def _link(self, worker: int) -> Link:
+        found = [link for link in self._links if link.worker.index == worker]
+        if not found:
+            raise RemoteError(f"there is no worker{worker}; the workers are 0 to {len(self.workers) - 1}")
+        return found[0]
+
+    def _on_all(self, work: Callable[[Link], T], persist_s: float = PERSIST_S) -> list[T]:
+        deadline = time.monotonic() + persist_s
+        return fan_out(self._links, lambda link: self._persist(link, work, deadline), self._bell)
+
+    def _on_one(self, worker: int, work: Callable[[Link], T]) -> T:
+        deadline = time.monotonic() + PERSIST_S
+        return fan_out([self._link(worker)], lambda link: self._persist(link, work, deadline), self._bell)[0]
+
+    def _persist(self, link: Link, work: Callable[[Link], T], deadline: float) -> T:
+        """Every step may be repeated without harm, so a cut connection is answered by a new one, until the deadline."""
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                return work(link)
+            except Unreachable:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+                self._bell.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)

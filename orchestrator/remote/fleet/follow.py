@@ -1,0 +1,148 @@
+"""Follows one phase on one worker to its end, over as many connections as it takes.
+
+The log is fetched by byte offset, so a cut connection loses and repeats nothing. The end of a stream is never taken for
+the end of the phase: only a final status from the worker is, and that comes after the log's last byte.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.remote.ssh.call import Call, parsed
+from orchestrator.remote.ssh.connection import Link
+from orchestrator.remote.ssh.fan_out import Abandoned, Bell
+
+SILENCE_S = 12.0  # the worker sends something every two seconds
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
+
+
+class WorkerState(StrEnum):
+    RUNNING = "running"
+    EXITED = "exited"
+    LOST = "lost"  # the worker answers, but the phase is not there any more and left no exit code
+    UNREACHABLE = "unreachable"  # for now; the phase may well be running
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    index: int
+    state: WorkerState
+    since: float  # unix seconds, our clock
+    log_bytes: int
+    rc: int | None = None
+    signal: int | None = None
+    stopped: bool = False  # it ended because it was asked to
+    why: str = ""
+
+    @property
+    def final(self) -> bool:
+        return self.state in (WorkerState.EXITED, WorkerState.LOST)
+
+    @property
+    def failed(self) -> bool:
+        return self.final and self.rc != 0
+
+
+class Follower:
+    """A daemon thread per worker. `status` is replaced as a whole and announced by the bell."""
+
+    def __init__(
+        self,
+        link: Link,
+        attempt: str,
+        phase: str,
+        offset: int,
+        *,
+        opened: Call | None,
+        deliver: Callable[[int, bytes], None],
+        bell: Bell,
+        now: Callable[[], float],
+    ) -> None:
+        self._link, self._attempt, self._phase = link, attempt, phase
+        self._offset = offset
+        self._opened = opened  # a stream from this offset on, if there is one already
+        self._deliver, self._bell, self._now = deliver, bell, now
+        self._status = WorkerStatus(link.worker.index, WorkerState.RUNNING, now(), offset)
+        self.changes = 0  # how often the state changed
+        self.error: Exception | None = None  # what ended the following itself
+        self.thread = threading.Thread(target=self._run, name=f"follow-{link.name}", daemon=True)
+
+    @property
+    def status(self) -> WorkerStatus:
+        status = self._status
+        return WorkerStatus(
+            status.index, status.state, status.since, self._offset, status.rc, status.signal, status.stopped, status.why
+        )
+
+    @property
+    def done(self) -> bool:
+        return self._status.final or self.error is not None
+
+    def _run(self) -> None:
+        try:
+            pause_s = RETRY_FIRST_S
+            while not self._status.final:
+                before = self._offset
+                try:
+                    self._follow_once()
+                except Unreachable as error:
+                    self._move(WorkerState.UNREACHABLE, why=error.message)
+                    pause_s = RETRY_FIRST_S if self._offset > before else min(2 * pause_s, RETRY_MOST_S)
+                    self._bell.sleep(pause_s)
+        except Abandoned:
+            return
+        except Exception as error:  # a wrong host key, a full disk under the sink: somebody must hear of it
+            self.error = error
+            with self._bell.changed:
+                self._bell.changed.notify_all()
+
+    def _follow_once(self) -> None:
+        with self._stream() as call:
+            call.answer()  # the greeting, behind whatever a login shell prints
+            for kind, content in call.frames():
+                if kind == b"L" and content:
+                    self._deliver(self._link.worker.index, content)
+                    self._offset += len(content)
+                elif kind == b"S":
+                    self._take(parsed(content))
+                    if self._status.final:
+                        return
+
+    def _stream(self) -> Call:
+        call, self._opened = self._opened, None
+        if call is None:
+            call = Call(self._link, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S)
+            call.end_input()
+        call.silence_s = SILENCE_S
+        return call
+
+    def _take(self, said: Any) -> None:
+        if not isinstance(said, dict):
+            raise RemoteError(f"{self._link.name}: a status that is not an object")
+        state = said.get("state")
+        if state == "exited":
+            rc = said.get("rc")
+            self._move(
+                WorkerState.EXITED,
+                rc=rc if isinstance(rc, int) else None,
+                signal=said.get("signal") if isinstance(said.get("signal"), int) else None,
+                stopped=bool(said.get("stopped")),
+            )
+        elif state in ("lost", "none"):
+            self._move(WorkerState.LOST, why=str(said.get("why", "")))
+        else:
+            self._move(WorkerState.RUNNING)
+
+    def _move(self, state: WorkerState, **details: Any) -> None:
+        old = self._status
+        if old.state is state and not old.final:
+            return
+        with self._bell.changed:
+            self._status = WorkerStatus(old.index, state, self._now(), self._offset, **details)
+            self.changes += 1
+            self._bell.changed.notify_all()

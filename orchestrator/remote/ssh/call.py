@@ -1,0 +1,208 @@
+"""One command on a worker and the conversation with it: bytes in, answers, frames or raw bytes out.
+
+A call that ends without its answer was either cut, which is Unreachable and may be tried again over a new connection,
+or the command itself failed, which is CommandFailed and is not. Nothing read here grows without a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import CommandFailed, RemoteError, Unreachable
+from orchestrator.remote.ssh import agent
+from orchestrator.remote.ssh.connection import Link
+from orchestrator.remote.ssh.terminal import printable
+
+if TYPE_CHECKING:
+    import paramiko
+
+PREFIX = b"tpujob:"  # as in vm/frames.py; what a login shell prints before it is skipped
+CHATTER_BYTES = 64 << 10
+ANSWER_BYTES = 1 << 20
+FRAME_BYTES = 1 << 20
+PIECE_BYTES = 256 << 10
+STATUS_S = 5.0  # for the exit status, once the output has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    rc: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Call:
+    """An agent verb under way. Use as a context: leaving it closes the channel, and after a cut drops the connection."""
+
+    def __init__(self, link: Link, *arguments: str, silence_s: float, timeout_s: float | None = None) -> None:
+        """Unreachable when nothing comes for `silence_s`, or the answer is not complete within `timeout_s`."""
+        self.link, self.arguments = link, arguments
+        self.silence_s = silence_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._buffer = bytearray()
+        link.connect()
+        shipped = link.agent_shipped
+        command = agent.command(*arguments) if shipped else agent.first_command(*arguments)
+        try:
+            self._channel: paramiko.Channel = link.channel(command, timeout_s=silence_s)
+            if not shipped:
+                self.send(agent.archive())
+        except Unreachable:
+            link.drop()
+            raise
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if isinstance(error, Unreachable):
+            self.link.drop(self._channel.get_transport())
+
+    def close(self) -> None:
+        _close(self._channel)
+
+    def send(self, data: bytes) -> None:
+        with self.link.translated():
+            self._channel.settimeout(self._patience())
+            self._channel.sendall(data)
+
+    def end_input(self) -> None:
+        with self.link.translated():
+            self._channel.shutdown_write()
+
+    def answer(self, limit: int = ANSWER_BYTES) -> dict[str, Any]:
+        """The next `tpujob:{json}` line, of so many bytes at most. An error of the agent's is raised."""
+        skipped = 0
+        while True:
+            line = self._line(limit)
+            if line.startswith(PREFIX):
+                break
+            skipped += len(line)
+            if skipped > CHATTER_BYTES:
+                raise RemoteError(f"{self.link.name}: the login shell prints without end before our command answers")
+        self.link.agent_shipped = True
+        value = parsed(line[len(PREFIX) :])
+        if not isinstance(value, dict):
+            raise RemoteError(f"{self.link.name}: an answer that is not an object: {printable(repr(value))[:200]}")
+        if "error" in value:
+            raise CommandFailed(list(self.arguments), 1, printable(str(value["error"])), worker=self.link.worker.index)
+        return value
+
+    def frames(self) -> Iterator[tuple[bytes, bytes]]:
+        """Frames as vm/frames.py sends them, until the call ends: who needs a last one must look for it."""
+        while True:
+            header = self._line(64)
+            kind, _, size = header.partition(b" ")
+            if not size.strip().isdigit() or int(size) > FRAME_BYTES:
+                raise RemoteError(f"{self.link.name}: a damaged frame: {printable(repr(header))}")
+            yield kind, self.read(int(size))
+
+    def read(self, size: int) -> bytes:
+        """Exactly so many bytes."""
+        while len(self._buffer) < size:
+            self._buffer += self._receive()
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def _line(self, limit: int) -> bytes:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > limit:
+                raise RemoteError(f"{self.link.name}: a line of more than {limit:,} bytes where an answer was expected")
+            self._buffer += self._receive()
+        return self.read(end + 1)
+
+    def _receive(self) -> bytes:
+        with self.link.translated():
+            self._channel.settimeout(self._patience())
+            data: bytes = self._channel.recv(PIECE_BYTES)
+            if not data:
+                self._ended_early()
+            return data
+
+    def _patience(self) -> float:
+        left_s = self.silence_s if self._deadline is None else self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return min(left_s, self.silence_s)
+
+    def _ended_early(self) -> None:
+        channel, index = self._channel, self.link.worker.index
+        rc = _exit_status(channel)
+        if rc is None:
+            raise EOFError
+        with contextlib.suppress(TimeoutError):
+            channel.settimeout(1)
+            raise CommandFailed(list(self.arguments), rc, _last_words(channel), worker=index)
+        raise CommandFailed(list(self.arguments), rc, "", worker=index)
+
+
+def run(link: Link, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
+    """A short command, its output kept up to `cap_bytes` each and dropped beyond."""
+    deadline = time.monotonic() + timeout_s
+    channel = link.channel(shlex.join(argv), timeout_s=timeout_s)
+    output, errors = bytearray(), bytearray()
+    try:
+        with link.translated():
+            reader = threading.Thread(
+                target=_keep, args=(channel.recv_stderr, errors, cap_bytes, deadline), daemon=True
+            )
+            reader.start()
+            channel.sendall(stdin)
+            channel.shutdown_write()
+            _keep(channel.recv, output, cap_bytes, deadline)
+            reader.join(max(0.0, deadline - time.monotonic()))
+            rc = _exit_status(channel) if time.monotonic() < deadline else None
+            if rc is None:
+                raise TimeoutError if channel.get_transport().is_active() else EOFError
+            return Completed(rc, bytes(output), bytes(errors))
+    finally:
+        _close(channel)
+
+
+def _close(channel: paramiko.Channel) -> None:
+    """Telling the other side is a courtesy; over a cut connection it fails, which is no news."""
+    import paramiko
+
+    with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+        channel.close()
+
+
+def _keep(receive: Callable[[int], bytes], into: bytearray, cap_bytes: int, deadline: float) -> None:
+    with contextlib.suppress(TimeoutError):  # the exit status, or its absence, says what happened
+        while (data := receive(PIECE_BYTES)) and time.monotonic() < deadline:
+            into += data[: cap_bytes - len(into)]
+
+
+def _exit_status(channel: paramiko.Channel) -> int | None:
+    """None: the connection was cut, the command's fate is unknown. paramiko says -1 for that."""
+    channel.status_event.wait(STATUS_S)
+    rc: int = channel.exit_status
+    return None if not channel.exit_status_ready() or rc == -1 else rc
+
+
+def _last_words(channel: paramiko.Channel) -> str:
+    said = b""
+    while len(said) < 4096 and (data := channel.recv_stderr(4096)):
+        said += data
+    return printable(said.decode(errors="replace").strip().rpartition("\n")[2])
+
+
+def parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RemoteError(f"an answer that is not JSON: {printable(repr(line[:100]))}") from error

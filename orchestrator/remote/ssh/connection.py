@@ -1,0 +1,210 @@
+"""The road to one worker: one SSH connection at a time, opened again after every drop, and channels over it.
+
+fabric makes the connection, as strictly as it can be made: the run's own key, pinned host keys, nothing of the
+person's ssh configuration or agent. Whatever moves bytes uses raw channels, because fabric's `run` sends stdin at
+97 bytes a second and keeps all output. Every foreign error becomes one of ours here, and every wait has an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.errors import HostKeyMismatch, Unreachable
+from orchestrator.remote.ssh.fan_out import Abandoned, Bell
+from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
+
+if TYPE_CHECKING:
+    import paramiko
+
+HANDSHAKE_S = 15.0
+SILENCE_S = 20.0  # a connection on which sent data stays unacknowledged for so long is dead
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # twice as fast as paramiko's default
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """With what to knock, and whom to expect."""
+
+    user: str
+    key_path: Path
+    known_hosts: KnownHosts
+
+
+class Link:
+    """Usable from several threads; the connection is opened by the first that needs it."""
+
+    def __init__(self, worker: WorkerAddress, access: Access, bell: Bell) -> None:
+        self.worker = worker
+        self.name = alias(worker.index)
+        self._access = access
+        self._bell = bell
+        self._opening = threading.Lock()
+        self._connection: Any = None  # fabric.Connection
+        self._socket: socket.socket | None = None
+        self.agent_shipped = False  # over the present connection
+
+    def connect(self) -> None:
+        """One try. Unreachable, HostKeyMismatch, or the connection stands."""
+        self._transport()
+
+    def channel(self, command: str, *, timeout_s: float) -> paramiko.Channel:
+        """`command` running on the worker, its stdin and stdout in hand."""
+        with self.translated():
+            channel = self._transport().open_session(timeout=HANDSHAKE_S)
+            channel.settimeout(timeout_s)
+            channel.exec_command(command)
+            return channel
+
+    def drop(self, transport: Any = None) -> None:
+        """The next use opens a new connection. With `transport`: unless somebody has opened a new one already."""
+        with self._opening:
+            connection = self._connection
+            if connection is None or (transport is not None and connection.transport is not transport):
+                return
+            self._connection = None
+            self.hang_up()
+        connection.close()
+
+    def hang_up(self) -> None:
+        """At once and from any thread, also in the middle of a handshake: the socket itself is shut."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _transport(self) -> paramiko.Transport:
+        with self._opening:
+            if self._bell.cancelled.is_set():
+                raise Abandoned
+            if self._connection is None or not self._connection.is_connected:
+                self.agent_shipped = False
+                with self.translated():
+                    self._connection = self._open()
+            return self._connection.transport
+
+    def _open(self) -> Any:
+        import fabric
+        import paramiko
+
+        _quiet_logs()
+        address = (self.worker.host, self.worker.port)
+        self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
+        _set_options(self._socket)
+        if self._bell.cancelled.is_set():  # cancelled before there was a socket to shut
+            self._socket.close()
+            raise Abandoned
+        connection = fabric.Connection(
+            self.worker.host,
+            user=self._access.user,
+            port=self.worker.port,
+            forward_agent=False,
+            # Neither fabric's own configuration files nor ~/.ssh/config are read.
+            config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
+            connect_kwargs={
+                "sock": self._socket,
+                "key_filename": str(self._access.key_path),
+                "allow_agent": False,
+                "look_for_keys": False,
+                "timeout": HANDSHAKE_S,
+                "banner_timeout": HANDSHAKE_S,
+                "auth_timeout": HANDSHAKE_S,
+                "transport_factory": _transport_with_fast_ciphers,
+            },
+        )
+        self._expect_host_key(connection.client)
+        try:
+            connection.open()
+        except BaseException:
+            connection.client.close()
+            self._socket.close()
+            raise
+        connection.transport.set_keepalive(int(SILENCE_S))
+        return connection
+
+    def _expect_host_key(self, client: paramiko.SSHClient) -> None:
+        """fabric would accept and forget any key; replace that before it opens."""
+        import paramiko
+
+        index, known_hosts = self.worker.index, self._access.known_hosts
+
+        class Check(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+            def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
+                known_hosts.check(index, f"{key.get_name()} {key.get_base64()}")
+
+        client.set_missing_host_key_policy(Check())
+        pinned = known_hosts.key(index)
+        if pinned is not None:  # also makes the client ask for a key of this type
+            host, port = self.worker.host, self.worker.port
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{host if port == 22 else f'[{host}]:{port}'} {pinned}")
+            client.get_host_keys().add(entry.hostnames[0], entry.key.get_name(), entry.key)
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Foreign errors become ours, once, here."""
+        import paramiko
+
+        try:
+            yield
+        except Abandoned:
+            raise
+        except paramiko.BadHostKeyException as error:
+            raise HostKeyMismatch(
+                f"{self.name} at {self.worker.host} shows another host key than the cloud published for it",
+                hint="somebody else may be answering at its address; delete the node and run again",
+            ) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if self._bell.cancelled.is_set():
+                raise Abandoned from error
+            raise Unreachable(f"{self.name} ({self.worker.host}:{self.worker.port}): {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    import paramiko
+
+    if isinstance(error, paramiko.AuthenticationException):
+        return "it does not accept our key (yet)"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, EOFError) or not str(error):
+        return "the connection was cut"
+    return getattr(error, "strerror", None) or str(error)
+
+
+@functools.cache
+def _quiet_logs() -> None:
+    """Without a handler of its own, logging would print paramiko's warnings to stderr."""
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramiko.Transport:
+    import paramiko
+
+    transport = paramiko.Transport(sock, **options)
+    security = transport.get_security_options()
+    fast = [cipher for cipher in CIPHERS if cipher in security.ciphers]
+    security.ciphers = (*fast, *(cipher for cipher in security.ciphers if cipher not in fast))
+    return transport
+
+
+def _set_options(sock: socket.socket) -> None:
+    """paramiko sets none of these: without NODELAY each small command waits 40 ms, and a dead road is never noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    wanted = {
+        "TCP_KEEPIDLE": 5,
+        "TCP_KEEPALIVE": 5,  # macOS
+        "TCP_KEEPINTVL": 5,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": int(SILENCE_S * 1000),
+    }
+    for name, value in wanted.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,76 @@
+"""Which host key each worker of a node must show, in a known_hosts file of its own that OpenSSH reads too.
+
+One file per node, mode 0600. A key that the cloud published is pinned before the first connection. Where none was
+published, the first one shown is accepted once, said aloud, and pinned. A different one is never accepted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.errors import HostKeyMismatch, UnexpectedReply
+
+
+def alias(index: int) -> str:
+    """The worker's name in the file: addresses change and are reused, the worker's index does not."""
+    return f"worker{index}"
+
+
+class KnownHosts:
+    def __init__(self, path: Path, workers: Sequence[WorkerAddress], on_notice: Callable[[str], None]) -> None:
+        self.path = path
+        self._on_notice = on_notice
+        self._lock = threading.Lock()
+        self._keys = dict(_read(path))
+        for worker in workers:
+            if worker.host_key is not None:
+                self._pin(worker.index, _key_part(worker.host_key))
+        self._write()
+
+    def key(self, index: int) -> str | None:
+        """`ssh-ed25519 AAAA…`, or None when any key would be the first."""
+        return self._keys.get(alias(index))
+
+    def check(self, index: int, shown: str) -> None:
+        """The worker showed this key: fine, accepted as the first one, or HostKeyMismatch."""
+        with self._lock:
+            first = alias(index) not in self._keys
+            self._pin(index, _key_part(shown))
+            if first:
+                self._write()
+        if first:
+            self._on_notice(f"{alias(index)} published no host key; trusting the first one it showed: {shown}")
+
+    def _pin(self, index: int, key: str) -> None:
+        known = self._keys.setdefault(alias(index), key)
+        if known != key:
+            raise HostKeyMismatch(
+                f"{alias(index)} shows another host key than it must ({key[:40]}… instead of {known[:40]}…)",
+                hint="somebody else may be answering at its address; delete the node and run again",
+            )
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.writelines(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
+        draft.replace(self.path)
+
+
+def _read(path: Path) -> list[tuple[str, str]]:
+    if not path.exists():
+        return []
+    rows = [line.split(" ", 1) for line in path.read_text().splitlines() if line]
+    return [(row[0], _key_part(row[1])) for row in rows]
+
+
+def _key_part(line: str) -> str:
+    """Type and key of a public key line, without its comment."""
+    parts = line.split()
+    if len(parts) < 2:
+        raise UnexpectedReply(f"not a host key: {line!r}")
+    return f"{parts[0]} {parts[1]}"

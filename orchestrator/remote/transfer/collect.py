@@ -1,0 +1,402 @@
+"""Brings a run's results home: asks the packer on each worker, extracts with suspicion, checks against the manifest.
+
+What has come and is what the index says lies under its name in `worker<i>/`, whenever this ends; the next try asks for the
+rest only. There is no limit but the room that there is (`remote.transfer.disk_space`): nothing is held in memory but the index, and
+nothing is copied on its way. A refused or damaged file never costs the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import CommandFailed, RemoteError, Unreachable
+from orchestrator.remote.ssh.call import Call
+from orchestrator.remote.ssh.connection import Link
+from orchestrator.remote.ssh.fan_out import Bell, fan_out
+from orchestrator.remote.ssh.terminal import printable
+from orchestrator.remote.transfer.disk_space import Room
+from orchestrator.remote.transfer.extract import (
+    CHANGED,
+    Damaged,
+    Extracted,
+    Promise,
+    Read,
+    extract,
+    is_there,
+    open_root,
+)
+
+STALL_S = 60.0  # a worker of which nothing comes for so long, over however many connections, is given up
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
+LET_GO_S = 2.0  # for a thread that is told to stop
+ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as an escape
+INDEX_BYTES = 256 << 20  # of one worker: more than a million files
+ROW_COST_BYTES = 128  # what a row takes beside its path
+MANIFEST = "artifacts/manifest.json"
+MANIFEST_BYTES = 64 << 20
+EVERYTHING, THE_REST = "(everything)", "(the rest)"  # how what a worker did not send is named
+
+Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be brought home, and where to."""
+
+    attempt: str  # "": the one that the fleet works on
+    destination: Path
+    patterns: tuple[str, ...]
+    most_bytes: int | None = None  # of all workers together; None: as much as the disk takes
+    passes: int = 2  # what changed while it was packed is asked for again
+    runs: str | None = None  # where the attempts work, if that is another place than the one of a worker
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedFile:
+    worker: int
+    path: str  # relative to the worker's directory: artifacts/… or work/…
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    worker: int
+    path: str  # printable
+    why: str
+
+    @property
+    def of(self) -> str:
+        return f"worker{self.worker}"
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.path}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectResult:
+    files: tuple[CollectedFile, ...] = ()
+    refused: tuple[Problem, ...] = ()  # not taken, and never will be
+    broken: tuple[Problem, ...] = ()  # promised by a manifest, but missing or with another content
+    waiting: tuple[Problem, ...] = ()  # still on the worker; another try may bring it
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return self.refused + self.broken + self.waiting
+
+    @classmethod
+    def of(cls, parts: Sequence[CollectResult]) -> CollectResult:
+        return cls(
+            tuple(file for part in parts for file in part.files),
+            tuple(problem for part in parts for problem in part.refused),
+            tuple(problem for part in parts for problem in part.broken),
+            tuple(problem for part in parts for problem in part.waiting),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a collection is. `result` is None until it has ended."""
+
+    result: CollectResult | None = None
+    files: int = 0
+    of_files: int = 0
+    size_bytes: int = 0
+    of_bytes: int = 0
+    looked_at_bytes: int = 0  # hashed, on the workers to make the index and here to compare
+    signs: int = 0  # of life: how often anything came
+
+
+class GivenUp(Exception):
+    """Somebody wants no more of it."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One worker's, over all tries of this process."""
+
+    worker: int
+    result: Extracted = field(default_factory=Extracted)  # of the last try
+    of_files: int = 0
+    of_bytes: int = 0
+    size_bytes: int = 0
+    looked_at_bytes: int = 0
+    signs: int = 0
+    moved_at: float = field(default_factory=time.monotonic)
+    call: Call | None = None
+    given_up: str = ""  # why
+
+    def moved(self) -> None:
+        """Something came. Raises GivenUp where nobody waits for it any more."""
+        if self.given_up:
+            raise GivenUp
+        self.moved_at = time.monotonic()
+        self.signs += 1
+
+    def looked(self, size_bytes: int) -> None:
+        self.looked_at_bytes += size_bytes
+        self.moved()
+
+    def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
+        """What there is now. From another thread, too."""
+        found, index = self.result, self.worker
+        return CollectResult(
+            tuple(
+                CollectedFile(index, path, file.size_bytes, file.sha256)
+                for path, file in sorted({**found.files}.items())
+            ),
+            tuple(Problem(index, path, why) for path, why in found.refused),
+            tuple(Problem(index, path, why) for path, why in broken),
+            (*(Problem(index, path, why) for path, why in found.missing), *waiting),
+        )
+
+
+class Collector:
+    """One worker after another, or several at once."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.room = Room(order.destination, order.most_bytes)
+
+    def collect(self, part: Part, fetch: Callable[[], None]) -> CollectResult:
+        """What `fetch` brings into the worker's directory, and what there is to say of it."""
+        part.result, earlier = Extracted(), part.result
+        self.room.begin(part.worker)
+        try:
+            self._directory(part).mkdir(parents=True, exist_ok=True)
+            part.result.files |= earlier.files  # written by this very process: `_choose` need not read them again
+            fetch()
+        finally:
+            self.room.end(part.worker)
+        missing = {path for path, _ in part.result.missing}
+        return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
+
+    def fetch(self, link: Link, part: Part) -> None:
+        """Over one connection. Raises Unreachable when it was cut."""
+        with Call(link, "pack", silence_s=STALL_S) as call:
+            part.call = call
+            try:
+                self.receive(part, lambda: call.answer(ROW_BYTES), call.send, call.read)
+            finally:
+                part.call = None
+
+    def receive(self, part: Part, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
+        """The conversation with the packer: which run, the index, what of it is wanted, the archive."""
+        request = {"attempt": self.order.attempt, "patterns": self.order.patterns, "runs": self.order.runs}
+        send(json.dumps(request).encode() + b"\n")
+        promised = self._index(part, answer)
+        wanted = self._choose(part, promised)
+        numbers = [number for number, path in enumerate(promised) if path in wanted]
+        send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
+
+        def read_on(size: int) -> bytes:
+            data = read(size)
+            part.moved()
+            return data
+
+        def arrived(size: int) -> None:
+            part.size_bytes += size
+            self.room.arrived(part.worker, size)
+
+        result, why, for_good = part.result, "it is in the index, but did not come", True
+        try:
+            extract(read_on, self._directory(part), wanted, result, arrived)
+        except Damaged as damage:
+            result.refused.append(("(the archive)", str(damage)))
+        except OSError as error:
+            why, for_good = f"{error.strerror} ({self.order.destination})", False
+        named = {path for path, _ in [*result.refused, *result.missing]}
+        left = [printable(path) for path in wanted if path not in result.files]
+        (result.refused if for_good else result.missing).extend((path, why) for path in left if path not in named)
+
+    def _directory(self, part: Part) -> Path:
+        return self.order.destination / f"worker{part.worker}"
+
+    def _index(self, part: Part, answer: Answer) -> dict[str, Promise]:
+        """The packer's announcement, which is data from the worker like everything else."""
+        promised: dict[str, Promise] = {}
+        part.looked_at_bytes = size_bytes = 0
+        while True:
+            row = answer()
+            part.moved()
+            try:
+                if "end" in row:
+                    return promised
+                if "hashed" in row:
+                    part.looked_at_bytes += int(row["hashed"])
+                    continue
+                path = str(row["path"])
+                if "why" in row:
+                    part.result.refused.append((printable(path), printable(str(row["why"]))))
+                else:
+                    # What comes in its place is compared with this: a lie is refused then.
+                    promised.setdefault(path, Promise(max(int(row["size_bytes"]), 0), str(row["sha256"])))
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise RemoteError(
+                    f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"
+                ) from error
+            size_bytes += len(path) + ROW_COST_BYTES
+            if size_bytes > INDEX_BYTES:
+                why = f"more than {len(promised):,} files: have the job put small ones into one archive (tar)"
+                raise TooMany(why)
+
+    def _choose(self, part: Part, promised: Mapping[str, Promise]) -> dict[str, Promise]:
+        """What is to come: not what is there already, and not what there is no room for."""
+        earlier, part.result.files = part.result.files, {}
+        part.of_files, part.of_bytes = len(promised), sum(promise.size_bytes for promise in promised.values())
+        part.size_bytes = 0
+        wanted: dict[str, Promise] = {}
+        root = open_root(self._directory(part))
+        try:
+            for path, promise in promised.items():
+                if earlier.get(path) == promise or is_there(root, path, promise, part.looked):
+                    part.result.files[path] = promise
+                    part.size_bytes += promise.size_bytes
+                    self.room.has(part.worker, promise.size_bytes)
+                elif (why := self.room.take(part.worker, promise.size_bytes)) is not None:
+                    part.result.missing.append((printable(path), why))
+                else:
+                    wanted[path] = promise
+        finally:
+            os.close(root)
+        return wanted
+
+
+class TooMany(Exception):
+    """More files than an index may name."""
+
+
+class Collection:
+    """The results of all workers on their way here, in the background. `wait` says how far they are; `give_up` ends it."""
+
+    def __init__(self, collector: Collector, links: Sequence[Link], bell: Bell) -> None:
+        self._collector, self._links, self._bell = collector, links, bell
+        self._parts = {link.worker.index: Part(link.worker.index) for link in links}
+        self._ended: dict[int, CollectResult] = {}
+        self._error: Exception | None = None
+        self._over = False
+        threading.Thread(target=self._run, name="collect", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> Progress:
+        """Until it has ended, for so long at most. Raises what ended it, when that was no trouble of one worker."""
+        with self._bell.changed:
+            self._bell.wait_for(lambda: self._over, timeout_s)
+        if self._error is not None:
+            raise self._error
+        parts = list(self._parts.values())
+        return Progress(
+            CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._over else None,
+            sum(len(part.result.files) for part in parts),
+            sum(part.of_files for part in parts),
+            sum(part.size_bytes for part in parts),
+            sum(part.of_bytes for part in parts),
+            sum(part.looked_at_bytes for part in parts),
+            sum(part.signs for part in parts),
+        )
+
+    def give_up(self, why: str) -> CollectResult:
+        """Ends it. What has come by now counts; the rest waits, for this reason."""
+        for part in self._parts.values():
+            part.given_up = why
+            if part.call is not None:
+                part.call.close()
+        with self._bell.changed:
+            self._bell.wait_for(lambda: self._over, LET_GO_S)
+        late = {i: p.summary(Problem(i, THE_REST, why)) for i, p in self._parts.items() if i not in self._ended}
+        every = {**late, **self._ended}
+        return CollectResult.of([every[index] for index in sorted(every)])
+
+    def within(self, seconds: float) -> CollectResult:
+        """All that comes in this time."""
+        result = self.wait(seconds).result
+        return self.give_up(f"it took longer than {seconds:.0f} s") if result is None else result
+
+    def _run(self) -> None:
+        try:
+            fan_out(self._links, self._collect_one, self._bell)
+        except Exception as error:  # whoever waits hears of it
+            self._error = error
+        with self._bell.changed:
+            self._over = True
+            self._bell.changed.notify_all()
+
+    def _collect_one(self, link: Link) -> None:
+        """Over as many connections as it takes, while something comes."""
+        part = self._parts[link.worker.index]
+        part.moved_at = time.monotonic()  # it may have waited for its turn
+        self._ended[part.worker] = self._tried(link, part)
+
+    def _tried(self, link: Link, part: Part) -> CollectResult:
+        collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
+        while True:
+            try:
+                result = collector.collect(part, lambda: collector.fetch(link, part))
+                passes += 1
+                if passes >= collector.order.passes or not any(problem.why == CHANGED for problem in result.waiting):
+                    return result
+            except Unreachable as error:
+                why = part.given_up or error.message
+                if part.given_up or time.monotonic() - part.moved_at > STALL_S:
+                    return _cut_short(part, why)
+                self._bell.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+            except GivenUp:
+                return _cut_short(part, part.given_up)
+            except CommandFailed as error:
+                return _cut_short(part, error.message)
+            except TooMany as error:
+                return _cut_short(part, str(error))
+            except OSError as error:  # of this machine's disk: what goes wrong on the way is Unreachable
+                return _cut_short(part, f"{error.strerror} ({collector.order.destination})")
+
+
+def _cut_short(part: Part, why: str) -> CollectResult:
+    return part.summary(Problem(part.worker, THE_REST if part.result.files else EVERYTHING, why))
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """[1, 2, 3, 7] → (1, 4), (7, 8)."""
+    begin, after = 0, 0
+    for number in numbers:
+        if number != after and after > begin:
+            yield begin, after
+        begin, after = begin if number == after > begin else number, number + 1
+    if after > begin:
+        yield begin, after
+
+
+def check_manifest(
+    root: Path, files: Mapping[str, Promise], missing: Sequence[str] | set[str] = ()
+) -> list[tuple[str, str]]:
+    """What `manifest.json` promises and is not so, but for what may come yet: `missing`, printable. Without one, nothing is."""
+    if MANIFEST not in files:
+        return []
+    try:
+        if files[MANIFEST].size_bytes > MANIFEST_BYTES:
+            raise ValueError("too large")
+        manifest = json.loads((root / MANIFEST).read_bytes())
+        if manifest["schema"] != 1:
+            raise ValueError(f"schema {manifest['schema']!r} is not known")
+        rows = [(str(row["path"]), Promise(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
+    broken = []
+    for path, promise in rows:
+        name = printable(f"artifacts/{path}")
+        found = files.get(f"artifacts/{path}")
+        if found is None and name not in missing:
+            broken.append((name, "the manifest promises it, but it did not come"))
+        elif found is not None and found != promise:
+            broken.append((name, "its content is not what the manifest says"))
+    return broken

@@ -1,0 +1,320 @@
+"""Takes files out of a tar that a possibly hostile machine sent. Not `tarfile`: its safe filters were bypassed too often.
+
+Only regular files and directories are made, each opened relative to its parent's descriptor, never through a link. A file
+gets its name when it is whole and what the index says, so what carries a name was checked, at whichever moment this ends.
+Every other entry is refused by name and skipped; what came before and after it is kept. The archive is plain, so that no
+byte on the wire can become a thousand on disk, and no longer than its index. `remote.transfer.collect` calls this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+import tarfile
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.remote.ssh.terminal import printable
+
+BLOCK = tarfile.BLOCKSIZE
+LONG_NAME_BYTES = 4096
+PIECE_BYTES = 1 << 20
+DEPTH = 32
+NAME_BYTES = 255
+ENTRY_BYTES = 2 * (
+    LONG_NAME_BYTES + BLOCK
+)  # what an entry may take beside its content: a long path, and what fills blocks
+SLACK_BYTES = 1 << 20
+CHANGED = "its content is not what the index says: it changed meanwhile"
+DRAFT = ".tpujob-draft"  # of the file that is being written
+# An entry's own fault, whichever disk it is written to. Any other error is the disk's, and may be mended.
+OF_THE_PATH = (
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EILSEQ,
+    errno.EINVAL,
+)
+FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
+WITHOUT_CONTENT = (
+    tarfile.LNKTYPE,
+    tarfile.SYMTYPE,
+    tarfile.CHRTYPE,
+    tarfile.BLKTYPE,
+    tarfile.DIRTYPE,
+    tarfile.FIFOTYPE,
+)
+KINDS = {
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a FIFO",
+    tarfile.CONTTYPE: "a contiguous file",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the index said about a file before it came."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class Extracted:
+    files: dict[str, Promise] = field(default_factory=dict)  # what is on disk now, measured
+    refused: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # printable path, why: another try would change nothing
+    missing: list[tuple[str, str]] = field(default_factory=list)  # the same of what another try may bring
+
+
+class Refused(Exception):
+    """Why an entry is not taken."""
+
+
+class Damaged(Exception):
+    """The archive makes no sense from here on."""
+
+
+Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
+
+
+def extract(
+    read: Read,
+    into: Path,
+    promised: Mapping[str, Promise],
+    result: Extracted,
+    arrived: Callable[[int], None] = lambda size: None,
+) -> None:
+    """Everything that `promised` names, from `read` into the directory `into`, in place of what has the same name there.
+
+    `arrived` hears of every piece that is on disk. What happened is in `result`, also when this raises: Damaged, whatever
+    `read` does when the source is cut, or OSError when the disk takes no more.
+    """
+    root = open_root(into)
+    try:
+        _Extraction(read, root, promised, result, arrived).run()
+    finally:
+        os.close(root)
+
+
+def open_root(into: Path) -> int:
+    return os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def is_there(root: int, name: str, promise: Promise, read: Callable[[int], None] = lambda size: None) -> bool:
+    """Does the directory hold this very file already, reached without following any link? `read` hears of every piece."""
+    try:
+        parts = parts_of(name)
+        fd = os.dup(root)
+        for part in parts[:-1]:
+            fd = _inner(fd, part)
+        try:
+            file_fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+    except (Refused, OSError):
+        return False
+    try:
+        found, digest = os.fstat(file_fd), hashlib.sha256()
+        if not stat.S_ISREG(found.st_mode) or found.st_size != promise.size_bytes:
+            return False
+        while piece := os.read(file_fd, PIECE_BYTES):
+            digest.update(piece)
+            read(len(piece))
+    finally:
+        os.close(file_fd)
+    return digest.hexdigest() == promise.sha256
+
+
+def _inner(fd: int, part: str) -> int:
+    """The directory `part` of the directory `fd`, which is closed."""
+    try:
+        return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def parts_of(name: str) -> list[str]:
+    """The components of a path that is safe on every system that we run on."""
+    if not name or name.startswith("/") or re.match(r"[A-Za-z]:", name):
+        raise Refused("an absolute path" if name else "an empty path")
+    if "\\" in name:
+        raise Refused("a backslash in the path")
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+        raise Refused("a control character in the path, or it is not UTF-8")
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise Refused("a path with empty, . or .. components")
+    if len(parts) > DEPTH or any(len(part.encode()) > NAME_BYTES for part in parts):
+        raise Refused("a path that is too deep or too long")
+    return parts
+
+
+class _Extraction:
+    def __init__(
+        self,
+        read: Read,
+        root: int,
+        promised: Mapping[str, Promise],
+        result: Extracted,
+        arrived: Callable[[int], None],
+    ) -> None:
+        self.read, self.root, self.promised, self.result, self.arrived = read, root, promised, result, arrived
+        self.spelling: dict[str, str] = {}  # case-folded path → the path that took it
+        self.came: set[str] = set()
+        self.entries = self.passed_bytes = 0
+        # The index bounds the archive: in entries (a long path has one of its own) and in bytes.
+        self.most_entries = 2 * len(promised) + 10
+        announced = sum(promise.size_bytes for promise in promised.values())
+        self.most_bytes = announced + len(promised) * ENTRY_BYTES + SLACK_BYTES
+        for name in result.files:  # there already, from an earlier try
+            with contextlib.suppress(Refused):
+                self._claim_spelling(parts_of(name))
+
+    def run(self) -> None:
+        long_name: str | None = None
+        while (header := self._header()) is not None:
+            name, self.left = long_name or header.name, header.size
+            long_name = None
+            if header.type == tarfile.GNUTYPE_LONGNAME:
+                long_name = self._long_name()
+            else:
+                try:
+                    self._entry(header, name)
+                except Refused as refusal:
+                    self.result.refused.append((printable(name), str(refusal)))
+                except OSError as error:
+                    if error.errno not in OF_THE_PATH:
+                        raise
+                    self.result.refused.append((printable(name), error.strerror or str(error)))
+            self._skip()
+
+    def _header(self) -> tarfile.TarInfo | None:
+        block = self.read(BLOCK)
+        if block == bytes(BLOCK):
+            return None
+        try:
+            header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            raise Damaged(f"a damaged archive: {error}") from error
+        self.entries += 1
+        if header.size < 0 or self.entries > self.most_entries:
+            raise Damaged("a damaged archive: a negative size, or entries without end")
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            more = block[482]
+            while more:
+                self._count(BLOCK)
+                more = self.read(BLOCK)[504]
+        if header.type in WITHOUT_CONTENT:  # whatever size it claims
+            header.size = 0
+        self.padding = -header.size % BLOCK
+        return header
+
+    def _long_name(self) -> str:
+        if self.left > LONG_NAME_BYTES:
+            raise Damaged("a damaged archive: a path without end")
+        return self._take(self.left).rstrip(b"\0").decode("utf-8", "surrogateescape")
+
+    def _entry(self, header: tarfile.TarInfo, name: str) -> None:
+        if header.type == tarfile.DIRTYPE:
+            os.close(self._open_directory(parts_of(name.rstrip("/"))))
+            return
+        if header.type not in FILES:
+            raise Refused(KINDS.get(header.type, "an entry of a kind that is not used here"))
+        parts = parts_of(name)
+        if name in self.came or parts[0] == DRAFT:
+            raise Refused("the same path twice")
+        promise = self.promised.get(name)
+        if promise is None:
+            raise Refused("it is not in the index")
+        if header.size != promise.size_bytes:
+            raise Refused("its content is not what the index says: it has another size")
+        self.came.add(name)
+        self._file(name, parts, promise)
+
+    def _file(self, name: str, parts: list[str], promise: Promise) -> None:
+        self._claim_spelling(parts)
+        directory = self._open_directory(parts[:-1])
+        try:
+            if self._write(directory, parts[-1], promise):
+                self.result.files[name] = promise
+            else:
+                self.result.missing.append((printable(name), CHANGED))
+        finally:
+            os.close(directory)
+
+    def _write(self, directory: int, name: str, promise: Promise) -> bool:
+        """False: the content is another one, and nothing was put in its place."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(DRAFT, dir_fd=self.root)  # of somebody who was killed
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        digest = hashlib.sha256()
+        try:
+            with os.fdopen(os.open(DRAFT, flags, 0o644, dir_fd=self.root), "wb") as file:
+                while self.left:
+                    piece = self._take(min(self.left, PIECE_BYTES))
+                    digest.update(piece)
+                    file.write(piece)
+                    self.arrived(len(piece))
+            if digest.hexdigest() == promise.sha256:
+                os.rename(DRAFT, name, src_dir_fd=self.root, dst_dir_fd=directory)
+                return True
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(DRAFT, dir_fd=self.root)  # half a file is worse than none, and takes room
+            raise
+        os.unlink(DRAFT, dir_fd=self.root)
+        return False
+
+    def _open_directory(self, parts: list[str]) -> int:
+        """A descriptor of the directory, made where it is missing, reached without following any link."""
+        self._claim_spelling(parts)
+        fd = os.dup(self.root)
+        for part in parts:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=fd)
+            except BaseException:
+                os.close(fd)
+                raise
+            fd = _inner(fd, part)
+        return fd
+
+    def _claim_spelling(self, parts: list[str]) -> None:
+        """On a disk that ignores case, `A/x` and `a/y` would share a directory, and `X` replace `x`."""
+        for end in range(1, len(parts) + 1):
+            path = "/".join(parts[:end])
+            folded = unicodedata.normalize("NFKC", path).casefold()
+            if self.spelling.setdefault(folded, path) != path:
+                raise Refused(f"its path differs from {printable(self.spelling[folded])} only in case")
+
+    def _count(self, size: int) -> None:
+        self.passed_bytes += size
+        if self.passed_bytes > self.most_bytes:
+            raise Damaged("the archive is much larger than its index says")
+
+    def _take(self, size: int) -> bytes:
+        self._count(size)
+        data = self.read(size)
+        self.left -= size
+        return data
+
+    def _skip(self) -> None:
+        """To the next header: the rest of the content, and its padding."""
+        self.left += self.padding
+        while self.left:
+            self._take(min(self.left, PIECE_BYTES))

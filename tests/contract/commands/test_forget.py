@@ -1,0 +1,123 @@
+"""`tpujob forget`: the audited way out, open only where a proof cannot be had."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator.engine.runtime.locks import FileOwners
+from tests.cli_fixture import Tpujob
+from tests.waiting import until
+
+ZONE = "us-central1-a"
+
+
+def fault(cli: Tpujob, operation: str, **kind: Any) -> None:
+    cli.admin("POST", "faults", {"operation": operation, **kind})
+
+
+def clear(cli: Tpujob) -> None:
+    cli.admin("DELETE", "faults")
+
+
+def up(cli: Tpujob) -> str:
+    assert cli("up", "alice", "--zone", ZONE).returncode == 0
+    (name,) = cli.alive()
+    return name.rpartition("/")[2]
+
+
+def ledger(cli: Tpujob, statement: str, *values: Any) -> list[Any]:
+    with sqlite3.connect(cli.directory / "state" / "ledger.sqlite3") as db:
+        return list(db.execute(statement, values))
+
+
+def stuck_down(cli: Tpujob, operation: str, **kind: Any) -> str:
+    """A slice whose teardown began and could not be proven: its `down` was cut short."""
+    name = up(cli)
+    fault(cli, operation, **kind)
+    killed = cli.as_process("down", "alice", env={"TPUJOB_CRASH_AT": "Sleep:1:before"})
+    assert killed.returncode < 0
+    assert ledger(cli, "select state from lease") == [("down",)]
+    return name
+
+
+FORBIDDEN = {"kind": "status", "status": 403}
+
+
+def test_what_is_in_use_or_unknown_or_gone_is_refused_with_the_reason(tpujob: Tpujob) -> None:
+    name = up(tpujob)
+    refused = tpujob("forget", "alice", "--verified-by-me")
+    assert refused.returncode == 64 and "is ready and not being deleted" in refused.stderr
+    assert "tpujob down alice" in refused.stderr
+    assert tpujob("forget", "bob").returncode == 64
+    assert tpujob("down", "alice").returncode == 0
+    gone = tpujob("forget", name, "--verified-by-me")
+    assert gone.returncode == 64 and "is gone: nothing is owed" in gone.stderr
+
+
+def test_what_can_be_proven_after_all_is_proven_and_not_forgotten(tpujob: Tpujob) -> None:
+    stuck_down(tpujob, "nodes.get", **FORBIDDEN)
+    clear(tpujob)
+    done = tpujob("forget", "alice", "--verified-by-me")
+    assert done.returncode == 0 and "proven after all" in done.stdout
+    assert ledger(tpujob, "select state from lease") == [("gone",)]
+
+
+@pytest.mark.exhaustive
+def test_what_the_api_shows_is_not_forgotten(tpujob: Tpujob) -> None:
+    stuck_down(tpujob, "nodes.delete", **FORBIDDEN)
+    refused = tpujob("forget", "alice", "--verified-by-me")
+    assert refused.returncode == 64 and "the API shows it, READY" in refused.stderr
+    assert ledger(tpujob, "select state from lease") == [("down",)]
+
+
+@pytest.mark.exhaustive
+def test_without_the_flag_it_says_how_to_look_and_changes_nothing(tpujob: Tpujob) -> None:
+    stuck_down(tpujob, "nodes.*", **FORBIDDEN)
+    shown = tpujob("forget", "alice")
+    assert shown.returncode == 75
+    assert "tpujob forget alice --verified-by-me" in shown.stdout
+    assert ledger(tpujob, "select state from lease") == [("down",)]
+
+
+def test_what_nobody_can_see_is_forgotten_by_who_says_so_and_the_ledger_keeps_it(tpujob: Tpujob) -> None:
+    name = stuck_down(tpujob, "nodes.*", **FORBIDDEN)
+    done = tpujob("forget", name, "--verified-by-me", "--reason", "seen in the console")
+    assert done.returncode == 0, done.stderr
+    assert "nothing is proven" in done.stdout
+    [(state, reason)] = ledger(tpujob, "select state, reason from lease")
+    assert state == "forgotten" and reason.startswith("verified by a person: seen in the console; missing: ")
+    [(data,)] = ledger(tpujob, "select data from event where kind = 'forgotten'")
+    assert "seen in the console" in json.loads(data)["why"]
+    clear(tpujob)
+    after = tpujob("status")
+    assert after.returncode == 0 and "forgotten here, verified by a person: seen in the console" in after.stdout
+    assert len(tpujob.alive()) == 1, "it deletes nothing: that is the person's now"
+
+
+@pytest.mark.exhaustive
+def test_a_deletion_that_is_stuck_may_be_given_up_after_a_while(tpujob: Tpujob) -> None:
+    stuck_down(tpujob, "nodes.delete", kind="stuck", seconds=3600)
+    until(lambda: "DELETING" in str(tpujob.admin("GET", "status")["nodes"]))
+    early = tpujob("forget", "alice", "--verified-by-me")
+    assert early.returncode == 64 and "give it ten minutes" in early.stderr
+    ledger(tpujob, "update lease set down_at = ?", time.time() - 700)
+    assert tpujob("forget", "alice", "--verified-by-me").returncode == 0
+
+
+def test_a_deletion_that_another_process_has_been_at_for_too_long_is_loud_in_status(tpujob: Tpujob) -> None:
+    stuck_down(tpujob, "nodes.delete", kind="stuck", seconds=3600)
+    ledger(tpujob, "update lease set down_at = ?", time.time() - 700)
+    [(lease_id,)] = ledger(tpujob, "select id from lease")
+    other = FileOwners(tpujob.directory / "state" / "locks")
+    assert other.claim(lease_id), "the other process"
+    try:
+        shown = tpujob("status")
+    finally:
+        other.release(lease_id)
+    assert shown.returncode == 75
+    assert "NOT VERIFIED GONE" in shown.stderr and "another process is still at it" in shown.stderr

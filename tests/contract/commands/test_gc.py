@@ -1,0 +1,285 @@
+"""`tpujob sweep` as a process against the emulator: from a machine that made nothing, and with ledgers in every condition."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.daemon import control
+from tests.cli_fixture import Cli, Tpujob
+from tests.waiting import HANG_S, until
+
+ZONE = "us-central1-a"
+NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
+
+
+def request(cli: Cli, method: str, path: str, body: Any = None) -> Any:
+    return control.request(control.ensure_running(cli.emulator_directory), method, path, body)
+
+
+def node(cli: Cli, name: str) -> dict[str, Any]:
+    return request(cli, "GET", f"{NODES}/{name}")
+
+
+def make(cli: Cli, name: str, **labels: str) -> str:
+    """A node made by nobody of this machine."""
+    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
+    request(cli, "POST", f"{NODES}?nodeId={name}", body)
+    until(lambda: node(cli, name)["state"] == "READY")
+    return name
+
+
+def queue(cli: Cli, name: str, **labels: str) -> str:
+    """A queued request that was taken its node, by nobody of this machine."""
+    node = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
+    requests = f"{NODES.removesuffix('/nodes')}/queuedResources"
+    body = {"tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
+    request(cli, "POST", f"{requests}?queuedResourceId={name}", body)
+    state = lambda: request(cli, "GET", f"{requests}/{name}")["state"]["state"]  # noqa: E731
+    until(lambda: state() == "ACTIVE")
+    request(cli, "DELETE", f"{NODES}/{name}")
+    until(lambda: state() == "SUSPENDED")
+    return name
+
+
+def ours(run: str, lease_in: float = 3600.0, deadline_in: float = 7200.0) -> dict[str, str]:
+    now = int(time.time())
+    return {
+        "tpujob": "1",
+        "tpujob-run": run,
+        "tpujob-lease": str(int(now + lease_in)),
+        "tpujob-deadline": str(int(now + deadline_in)),
+        "tpujob-mode": "run",
+    }
+
+
+def names(cli: Cli) -> set[str]:
+    return {each.rpartition("/")[2] for each in cli.alive()}
+
+
+def elsewhere(cli: Cli, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that knows nothing but where the API is: an empty home that cannot be written."""
+    control.ensure_running(cli.emulator_directory)
+    token = tmp_path / "token-elsewhere"
+    token.write_text(control.ensure_running(cli.emulator_directory).token)
+    return {
+        "TPUJOB_ENDPOINT": control.ensure_running(cli.emulator_directory).url,
+        "TPUJOB_TOKEN_FILE": str(token),
+        "TPUJOB_STATE_DIR": "/proc/nowhere",
+        "HOME": "/nonexistent",
+        "XDG_CONFIG_HOME": "",
+        "CLOUDSDK_CONFIG": "",
+    }
+
+
+def test_a_request_that_nobody_claims_goes_and_its_price_is_not_invented(tpujob: Tpujob, tmp_path: Path) -> None:
+    dead = queue(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    kept = queue(tpujob, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
+    done = tpujob("sweep", env=elsewhere(tpujob, tmp_path))
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if dead in line]
+    assert line.startswith("deleted") and "not billed" in line
+    assert any(line.startswith("claimed") and kept in line for line in done.stdout.splitlines())
+    again = tpujob("sweep", env=elsewhere(tpujob, tmp_path))
+    assert dead not in again.stdout and kept in again.stdout
+
+
+def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(tpujob: Tpujob, tmp_path: Path) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    over = make(tpujob, "tpujob-k3f9ab-0ver000000", **ours("0ver000000", lease_in=600, deadline_in=-60))
+    alive = make(tpujob, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
+    foreign = make(tpujob, "training", team="x")
+    half = make(tpujob, "tpujob-by-hand", **(ours("x", lease_in=-3600) | {"tpujob": "0"}))
+    label_only = make(tpujob, "someones", **ours("y", lease_in=-3600))
+    done = tpujob("sweep", "--json", env=elsewhere(tpujob, tmp_path))
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["done"] and len(said["zones"]) > 30 and said["incomplete"] == []
+    assert {each["node"] for each in said["ended"] if each["gone"]} == {dead, over}
+    assert [each["node"] for each in said["claimed"]] == [alive]
+    assert {each["node"] for each in said["odd"]} == {half, label_only}
+    assert names(tpujob) == {alive, foreign, half, label_only}
+    assert "the sweep did without it" in done.stderr
+    quiet = tpujob("sweep", "--quiet", env=elsewhere(tpujob, tmp_path))
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+def test_a_dry_run_says_what_would_go_and_fails_as_an_alarm(tpujob: Tpujob) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    done = tpujob("sweep", "--dry-run", "--zone", ZONE)
+    assert done.returncode == 75
+    assert f"would delete\t{dead}\t{ZONE}\tv5litepod-4\tabout $" in done.stdout
+    assert names(tpujob) == {dead}
+
+
+def test_a_zone_that_is_not_whole_is_75_and_what_is_seen_there_goes_all_the_same(tpujob: Tpujob) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    tpujob.settings(unreachable=["us-west4-a"])
+    process = tpujob.start("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+    until(lambda: dead not in names(tpujob))
+    tpujob.settings(unreachable=[])
+    out, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, "an outage that ends within the sweep costs nothing"
+    assert "2 of 2 zones seen whole" in out
+
+
+def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) -> None:
+    env = elsewhere(tpujob, tmp_path)
+    Path(env["TPUJOB_TOKEN_FILE"]).write_text("another-emulators-token")
+    done = tpujob("sweep", "--all-zones", env=env)
+    assert done.returncode == 75
+    assert "incomplete\t-\tthe project's zones cannot be listed" in done.stdout
+
+
+FAULTS: list[list[tuple[str, dict[str, Any]]]] = [
+    [("nodes.list", {"kind": "status", "status": 503}), ("nodes.list", {"kind": "drop"})],
+    [("nodes.list", {"kind": "garbage"}), ("nodes.delete", {"kind": "lost_reply"})],
+    [("nodes.get", {"kind": "status", "status": 502}), ("nodes.delete", {"kind": "drop"})],
+    [("nodes.delete", {"kind": "operation_fails", "seconds": 0.1}), ("nodes.delete", {"kind": "status"})],
+    [("nodes.list", {"kind": "page_loop"}), ("nodes.delete", {"kind": "operation_forgets"})],
+]
+
+
+@pytest.mark.parametrize(
+    "faults", [FAULTS[0], *(pytest.param(faults, marks=pytest.mark.exhaustive) for faults in FAULTS[1:])]
+)
+def test_a_sweep_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[str, dict[str, Any]]]) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    counts: dict[str, int] = {}
+    for operation, kind in faults:
+        counts[operation] = counts.get(operation, 0) + 1
+        tpujob.admin("POST", "faults", {"operation": operation, "when": {"calls": str(counts[operation])}, **kind})
+    done = tpujob("sweep", "--zone", ZONE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert dead not in names(tpujob)
+    assert [fault["hits"] for fault in tpujob.admin("GET", "faults")["faults"]] == [1] * len(faults)
+
+
+# -- with a ledger -----------------------------------------------------------------------------------------------------
+
+
+def held(cli: Cli, handle: str = "alice") -> str:
+    assert cli("up", handle, "--zone", ZONE).returncode == 0
+    (row,) = [row for row in json.loads(cli("status", "--json").stdout)["slices"] if row["name"] == handle]
+    return str(row["node"])
+
+
+def unclaim(cli: Cli, name: str) -> None:
+    labels = node(cli, name)["labels"] | {"tpujob-lease": str(int(time.time()) - 3600)}
+    operation = request(cli, "PATCH", f"{NODES}/{name}?updateMask=labels", {"labels": labels})
+    until(lambda: request(cli, "GET", f"/v2/{operation['name']}").get("done"))
+
+
+def test_what_a_sweep_deletes_is_no_longer_owed_by_the_ledger_that_made_it(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    assert tpujob("sweep").returncode == 0
+    assert names(tpujob) == {name}, "it is held"
+    unclaim(tpujob, name)
+    done = tpujob("sweep", "--zone", ZONE)
+    assert done.returncode == 0 and f"deleted\t{name}" in done.stdout
+    assert tpujob("status").stdout.endswith("\nnothing of tpujob is alive there\n")
+
+
+def test_with_a_damaged_ledger_the_sweep_works(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    unclaim(tpujob, name)
+    ledger = tpujob.directory / "state" / "ledger.sqlite3"
+    for path in ledger.parent.glob("ledger.sqlite3-*"):
+        path.unlink()
+    ledger.write_bytes(b"not a database" * 1000)
+    done = tpujob("sweep", "--zone", ZONE)
+    assert done.returncode == 0, done.stderr
+    assert "the sweep did without it" in done.stderr and names(tpujob) == set()
+
+
+def test_with_the_ledger_lost_a_sweep_finds_it_by_its_labels(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    unclaim(tpujob, name)
+    for path in (tpujob.directory / "state").glob("ledger.sqlite3*"):
+        path.unlink()
+    assert tpujob("sweep", "--zone", "us-central1").returncode == 0
+    assert names(tpujob) == set()
+
+
+# -- --local -----------------------------------------------------------------------------------------------------------
+
+
+def test_local_finishes_what_a_killed_command_left_and_is_silent_otherwise(tpujob: Tpujob) -> None:
+    killed = tpujob.as_process("up", "alice", "--zone", ZONE, env={"TPUJOB_CRASH_AT": "Create:1:after"})
+    assert killed.returncode == -signal.SIGKILL
+    assert len(names(tpujob)) == 1
+    done = tpujob("sweep", "--local", "--quiet")
+    assert done.returncode == 0 and "the process that made it is gone" in done.stderr
+    assert names(tpujob) == set()
+    again = tpujob("sweep", "--local", "--quiet")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+
+def test_local_leaves_alone_what_this_ledger_does_not_owe(tpujob: Tpujob) -> None:
+    dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
+    name = held(tpujob)
+    done = tpujob("sweep", "--local")
+    assert (done.returncode, done.stdout) == (0, "0 released, 0 not proven, 1 claimed\n")
+    assert names(tpujob) == {dead, name}
+
+
+def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -> None:
+    name = held(tpujob)
+    request(tpujob, "DELETE", f"{NODES}/{name}")
+    until(lambda: names(tpujob) == set())
+    done = tpujob("sweep", "--local")
+    assert (done.returncode, done.stdout) == (0, "1 released, 0 not proven, 0 claimed\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--local", "--zone", ZONE),
+        ("--local", "--dry-run"),
+        ("--local", "--json"),
+        ("--zone", ZONE, "--all-zones"),
+        ("--zone", "us-centrall1"),
+        ("--zone", "-oProxyCommand=x"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_asked(tpujob: Tpujob, words: tuple[str, ...]) -> None:
+    with tpujob.starting_no_emulator():
+        assert tpujob("sweep", *words).returncode == 64
+
+
+def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
+    tpujob.settings(unreachable=[ZONE])
+    process: subprocess.Popen[str] = tpujob.start("sweep", "--zone", ZONE)
+    until(lambda: tpujob.requests("nodes.list"))
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(HANG_S) == 130
+    process.communicate()
+
+
+@pytest.mark.exhaustive
+def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
+    tpujob.settings(provision_s=1.5)
+    process = tpujob.start("up", "alice", "--zone", ZONE)
+    until(lambda: names(tpujob))
+    while process.poll() is None:
+        assert tpujob("sweep", "--zone", ZONE).returncode == 0
+    assert process.returncode == 0
+    process.communicate()
+    began, go = tpujob.directory / "began", tpujob.directory / "go"
+    job = f"name: nap\ncommand: touch {began}; until test -e {go}; do sleep 0.05; done\n"
+    process = tpujob.start("run", tpujob.job(f"{job}tpu: {{accelerator: v5litepod-4, zone: us-west4-a}}\n"))
+    while not go.exists():
+        if began.exists():
+            go.touch()
+        done = tpujob("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+        assert done.returncode == 0 and "deleted" not in done.stdout
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, out + err
+    assert len(names(tpujob)) == 1

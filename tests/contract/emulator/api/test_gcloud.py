@@ -1,0 +1,137 @@
+"""The real gcloud, a client that we did not write, works on the emulator in the environment that `control` gives it.
+
+The stories are in `gcloud_commands`; a table in docs/emulator.md is made of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.daemon import control
+from tests.contract.emulator.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
+from tests.contract.emulator.conftest import Fault
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+pytestmark = [
+    pytest.mark.gcloud,
+    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
+]
+ZONE = "--zone=us-central1-a"
+SHAPE = ("--accelerator-type=v5litepod-4", "--version=v2-alpha-tpuv5-lite")
+Gcloud = Callable[..., subprocess.CompletedProcess[str]]
+NEEDS_OPENSSH = {"ssh and scp", "queued resources"}
+
+
+@pytest.fixture
+def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
+    path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path)}
+    environment |= control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
+    environment |= {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}  # two stories at a time must not share gcloud's files
+
+    def run(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["gcloud", *prefix, "compute", "tpus", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def slow_maintenance(shared_emulator: Emulator) -> Iterator[None]:
+    """gcloud is not fast enough for the notice that other tests are given."""
+    before = shared_emulator.patch_settings()["notice_s"]
+    shared_emulator.patch_settings(notice_s=60)
+    yield
+    shared_emulator.patch_settings(notice_s=before)
+
+
+def stories() -> list[object]:
+    return [
+        pytest.param(name, track, id=f"{track}: {name}")
+        for name, steps in SCENARIOS.items()
+        for track in BOTH
+        if any(track in step.tracks for step in steps)
+    ]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "track"), stories())
+def test_every_command_of_a_story_does_what_it_says(
+    gcloud: Gcloud, slow_maintenance: None, tmp_path: Path, name: str, track: str
+) -> None:
+    if name in NEEDS_OPENSSH and not (shutil.which("ssh") and shutil.which("ssh-keygen")):
+        pytest.skip("OpenSSH is not installed")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inner").write_text("hello\n")
+    (tmp_path / "file").write_text("hello\n")
+    names = {"n": track, "file": str(tmp_path / "file"), "folder": str(tmp_path / "folder")}
+    for step in SCENARIOS[name]:
+        if track in step.tracks:
+            take(step, gcloud, names, (ALPHA,) if track == ALPHA else ())
+
+
+def take(step: Step, gcloud: Gcloud, names: dict[str, str], prefix: tuple[str, ...]) -> None:
+    expected = step.says.format_map(names)
+
+    def says_it() -> bool:
+        done = gcloud(*words_of(step, names), prefix=prefix)
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) is step.fails, f"{shlex.join(done.args)}\n{said}"
+        assert step.patient or expected in said, f"{shlex.join(done.args)}\n{said}"
+        return expected in said
+
+    until(says_it, f"{expected!r} of {shlex.join(words_of(step, names))}")
+
+
+def words_of(step: Step, names: dict[str, str]) -> list[str]:
+    arguments = shlex.split(step.arguments.format_map(names))
+    return [*step.command.split(), *arguments, *([f"--zone={step.zone}"] if step.zone else [])]
+
+
+def test_every_command_that_this_gcloud_has_is_in_the_contract_or_named_as_missing() -> None:
+    """gcloud keeps one file for each of its commands."""
+    binary = shutil.which("gcloud")
+    assert binary is not None
+    found = {root for root in Path(binary).resolve().parents if (root / "lib" / "surface").is_dir()}
+    found |= {Path("/usr/lib/google-cloud-sdk")} if not found else set()
+    surface = next(iter(found)) / "lib" / "surface" / "compute" / "tpus"
+    if not surface.is_dir():
+        pytest.skip("this gcloud keeps its commands somewhere else")
+    files = [path for path in surface.rglob("*") if path.suffix in (".py", ".yaml") and path.stem != "__init__"]
+    commands = {" ".join(path.relative_to(surface).with_suffix("").parts).replace("_", "-") for path in files}
+    known = {step.command for steps in SCENARIOS.values() for step in steps}
+    missing = {name.strip() for names in NOT_HERE for name in names.split(",")}
+    assert {name for name in commands - known if name not in missing and name.split()[0] not in missing} == set()
+    assert known - commands == set()
+
+
+@pytest.mark.exhaustive
+def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, fault: Fault) -> None:
+    fault("stockout", match={"node": "g2"})
+    done = gcloud("tpu-vm", "create", "g2", ZONE, *SHAPE)
+    assert done.returncode == 1
+    assert '"code": 8' in done.stderr
+    assert 'There is no more capacity in the zone \\"us-central1-a\\"' in done.stderr
+
+
+@pytest.mark.exhaustive
+def test_ssh_works_without_our_programs_when_the_port_is_given(gcloud: Gcloud, shared_emulator: Emulator) -> None:
+    assert gcloud("tpu-vm", "create", "g3", ZONE, *SHAPE).returncode == 0
+    [node] = [row for row in shared_emulator.status()["nodes"] if row["name"].endswith("/g3")]
+    said = gcloud("tpu-vm", "ssh", "g3", ZONE, f"--ssh-flag=-p {node['ssh_ports'][0]}", "--command=pwd")
+    assert f"/{node['uid']}/worker0/home" in said.stdout, said.stderr
+    assert gcloud("tpu-vm", "delete", "g3", ZONE, "--async").returncode == 0

@@ -1,0 +1,299 @@
+"""google-cloud-tpu over gRPC, its default transport: the same cloud, the same refusals, the same faults as over REST."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.api_core import exceptions, operations_v1
+from google.api_core.operation_async import AsyncOperation
+from google.cloud import tpu_v2, tpu_v2alpha1
+from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcAsyncIOTransport, TpuGrpcTransport
+from google.cloud.tpu_v2alpha1.services.tpu.transports import TpuGrpcTransport as AlphaTransport
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.rpc import error_details_pb2
+
+from orchestrator.emulator.daemon import control
+from tests.contract.emulator.conftest import ZONE, Fault, finish, node_body
+from tests.emulator_fixture import Emulator
+from tests.waiting import until
+
+State = tpu_v2.Node.State
+
+
+def target_of(emulator: Emulator) -> str:
+    return str(emulator.request("POST", "/_emulator/grpc", {})["target"])
+
+
+def credentials_of(emulator: Emulator) -> grpc.ChannelCredentials:
+    """As docs/emulator.md tells a stranger: gRPC gives a token to a loopback server without TLS."""
+    return grpc.composite_channel_credentials(
+        grpc.local_channel_credentials(), grpc.access_token_call_credentials(emulator.token)
+    )
+
+
+@pytest.fixture
+def channel(shared_emulator: Emulator) -> Iterator[grpc.Channel]:
+    with grpc.secure_channel(target_of(shared_emulator), credentials_of(shared_emulator)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(channel: grpc.Channel) -> tpu_v2.TpuClient:
+    return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
+
+
+def test_a_node_lives_its_whole_life(client: tpu_v2.TpuClient, api: tpu_v2.TpuClient) -> None:
+    body = node_body(labels={"owner": "ada"}, scheduling_config={"spot": True}, metadata={"a": "b"})
+    operation = client.create_node(parent=ZONE, node_id="grpc1", node=body)
+    node = finish(operation)
+    assert (operation.metadata.verb, operation.metadata.target) == ("create", node.name)
+    assert node == client.get_node(name=node.name) == api.get_node(name=node.name)
+    assert (node.state, node.labels["owner"], node.scheduling_config.spot) == (State.READY, "ada", True)
+    assert finish(client.stop_node(request={"name": node.name})).state == State.STOPPED
+    assert finish(client.start_node(request={"name": node.name})).state == State.READY
+    change = tpu_v2.Node(name=node.name, labels={"held": "yes"}, description="not in the mask")
+    patched = finish(client.update_node(node=change, update_mask=FieldMask(paths=["labels"])))
+    assert (dict(patched.labels), patched.description) == ({"held": "yes"}, "")
+    workers = client.get_guest_attributes(request={"name": node.name, "worker_ids": ["0"]}).guest_attributes
+    assert "ssh-port" in [item.key for item in workers[0].query_value.items]
+    finish(client.delete_node(name=node.name))
+    with pytest.raises(exceptions.NotFound, match="was not found"):
+        api.get_node(name=node.name)
+
+
+def test_the_async_client_does_the_same(shared_emulator: Emulator) -> None:
+    async def ended(operation: AsyncOperation) -> tpu_v2.Node:
+        while not await operation.done():  # its own first look is a second later
+            await asyncio.sleep(0.01)
+        return await operation.result()
+
+    async def live() -> tuple[tpu_v2.Node, list[str]]:
+        async with grpc.aio.secure_channel(target_of(shared_emulator), credentials_of(shared_emulator)) as channel:
+            client = tpu_v2.TpuAsyncClient(transport=TpuGrpcAsyncIOTransport(channel=channel))
+            creating = [client.create_node(parent=ZONE, node_id=f"aio{i}", node=node_body()) for i in range(3)]
+            begun = await asyncio.gather(*creating)
+            nodes = await asyncio.gather(*map(ended, begun))
+            names = [node.name async for node in await client.list_nodes(request={"parent": ZONE, "page_size": 1})]
+            for node in nodes:
+                await ended(await client.delete_node(name=node.name))
+            return nodes[0], names
+
+    node, names = asyncio.run(live())
+    assert node.state == State.READY
+    assert {f"{ZONE}/nodes/aio{i}" for i in range(3)} <= set(names)
+
+
+def test_v2alpha1_speaks_its_own_messages(channel: grpc.Channel, client: tpu_v2.TpuClient) -> None:
+    alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
+    body = tpu_v2alpha1.Node(
+        accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite", autocheckpoint_enabled=True
+    )
+    node = finish(alpha.create_node(parent=ZONE, node_id="alpha", node=body))
+    assert isinstance(node, tpu_v2alpha1.Node)
+    assert (node.state, node.autocheckpoint_enabled) == (tpu_v2alpha1.Node.State.READY, True)
+    assert client.get_node(name=node.name).state == State.READY  # v2 knows no such field, and sees the rest
+    assert node.name in [each.name for each in alpha.list_nodes(parent=ZONE)]
+    finish(alpha.delete_node(name=node.name))
+
+
+@pytest.mark.parametrize("version", [pytest.param("v2", marks=pytest.mark.exhaustive), "v2alpha1"])
+def test_a_queued_resource_lives_its_whole_life(channel: grpc.Channel, version: str) -> None:
+    module, transport = {"v2": (tpu_v2, TpuGrpcTransport), "v2alpha1": (tpu_v2alpha1, AlphaTransport)}[version]
+    client = module.TpuClient(transport=transport(channel=channel))
+    node = module.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite")
+    spec = module.QueuedResource.Tpu.NodeSpec(parent=ZONE, node_id=f"grpc-{version}", node=node)
+    body = module.QueuedResource(tpu=module.QueuedResource.Tpu(node_spec=[spec]), spot=module.QueuedResource.Spot())
+    name = f"{ZONE}/queuedResources/grpc-{version}"
+    finish(client.create_queued_resource(parent=ZONE, queued_resource_id=f"grpc-{version}", queued_resource=body))
+    active = module.QueuedResourceState.State.ACTIVE
+    until(lambda: client.get_queued_resource(name=name).state.state == active)
+    assert name in [row.name for row in client.list_queued_resources(parent=ZONE)]
+    assert client.get_node(name=f"{ZONE}/nodes/grpc-{version}").queued_resource == name
+    with pytest.raises(exceptions.FailedPrecondition, match="has nodes"):
+        client.delete_queued_resource(name=name)
+    finish(client.delete_queued_resource(request={"name": name, "force": True}))
+    with pytest.raises(exceptions.NotFound):
+        client.get_queued_resource(name=name)
+
+
+def test_maintenance_of_a_queued_resource_begins_when_its_owner_wants_it(
+    channel: grpc.Channel, shared_emulator: Emulator
+) -> None:
+    before = {name: shared_emulator.patch_settings()[name] for name in ("notice_s", "maintenance_s")}
+    shared_emulator.patch_settings(notice_s=3600, maintenance_s=3600)
+    alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
+    node = tpu_v2alpha1.Node(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
+    specs = [{"parent": ZONE, "node_id": each, "node": node} for each in ("kept1", "kept2")]
+    name, (first, second) = f"{ZONE}/queuedResources/kept", (f"{ZONE}/nodes/kept1", f"{ZONE}/nodes/kept2")
+    body = tpu_v2alpha1.QueuedResource(tpu={"node_spec": specs})
+    finish(alpha.create_queued_resource(parent=ZONE, queued_resource_id="kept", queued_resource=body))
+    until(lambda: alpha.get_queued_resource(name=name).state.state == tpu_v2alpha1.QueuedResourceState.State.ACTIVE)
+    finish(alpha.simulate_maintenance_event(request={"name": first}))
+    both: dict[str, Any] = {"name": name, "node_names": ["kept1", "kept2"]}
+    with pytest.raises(exceptions.FailedPrecondition, match="kept2 cannot be started now"):
+        alpha.perform_maintenance_queued_resource(request=both)
+    status = tpu_v2alpha1.UpcomingMaintenance.MaintenanceStatus
+    assert alpha.get_node(name=first).upcoming_maintenance.maintenance_status == status.PENDING  # both, or none
+    finish(alpha.simulate_maintenance_event(request={"name": second}))
+    both["node_names"].append(first)  # the same node once more, by its full name
+    finish(alpha.perform_maintenance_queued_resource(request=both))
+    nodes = [alpha.get_node(name=each) for each in (first, second)]
+    assert [node.upcoming_maintenance.maintenance_status for node in nodes] == [status.ONGOING] * 2
+    with pytest.raises(exceptions.NotFound):
+        alpha.perform_maintenance_queued_resource(request={"name": name, "node_names": ["stranger"]})
+    assert list(alpha.list_reservations(request={"parent": ZONE})) == []
+    finish(alpha.delete_queued_resource(request={"name": name, "force": True}))
+    shared_emulator.patch_settings(**before)
+
+
+def test_places_types_runtimes_and_operations_are_those_of_rest(
+    client: tpu_v2.TpuClient, api: tpu_v2.TpuClient, channel: grpc.Channel
+) -> None:
+    assert client.list_locations({"name": "projects/emulated"}) == api.list_locations({"name": "projects/emulated"})
+    assert client.get_location({"name": ZONE}).location_id == "us-central1-a"
+    assert list(client.list_accelerator_types(request={"parent": ZONE, "page_size": 3})) == list(
+        api.list_accelerator_types(parent=ZONE)
+    )
+    assert list(client.list_runtime_versions(parent=ZONE)) == list(api.list_runtime_versions(parent=ZONE))
+    finish(client.create_node(parent=ZONE, node_id="operated2", node=node_body()))
+    deleting = client.delete_node(name=f"{ZONE}/nodes/operated2")
+    finish(deleting)
+    name = deleting.operation.name
+    assert name in [row.name for row in client.list_operations({"name": ZONE}).operations]
+    assert operations_v1.OperationsClient(channel).get_operation(name).done
+
+
+def test_refusals_carry_their_code_and_details(client: tpu_v2.TpuClient) -> None:
+    with pytest.raises(exceptions.PermissionDenied, match="Permission denied on 'locations/moon'") as denied:
+        list(client.list_nodes(parent="projects/emulated/locations/moon"))
+    assert (denied.value.reason, denied.value.metadata["location"]) == ("LOCATION_POLICY_VIOLATED", "moon")
+    node = finish(client.create_node(parent=ZONE, node_id="taken", node=node_body()))
+    with pytest.raises(exceptions.AlreadyExists) as taken:
+        client.create_node(parent=ZONE, node_id="taken", node=node_body())
+    assert [detail.resource_name for detail in taken.value.details] == [node.name]
+    assert isinstance(taken.value.details[0], error_details_pb2.ResourceInfo)
+    with pytest.raises(exceptions.InvalidArgument, match='Invalid node ID "Bad_Name"'):
+        client.create_node(parent=ZONE, node_id="Bad_Name", node=node_body())
+    with pytest.raises(exceptions.FailedPrecondition, match="start is not supported while in state READY"):
+        client.start_node(request={"name": node.name})
+    finish(client.delete_node(name=node.name))
+
+
+def test_a_stockout_arrives_inside_the_operation(client: tpu_v2.TpuClient, fault: Fault) -> None:
+    fault("stockout", match={"node": "unlucky2"})
+    operation = client.create_node(parent=ZONE, node_id="unlucky2", node=node_body())
+    with pytest.raises(exceptions.ResourceExhausted, match="There is no more capacity in the zone"):
+        finish(operation)
+    assert operation.operation.error.code == 8
+
+
+def test_nobody_enters_without_the_token(shared_emulator: Emulator) -> None:
+    with grpc.insecure_channel(target_of(shared_emulator)) as channel:
+        stranger = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
+        with pytest.raises(exceptions.Unauthenticated, match="the token of this emulator"):
+            stranger.get_node(name=f"{ZONE}/nodes/stranger")
+        bearer = [("authorization", f"Bearer {shared_emulator.token}")]
+        with pytest.raises(exceptions.NotFound):
+            stranger.get_node(name=f"{ZONE}/nodes/stranger", metadata=bearer)
+    rows = shared_emulator.request("GET", "/_emulator/requests?node=stranger")["requests"]
+    assert [(row["caller"], row["operation"], row["status"]) for row in rows] == [
+        ("nobody", "nodes.get", 401),
+        ("client", "nodes.get", 404),
+    ]
+
+
+@pytest.mark.parametrize("header", [("origin", "http://127.0.0.1"), ("host", "[::1].evil.example")])
+def test_no_web_page_enters_even_with_the_token(
+    client: tpu_v2.TpuClient, shared_emulator: Emulator, header: tuple[str, str]
+) -> None:
+    with pytest.raises(exceptions.PermissionDenied, match="web pages are refused"):
+        client.get_node(name=f"{ZONE}/nodes/page", metadata=[header])
+    assert shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "nobody"
+
+
+def test_a_request_that_cannot_be_read_is_the_callers_mistake(channel: grpc.Channel) -> None:
+    method = "/google.cloud.tpu.v2.Tpu/CreateQueuedResource"
+    create = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+    never = tpu_v2.CreateQueuedResourceRequest.pb()(parent=ZONE, queued_resource_id="never")
+    never.queued_resource.queueing_policy.valid_until_time.seconds = 10**15
+    for sent in (b"\xff\xff", never.SerializeToString()):
+        with pytest.raises(grpc.RpcError) as refused:
+            create(sent)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.value
+
+
+def test_a_lost_reply_is_a_broken_connection_and_the_node_is_there(client: tpu_v2.TpuClient, fault: Fault) -> None:
+    fault("lost_reply", operation="nodes.create", match={"node": "lost1"})
+    with pytest.raises(exceptions.ServiceUnavailable, match="Socket closed"):
+        client.create_node(parent=ZONE, node_id="lost1", node=node_body())
+    assert client.get_node(name=f"{ZONE}/nodes/lost1").name.endswith("lost1")
+    finish(client.delete_node(name=f"{ZONE}/nodes/lost1"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "error"),
+    [
+        ("drop", {}, exceptions.ServiceUnavailable),
+        ("status", {"status": 503}, exceptions.ServiceUnavailable),
+        ("status", {"status": 429}, exceptions.ResourceExhausted),
+        ("status", {"status": 502}, exceptions.ServiceUnavailable),
+        ("status", {"status": 403}, exceptions.PermissionDenied),
+        ("status", {"status": 404}, exceptions.MethodNotImplemented),
+        ("status", {"status": 504}, exceptions.DeadlineExceeded),
+        ("garbage", {"form": "html"}, exceptions.InternalServerError),
+        ("garbage", {"form": "types"}, exceptions.InternalServerError),
+        ("garbage", {"form": "empty"}, exceptions.InternalServerError),
+    ],
+)
+def test_faults_on_the_wire_have_their_grpc_form(
+    client: tpu_v2.TpuClient, fault: Fault, kind: str, fields: dict[str, Any], error: type[Exception]
+) -> None:
+    place = "projects/emulated/locations/us-east5-b"
+    fault(kind, operation="runtimeVersions.list", **fields)
+    with pytest.raises(error):
+        client.list_runtime_versions(parent=place)
+
+
+def test_a_client_that_waits_no_longer_is_let_go(client: tpu_v2.TpuClient, fault: Fault) -> None:
+    fault("hang", operation="runtimeVersions.list", seconds=3600)
+    with pytest.raises(exceptions.DeadlineExceeded):
+        client.list_runtime_versions(parent=ZONE, timeout=0.2)
+
+
+def test_the_door_opens_once_where_it_is_asked_to_and_closes_with_the_daemon(emulator: Emulator) -> None:
+    assert emulator.request("GET", "/_emulator/grpc") == {"target": None}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(control.Refused, match="cannot be had"):
+            emulator.request("POST", "/_emulator/grpc", {"port": taken.getsockname()[1]})
+    with pytest.raises(control.Refused, match="The port is a number"):
+        emulator.request("POST", "/_emulator/grpc", {"port": "x"})
+    target = target_of(emulator)
+    assert target_of(emulator) == target == emulator.request("GET", "/_emulator/grpc")["target"]
+    with pytest.raises(control.Refused, match=f"open at {target} already"):
+        emulator.request("POST", "/_emulator/grpc", {"port": 1})
+    host, _, port = target.partition(":")
+    control.stop(emulator.state_dir)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=1)
+
+
+def test_what_grpc_did_is_in_the_same_cloud_as_what_rest_did(
+    shared_emulator: Emulator, api: tpu_v2.TpuClient, client: tpu_v2.TpuClient
+) -> None:
+    place = "projects/two-doors/locations/us-central1-a"
+    made = {
+        finish(each.create_node(parent=place, node_id=name, node=node_body())).name
+        for each, name in ((api, "a"), (client, "b"))
+    }
+    assert {node.name for node in api.list_nodes(parent=place)} == made
+    assert {node.name for node in client.list_nodes(parent=place)} == made
+    assert {row["name"] for row in shared_emulator.billing()["nodes"] if row["project"] == "two-doors"} == made
+    for name in made:
+        finish(api.delete_node(name=name))

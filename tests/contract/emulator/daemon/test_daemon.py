@@ -1,0 +1,284 @@
+"""The daemon's life: one per state directory, found, stopped, killed and restarted."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import tpu_v2
+
+from orchestrator.emulator.daemon import control
+from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(emulator: Emulator) -> None:
+    os.kill(emulator.endpoint.pid, signal.SIGKILL)
+    until(lambda: control.running(emulator.state_dir) is None, "the end of a killed daemon")
+
+
+def test_a_new_emulator_is_empty_and_bills_nothing(emulator: Emulator) -> None:
+    assert emulator.status()["nodes"] == []
+    assert emulator.billing()["totals"]["usd"] == 0
+
+
+def test_its_files_are_for_its_user_alone(shared_emulator: Emulator) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in shared_emulator.state_dir.iterdir()}
+    assert stat.S_IMODE(shared_emulator.state_dir.stat().st_mode) == 0o700
+    assert modes["token"] == modes["state.json"] == 0o600
+    assert len(shared_emulator.token) >= 43  # 256 bits in base64
+
+
+def test_a_second_start_finds_the_first(shared_emulator: Emulator) -> None:
+    state_dir = shared_emulator.state_dir
+    assert control.ensure_running(state_dir) == shared_emulator.endpoint == control.running(state_dir)
+
+
+def test_clients_that_start_at_the_same_time_share_one_daemon(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        found = pool.map(control.ensure_running, [tmp_path] * 8)
+    assert len(set(found)) == 1
+    assert control.stop(tmp_path)
+
+
+def test_stop_is_true_once_and_then_there_is_nothing_to_stop(tmp_path: Path) -> None:
+    assert control.running(tmp_path) is None
+    assert not control.stop(tmp_path)
+    pid = control.ensure_running(tmp_path).pid
+    assert control.stop(tmp_path)
+    assert control.running(tmp_path) is None
+    until(lambda: not lives(pid))
+    assert not control.stop(tmp_path)
+
+
+def test_it_runs_in_a_session_of_its_own(shared_emulator: Emulator) -> None:
+    """So that Ctrl-C in the terminal of the client that started it does not reach it."""
+    assert os.getsid(shared_emulator.endpoint.pid) not in (os.getsid(0), 0)
+
+
+def test_a_daemon_that_cannot_come_up_says_why(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("not JSON")
+    with pytest.raises(RuntimeError, match=r"did not come up: .*state\.json is damaged or of another version"):
+        control.ensure_running(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", *(pytest.param(h, marks=pytest.mark.exhaustive) for h in ("::", "10.1.2.3", "example.com"))]
+)
+def test_it_refuses_to_serve_anything_but_loopback(tmp_path: Path, host: str) -> None:
+    argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(tmp_path), "--host", host]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 1
+    assert f"The emulator serves loopback only, not {host}." in done.stderr
+
+
+def test_a_second_daemon_on_the_same_directory_refuses(shared_emulator: Emulator) -> None:
+    argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(shared_emulator.state_dir)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 1
+    assert "already running" in done.stderr
+    assert shared_emulator.status()["pid"] == shared_emulator.endpoint.pid
+
+
+def test_delays_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUJOB_EMULATOR_PROVISION_S", "7.5")
+    monkeypatch.setenv("TPUJOB_EMULATOR_DELETE_S", "0.25")
+    monkeypatch.setenv("TPUJOB_EMULATED_SPEED", "300")
+    endpoint = control.ensure_running(tmp_path)
+    settings = control.request(endpoint, "GET", "/_emulator/settings")
+    assert control.stop(tmp_path)
+    assert (settings["provision_s"], settings["delete_s"]) == (7.5, 0.25)
+    assert settings["notice_s"] == pytest.approx(0.1), "it follows the speed of the emulated cloud"
+
+
+def test_it_ends_when_idle_but_never_while_it_holds_a_node(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it waits: tests/unit/emulator/daemon/test_idle.py."""
+    node = finish(client_for(emulator).create_node(parent=ZONE, node_id="held", node=node_body()))
+    assert control.stop(emulator.state_dir)
+    monkeypatch.setenv("TPUJOB_EMULATOR_IDLE_S", "0.05")
+    again = emulator.restarted()
+    again.request("DELETE", f"/v2/{node.name}")  # however long that took
+    until(lambda: control.running(emulator.state_dir) is None, "the end of an idle daemon")
+    assert json.loads((emulator.state_dir / "state.json").read_text())["nodes"] == []
+
+
+def test_a_killed_daemon_comes_back_with_its_nodes_ports_keys_and_jobs(
+    emulator: Emulator, login_key: Path, ssh_keys: str
+) -> None:
+    api = client_for(emulator)
+    script = "echo boot >> $HOME/boots"
+    body = node_body(metadata={"ssh-keys": ssh_keys, "startup-script": script}, labels={"a": "b"})
+    created = api.create_node(parent=ZONE, node_id="survivor", node=body)
+    node = finish(created)
+    before = machines(api, node.name, login_key)[0]
+    job = int(before.says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    until(lambda: before.run("cat boots").stdout == b"boot\n")
+    billed = emulator.billing()["nodes"][0]
+
+    kill(emulator)
+    assert lives(job)
+    again = emulator.restarted()
+
+    assert again.endpoint.pid != emulator.endpoint.pid
+    assert again.token == emulator.token
+    api = client_for(again)
+    assert api.get_node(name=node.name) == node
+    assert machines(api, node.name, login_key)[0] == before
+    assert before.says(f"kill -0 {job} && cat boots") == "boot"
+    assert api.get_operation({"name": created.operation.name}).done
+    row = again.billing()["nodes"][0]
+    assert (row["since"], row["until"]) == (billed["since"], None)
+    assert row["node_seconds"] > billed["node_seconds"]
+    finish(api.delete_node(name=node.name))
+    assert not lives(job)
+    assert again.billing()["totals"]["running"] == 0
+
+
+def test_a_daemon_killed_while_creating_or_deleting_goes_on_with_it(emulator: Emulator) -> None:
+    api = client_for(emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="leaving", node=node_body()))
+    emulator.patch_settings(provision_s=0.2, delete_s=0.2)
+    creating = api.create_node(parent=ZONE, node_id="coming", node=node_body())
+    deleting = api.delete_node(name=node.name)
+    kill(emulator)
+    api = client_for(emulator.restarted())
+    for operation in (creating, deleting):
+        until(lambda name=operation.operation.name: api.get_operation({"name": name}).done)
+    assert [row.name for row in api.list_nodes(parent=ZONE)] == [f"{ZONE}/nodes/coming"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("file", ["worker0", "worker0/host_key.new", "worker0/host_key", "worker3/host_key"])
+def test_a_daemon_killed_the_moment_a_file_of_a_worker_appears_goes_on_with_it(
+    emulator: Emulator, login_key: Path, ssh_keys: str, file: str
+) -> None:
+    """An empty host key, left by a kill between its making and its writing, once kept the worker down for ever."""
+    api, vms = client_for(emulator), emulator.state_dir / "vms"
+    body = node_body(metadata={"ssh-keys": ssh_keys})
+    body.accelerator_type = "v5litepod-16"
+    creating = api.create_node(parent=ZONE, node_id="coming", node=body)
+    while not list(vms.glob(f"*/{file}")) and not creating.done():  # a draft may be gone before it is seen
+        pass
+    kill(emulator)
+    api = client_for(emulator.restarted())
+    name = until(lambda: api.get_operation({"name": creating.operation.name}).done) and f"{ZONE}/nodes/coming"
+    for machine in machines(api, name, login_key):
+        assert machine.says("echo here") == "here"
+
+
+@pytest.mark.exhaustive
+def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
+    emulator: Emulator, login_key: Path, ssh_keys: str
+) -> None:
+    api = client_for(emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="halting", node=node_body(metadata={"ssh-keys": ssh_keys})))
+    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    kill(emulator)
+    saved = json.loads((emulator.state_dir / "state.json").read_text())
+    saved["nodes"][0] |= {"state": "STOPPING", "due": saved["now"], "operation": "none", "power": "on"}
+    (emulator.state_dir / "state.json").write_text(json.dumps(saved))
+    api = client_for(emulator.restarted())
+    until(lambda: api.get_node(name=node.name).state == tpu_v2.Node.State.STOPPED)
+    assert not lives(job)
+
+
+@pytest.mark.exhaustive
+def test_another_port_is_taken_when_the_old_one_is_in_use(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
+    api = client_for(emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="moved", node=node_body(metadata={"ssh-keys": ssh_keys})))
+    before = machines(api, node.name, login_key)[0]
+    kill(emulator)
+    with socket.create_server(("127.0.0.1", before.port)):
+        api = client_for(emulator.restarted())
+        after = machines(api, node.name, login_key)[0]
+    assert after.port != before.port
+    assert after.host_key == before.host_key
+    assert after.says("echo here") == "here"
+
+
+def test_stop_ends_the_processes_of_the_vms_and_keeps_the_nodes(
+    emulator: Emulator, login_key: Path, ssh_keys: str
+) -> None:
+    api = client_for(emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="kept", node=node_body(metadata={"ssh-keys": ssh_keys})))
+    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    assert control.stop(emulator.state_dir)
+    assert not lives(job)
+    again = emulator.restarted()
+    assert [node["state"] for node in again.status()["nodes"]] == ["READY"]
+
+
+@pytest.mark.exhaustive
+def test_stop_ends_what_a_killed_daemon_left_behind(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
+    api = client_for(emulator)
+    node = finish(api.create_node(parent=ZONE, node_id="orphan", node=node_body(metadata={"ssh-keys": ssh_keys})))
+    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    kill(emulator)
+    assert lives(job)
+    assert control.stop(emulator.state_dir)
+    assert not lives(job)
+
+
+def test_a_delete_during_creation_ends_both_operations(shared_emulator: Emulator) -> None:
+    api: tpu_v2.TpuClient = client_for(shared_emulator)
+    name = f"{ZONE}/nodes/changed-mind"
+    with shared_emulator.settings(provision_s=3600):
+        creating = api.create_node(parent=ZONE, node_id="changed-mind", node=node_body())
+        finish(api.delete_node(name=name))
+    ended = api.get_operation({"name": creating.operation.name})
+    assert ended.done
+    assert "is being deleted" in ended.error.message
+    assert None not in [row["until"] for row in shared_emulator.billing()["nodes"] if row["name"] == name]
+    assert name not in [row["name"] for row in shared_emulator.processes()]
+
+
+@pytest.mark.exhaustive
+def test_the_files_of_a_deleted_node_are_gone_soon_also_when_the_daemon_was_killed_meanwhile(
+    emulator: Emulator,
+) -> None:
+    api, vms = client_for(emulator), emulator.state_dir / "vms"
+    node = finish(api.create_node(parent=ZONE, node_id="files", node=node_body()))
+    assert list(vms.glob("*/worker0/home"))
+    finish(api.delete_node(name=node.name))
+    until(lambda: not list(vms.iterdir()))
+    kill(emulator)
+    (vms / "123.gone" / "worker0").mkdir(parents=True)  # what the kill kept from being removed
+    emulator.restarted()
+    until(lambda: not list(vms.iterdir()))
+
+
+def test_without_machines_the_api_is_the_same_and_nothing_runs(shared_emulator: Emulator) -> None:
+    api = client_for(shared_emulator)
+
+    def row() -> dict[str, Any]:
+        return next(row for row in shared_emulator.processes() if row["name"] == node.name)
+
+    with shared_emulator.settings(machines=False):
+        body = node_body(metadata={"startup-script": "sleep 60"})
+        node = finish(api.create_node(parent=ZONE, node_id="airy", node=body))
+        assert node.state == tpu_v2.Node.State.READY
+        assert (row()["pids"], row()["ports"]) == ([], [])
+        assert finish(api.stop_node(request={"name": node.name})).state == tpu_v2.Node.State.STOPPED
+    finish(api.start_node(request={"name": node.name}))
+    assert len(row()["ports"]) == 2
+    uid = node.id
+    with shared_emulator.settings(machines=False):  # what has machines keeps them, and they end with it
+        finish(api.delete_node(name=node.name))
+    assert not (shared_emulator.state_dir / "vms" / str(uid)).exists()

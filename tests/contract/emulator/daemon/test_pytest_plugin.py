@@ -1,0 +1,108 @@
+"""The emulator in a stranger's tests: the documented fixture, in a project that knows nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.emulator.daemon import control
+from tests import ROOT
+from tests.waiting import HANG_S, until
+
+CONFTEST = 'pytest_plugins = ["orchestrator.emulator.pytest_plugin"]\n'
+TESTS = """
+import json, os, subprocess
+import grpc
+import pytest
+from google.api_core.exceptions import ResourceExhausted
+from google.cloud import tpu_v2
+from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+
+ZONE = "projects/emulated/locations/us-central1-a"
+NODE = tpu_v2.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite")
+
+def test_a_node_comes_up_over_rest_and_is_seen_over_grpc(tpu_emulator):
+    node = tpu_emulator.client().create_node(parent=ZONE, node_id="mine", node=NODE).result()
+    with grpc.secure_channel(tpu_emulator.grpc_target, tpu_emulator.channel_credentials()) as channel:
+        client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
+        assert client.get_node(name=node.name).state == tpu_v2.Node.State.READY
+    assert [row["until"] for row in tpu_emulator.billing()] == [None]  # and it is left behind
+
+def test_another_test_has_another_cloud(tpu_emulator):
+    assert tpu_emulator.billing() == []
+    tpu_emulator.settings(no_capacity=["us-central1-a/*"])
+    with pytest.raises(ResourceExhausted):
+        tpu_emulator.client().create_node(parent=ZONE, node_id="mine", node=NODE).result()
+    tpu_emulator.fault("status", status=503, operation="nodes.list")
+    with pytest.raises(Exception, match="unavailable"):
+        list(tpu_emulator.client().list_nodes(parent=ZONE))
+    assert tpu_emulator.requests()[-1]["status"] == 503
+
+def test_child_processes_get_an_environment(tpu_emulator):
+    said = subprocess.check_output(["sh", "-c", "cat $TPUJOB_EMULATOR_TOKEN_FILE"], env=tpu_emulator.environment())
+    assert said.decode() == tpu_emulator.token
+"""
+SLEEPS = """
+import json, os, time
+from pathlib import Path
+
+def test_that_is_killed(tpu_emulator):
+    pids = {"daemon": tpu_emulator.endpoint.pid, "directory": str(tpu_emulator.state_dir)}
+    Path("said.new").write_text(json.dumps(pids))
+    os.rename("said.new", "said.json")
+    time.sleep(3600)
+"""
+
+
+def project(directory: Path, tests: str) -> list[str]:
+    (directory / "conftest.py").write_text(CONFTEST)
+    (directory / "test_mine.py").write_text(tests)
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={directory / 'tmp'}"]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+
+
+def processes_below(directory: Path) -> list[psutil.Process]:
+    def is_there(process: psutil.Process) -> bool:
+        try:
+            return any(str(directory) in word for word in process.cmdline())
+        except psutil.Error:
+            return False
+
+    return [process for process in psutil.process_iter() if is_there(process)]
+
+
+def test_a_strangers_tests_use_it_and_nothing_is_left(tmp_path: Path) -> None:
+    argv = project(tmp_path, TESTS)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert processes_below(tmp_path) == []
+
+
+def test_a_killed_pytest_takes_its_emulator_along(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        project(tmp_path, SLEEPS), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        until((tmp_path / "said.json").exists)
+        said = json.loads((tmp_path / "said.json").read_text())
+        assert psutil.pid_exists(said["daemon"])
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: control.running(Path(said["directory"])) is None)
+    until(lambda: processes_below(tmp_path) == [])
+
+
+def test_it_is_not_loaded_by_itself(request: pytest.FixtureRequest) -> None:
+    assert not request.config.pluginmanager.hasplugin("orchestrator.emulator.pytest_plugin")

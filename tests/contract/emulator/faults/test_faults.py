@@ -1,0 +1,697 @@
+"""Faults through the real daemon, as the real client meets them, and the request log that tells of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.clouds.google.credentials import emulator_credentials
+from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.core.lease.slices import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.emulator.daemon import control
+from orchestrator.errors import (
+    AlreadyExists,
+    AuthError,
+    CapacityError,
+    CloudError,
+    CloudUnavailable,
+    Preempted,
+    UnexpectedReply,
+    WrongState,
+)
+from tests.cli_fixture import Tpujob
+from tests.contract.emulator.conftest import client_for, machines
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+ZONE = "us-central1-a"
+OURS = "tpujob-faults-"
+numbers = count(1)
+
+
+@pytest.fixture
+def api(shared_emulator: Emulator) -> Iterator[TpuApi]:
+    """The client; what the test broke is mended, and what it left is deleted."""
+    client = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True)
+    yield client
+    shared_emulator.request("DELETE", "/_emulator/faults")
+    for row in client.list("emulated", ZONE).rows:
+        if row.name.node.startswith(OURS):  # others keep something here, too
+            delete(client, row.name)
+
+
+@pytest.fixture
+def broken(shared_emulator: Emulator, api: TpuApi) -> Callable[..., str]:
+    """Adds one fault, meant for the next call unless it says something else; its id."""
+
+    def add(kind: str, operation: str | None = None, **fields: Any) -> str:
+        fault = {"kind": kind, "when": {"first": 1}} | ({"operation": operation} if operation else {}) | fields
+        return str(shared_emulator.request("POST", "/_emulator/faults", fault)["faults"][0]["id"])
+
+    return add
+
+
+def request() -> SliceRequest:
+    """A new name each time."""
+    name = SliceName("emulated", ZONE, f"{OURS}{next(numbers)}")
+    return SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", labels={"tpujob": "1"})
+
+
+def finish(api: TpuApi, operation: Operation) -> Operation:
+    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
+    assert done is not None
+    return done
+
+
+def ready(api: TpuApi) -> SliceName:
+    wanted = request()
+    finish(api, api.create(wanted))
+    return wanted.name
+
+
+def delete(api: TpuApi, name: SliceName) -> None:
+    operation = api.delete(name)
+    if operation is not None:
+        finish(api, operation)
+    until(lambda: api.get(name), wanted=lambda view: view is None)
+
+
+def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, Any]]:
+    query = f"?after={after}" + (f"&node={node}" if node else "")
+    rows: list[dict[str, Any]] = emulator.request("GET", f"/_emulator/requests{query}")["requests"]
+    return rows
+
+
+# -- the reply ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message"),
+    [
+        (400, WrongState, "get is not supported while in state CREATING"),
+        (401, AuthError, "invalid authentication credentials"),
+        (403, AuthError, "Permission 'tpu.nodes.get' denied on"),
+        (404, UnexpectedReply, "not in the API's form: Error 404"),
+        (409, WrongState, "unable to queue the operation"),
+        (429, CloudUnavailable, "Quota exceeded for GetNodes? requests per minute"),
+        (500, CloudUnavailable, "an internal error has occurred"),
+        (502, CloudUnavailable, "not in the API's form: Error 502"),
+        (503, CloudUnavailable, "currently unavailable"),
+        (504, CloudUnavailable, "Deadline expired"),
+    ],
+)
+def test_an_http_error_reaches_the_client_as_one_of_ours(
+    api: TpuApi,
+    broken: Callable[..., str],
+    shared_emulator: Emulator,
+    status: int,
+    kind: type[CloudError],
+    message: str,
+) -> None:
+    name = request().name
+    fault = broken("status", "nodes.get", status=status)
+    with pytest.raises(kind, match=message):
+        api.get(name)
+    assert api.get(name) is None
+    first, second = log(shared_emulator, name.node)
+    assert (first["status"], first["faults"]) == (status, [fault])
+    assert (second["status"], second["faults"]) == (404, [])
+
+
+def test_a_429_says_when_to_come_back(api: TpuApi, broken: Callable[..., str]) -> None:
+    broken("status", "nodes.list", status=429, retry_after_s=7)
+    with pytest.raises(CloudUnavailable) as caught:
+        api.list("emulated", ZONE)
+    assert caught.value.retry_after_s == 7
+
+
+def test_a_404_in_json_is_an_absence_that_is_not_true(api: TpuApi, broken: Callable[..., str]) -> None:
+    name = ready(api)
+    broken("status", "nodes.get", status=404, body="json")
+    assert api.get(name) is None
+    assert api.get(name) is not None
+
+
+@pytest.mark.parametrize(("effect", "made"), [(True, 1), (False, 0)])
+def test_a_503_for_a_create_may_or_may_not_have_had_its_effect(
+    api: TpuApi, broken: Callable[..., str], effect: bool, made: int
+) -> None:
+    broken("status", "nodes.create", status=503, effect=effect)
+    wanted = request()
+    with pytest.raises(CloudUnavailable):
+        api.create(wanted)
+    assert [row.name for row in api.list("emulated", ZONE).rows].count(wanted.name) == made
+    if effect:
+        with pytest.raises(AlreadyExists):
+            api.create(wanted)
+
+
+@pytest.mark.parametrize(("kind", "made"), [("lost_reply", 1), ("drop", 0)])
+def test_a_connection_that_closes_without_a_reply(
+    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator, kind: str, made: int
+) -> None:
+    fault = broken(kind, "nodes.create")
+    wanted = request()
+    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+        api.create(wanted)
+    assert [row.name for row in api.list("emulated", ZONE).rows].count(wanted.name) == made
+    [call] = log(shared_emulator, wanted.name.node)
+    assert (call["operation"], call["status"], call["faults"]) == ("nodes.create", None, [fault])
+    assert call["seconds"] is not None
+
+
+@pytest.mark.usefixtures("accepted")
+def test_a_reply_that_does_not_come_runs_into_the_timeout_of_the_client(
+    shared_emulator: Emulator, broken: Callable[..., str]
+) -> None:
+    impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
+    before = log(shared_emulator)[-1:]
+    broken("hang", "nodes.list", seconds=3600)
+    with pytest.raises(CloudUnavailable, match="did not answer in time"):
+        impatient.list("emulated", ZONE)
+    [last] = until(lambda: log(shared_emulator, after=before[0]["number"] if before else 0))
+    assert (last["operation"], last["status"], last["seconds"]) == ("nodes.list", None, None)
+
+
+def test_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Callable[..., str]) -> None:
+    broken("hang", "nodes.list", seconds=0.1)
+    started = time.monotonic()
+    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+        api.list("emulated", ZONE)
+    assert time.monotonic() - started >= 0.1
+
+
+def test_a_slow_reply_is_a_reply(api: TpuApi, broken: Callable[..., str]) -> None:
+    broken("slow", "nodes.list", seconds=0.2)
+    started = time.monotonic()
+    assert api.list("emulated", ZONE).complete
+    assert time.monotonic() - started >= 0.2
+
+
+FORMS, QUESTIONS = ("truncated", "html", "empty", "large", "types"), ("get", "list", "operations", "delete")
+
+
+@pytest.mark.parametrize(
+    ("question", "form"),
+    [
+        pytest.param(question, form, marks=[pytest.mark.exhaustive] if (i - j) % len(QUESTIONS) else [])
+        for i, question in enumerate(QUESTIONS)
+        for j, form in enumerate(FORMS)
+    ],
+)
+def test_a_body_that_is_not_the_apis_is_never_taken_for_an_answer(
+    api: TpuApi, broken: Callable[..., str], form: str, question: str
+) -> None:
+    name = ready(api)
+    asks: dict[str, tuple[str, Callable[[], Any]]] = {
+        "get": ("nodes.get", lambda: api.get(name)),
+        "list": ("nodes.list", lambda: api.list("emulated", ZONE)),
+        "operations": ("operations.list", lambda: api.operations("emulated", ZONE)),
+        "delete": ("nodes.delete", lambda: api.delete(name)),
+    }
+    operation, ask = asks[question]
+    broken("garbage", operation, form=form)
+    with pytest.raises((UnexpectedReply, CloudUnavailable)):
+        ask()
+
+
+def test_the_clock_of_the_server_can_be_wrong(api: TpuApi, broken: Callable[..., str]) -> None:
+    broken("clock", "nodes.list", seconds=-86400)
+    listing: Listing[SliceView] = api.list("emulated", ZONE)
+    assert listing.server_now == pytest.approx(time.time() - 86400, abs=600)
+    assert api.list("emulated", ZONE).server_now == pytest.approx(time.time(), abs=600)
+
+
+def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: Callable[..., str]) -> None:
+    import requests
+
+    broken("clock", "nodes.get", seconds=3600)
+    reply = requests.get(
+        f"{shared_emulator.url}/v2/projects/emulated/locations/{ZONE}/nodes/none",
+        headers={"Authorization": f"Bearer {shared_emulator.token}"},
+        timeout=HANG_S,
+    )
+    said = time.mktime(time.strptime(reply.headers["Date"], "%a, %d %b %Y %H:%M:%S GMT")) - time.timezone
+    assert reply.status_code == 404
+    assert said == pytest.approx(time.time() + 3600, abs=600)
+
+
+# -- the cloud ----------------------------------------------------------------------------------------------------
+
+
+def test_a_hidden_node_and_a_late_one_are_not_seen_before_their_time(
+    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
+) -> None:
+    broken("hidden", seconds=3600)
+    hidden = request()
+    assert finish(api, api.create(hidden)).error is None
+    assert (api.get(hidden.name), api.delete(hidden.name)) == (None, None)
+    shared_emulator.request("POST", f"/_emulator/nodes/{hidden.name.node}:vanish")
+    broken("late", seconds=3600)
+    late = request()
+    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+        api.create(late)
+    assert api.get(late.name) is None
+
+
+def test_a_hidden_node_and_a_late_one_come_to_light(api: TpuApi, broken: Callable[..., str]) -> None:
+    hidden, late = request(), request()
+    broken("hidden", seconds=0.1)
+    api.create(hidden)
+    broken("late", seconds=0.1)
+    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+        api.create(late)
+    for name in (hidden.name, late.name):
+        until(lambda name=name: api.get(name), wanted=lambda view: view is not None and view.state is SliceState.READY)
+
+
+def test_a_stockout_and_a_failed_create_that_leaves_its_node(api: TpuApi, broken: Callable[..., str]) -> None:
+    broken("stockout")
+    gone, left = request(), request()
+    assert isinstance(finish(api, api.create(gone)).error, CapacityError)
+    until(lambda: api.get(gone.name), wanted=lambda view: view is None)
+    broken("create_fails_leaving_node")
+    assert isinstance(finish(api, api.create(left)).error, CapacityError)
+    view = api.get(left.name)
+    assert view is not None
+    assert view.state is SliceState.CREATING
+
+
+def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
+    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
+) -> None:
+    name = ready(api)
+    broken("operation_fails", "nodes.delete", seconds=0.1)
+    failed = api.delete(name)
+    assert failed is not None
+    assert isinstance(finish(api, failed).error, CloudUnavailable)
+    assert [row["ports"] for row in shared_emulator.processes() if row["name"].endswith(name.node)] != [[]]
+
+    broken("operation_forgets", "nodes.delete")
+    forgotten = api.delete(name)
+    assert forgotten is not None
+    assert (forgotten.done, forgotten.error) == (True, None)
+    view = api.get(name)
+    assert view is not None
+    assert view.state is SliceState.READY
+
+
+@pytest.mark.parametrize("seconds", [3600, 0.1])
+def test_a_delete_of_what_is_being_created_can_be_refused_or_dropped(
+    api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator, seconds: float
+) -> None:
+    """Dropped, it hides the node until it is there."""
+    broken("stuck", "nodes.create", seconds=seconds)
+    broken("refuse_delete")
+    creating = request()
+    creation = api.create(creating)
+    with pytest.raises(WrongState):
+        api.delete(creating.name)
+    broken("delete_dropped")
+    assert api.delete(creating.name) is not None
+    if seconds == 3600:
+        assert api.get(creating.name) is None
+        shared_emulator.request("POST", f"/_emulator/nodes/{creating.name.node}:vanish")
+    else:
+        finish(api, creation)
+        assert api.get(creating.name) is not None
+
+
+def test_lists_that_lie(api: TpuApi, broken: Callable[..., str]) -> None:
+    first, second = ready(api), ready(api)
+    broken("unreachable", "nodes.list")
+    assert not api.list("emulated", ZONE).complete
+    broken("unreachable", "operations.list")
+    assert not api.operations("emulated", ZONE).complete
+    broken("stale_list", seconds=600)
+    assert {first, second}.isdisjoint(row.name for row in api.list("emulated", ZONE).rows)
+    broken("page_loop", "nodes.list", when={})
+    with pytest.raises(UnexpectedReply, match="goes round in circles"):
+        api.list("emulated", ZONE)
+    broken("page_error", "operations.list", when={})
+    with pytest.raises(CloudUnavailable, match="internal error"):
+        api.operations("emulated", ZONE)
+
+
+def test_one_repeated_page_gives_every_row_once(api: TpuApi, broken: Callable[..., str]) -> None:
+    name = ready(api)
+    broken("page_loop", "nodes.list")
+    assert [row.name for row in api.list("emulated", ZONE).rows].count(name) == 1
+
+
+def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Callable[..., str]) -> None:
+    wanted = request()
+    operation = api.create(wanted)
+    broken("operation_gone", when={"first": 2})
+    assert api.operation(operation.name) is None
+    assert api.operations("emulated", ZONE).rows == ()
+    finish(api, operation)
+
+
+def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator) -> None:
+    stuck, slow = ready(api), ready(api)
+    broken("stuck", "nodes.patch", seconds=3600)
+    api.relabel(stuck, {"tpujob": "1", "tpujob-lease": "2"})
+    with pytest.raises(WrongState, match="unable to queue"):
+        api.delete(stuck)
+    shared_emulator.request("POST", f"/_emulator/nodes/{stuck.node}:vanish")
+    broken("stuck", "nodes.patch", seconds=0.1)
+    finish(api, api.relabel(slow, {"tpujob": "1", "tpujob-lease": "2"}))
+    delete(api, slow)
+
+
+# -- nodes and workers --------------------------------------------------------------------------------------------
+
+
+def test_a_preempted_node_is_a_tombstone_whose_hosts_are_off(api: TpuApi, shared_emulator: Emulator) -> None:
+    name = ready(api)
+    said = shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:preempt")
+    assert said["state"] == "PREEMPTED"
+    view = api.get(name)
+    assert view is not None
+    assert view.state is SliceState.TOMBSTONE
+    with pytest.raises((Preempted, WrongState)):
+        api.relabel(name, {})
+    until(lambda: ports_of(shared_emulator, name), wanted=lambda ports: ports == [])
+
+
+def test_a_vanished_node_is_absent_at_once(api: TpuApi, shared_emulator: Emulator) -> None:
+    name = ready(api)
+    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:vanish")
+    assert api.get(name) is None
+    billed = f"{name.zone}/nodes/{name.node}"
+    until(
+        lambda: [row["until"] for row in shared_emulator.billing()["nodes"] if row["name"].endswith(billed)],
+        wanted=lambda ends: ends != [None],
+    )
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["REPAIRING", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("UNKNOWN", "TERMINATED", "HIDDEN"))],
+)
+def test_a_node_can_be_put_into_a_state_and_back(api: TpuApi, shared_emulator: Emulator, state: str) -> None:
+    name = ready(api)
+    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:put", {"state": state})
+    view = api.get(name)
+    assert view is not None
+    assert view.native_state == state
+    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:put", {"state": "READY"})
+    until(lambda: len(ports_of(shared_emulator, name)), wanted=lambda ports: ports == 2)
+
+
+def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuApi, shared_emulator: Emulator) -> None:
+    name = ready(api)
+    [worker] = api.workers(name)
+
+    def become(condition: str) -> None:
+        body = {"worker": 0, "condition": condition}
+        shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", body)
+
+    def connection() -> socket.socket:
+        return socket.create_connection((worker.host, worker.port), timeout=HANG_S)
+
+    def greeting() -> bytes:
+        with connection() as made:
+            return made.recv(4)
+
+    assert greeting() == b"SSH-"
+    become("refusing")
+    with pytest.raises(ConnectionRefusedError):
+        greeting()
+    become("silent")
+    with connection() as unheard:
+        become("refusing")
+        assert not all_that_is_said(unheard)
+    with pytest.raises(ConnectionRefusedError):
+        greeting()
+    become("well")
+    assert greeting() == b"SSH-"
+    become("silent")
+    delete(api, name)
+    with pytest.raises(ConnectionRefusedError):
+        greeting()
+
+
+def all_that_is_said(connection: socket.socket) -> bytes:
+    """Until the other side cuts it."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(4096):
+            said += piece
+    return said
+
+
+def states(pids: Iterable[int]) -> set[str]:
+    """Of those that live: a child that had ended as it was looked for may still be a zombie, or be gone."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.add(psutil.Process(pid).status())
+    return found - {psutil.STATUS_ZOMBIE}
+
+
+def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_later(
+    api: TpuApi, shared_emulator: Emulator, login_key: Path, ssh_keys: str
+) -> None:
+    wanted = request()
+    name = wanted.name
+    finish(api, api.create(SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})))
+    path = f"projects/emulated/locations/{ZONE}/nodes/{name.node}"
+    [machine] = machines(client_for(shared_emulator), path, login_key)
+    ticking = subprocess.Popen(
+        machine.argv("while :; do echo tick; sleep 0.02; done"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    assert ticking.stdout is not None
+    assert ticking.stdout.readline() == b"tick\n"
+    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
+    [node] = [row for row in shared_emulator.processes() if row["name"] == path]
+    assert states(node["pids"]) == {psutil.STATUS_STOPPED}
+    with socket.create_connection(("127.0.0.1", machine.port), timeout=HANG_S) as unheard:
+        assert ticking.poll() is None
+        shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
+        assert not all_that_is_said(unheard)
+    for _ in range(20):
+        assert ticking.stdout.readline() == b"tick\n"
+    assert machine.says("echo here") == "here"
+    delete(api, name)
+    ticking.wait(timeout=HANG_S)
+    ticking.stdout.close()
+
+
+@pytest.mark.exhaustive
+def test_what_a_killed_daemon_froze_goes_on_after_a_restart(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
+    client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True)
+    name = request().name
+    wanted = SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})
+    finish(client, client.create(wanted))
+    [machine] = machines(client_for(emulator), f"projects/emulated/locations/{ZONE}/nodes/{name.node}", login_key)
+    pid = int(machine.says("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
+    emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    psutil.Process(emulator.endpoint.pid).kill()
+    until(lambda: control.running(emulator.state_dir), wanted=lambda found: found is None)
+    emulator.restarted()
+    assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
+    assert machine.says("echo here") == "here"
+
+
+def ports_of(emulator: Emulator, name: SliceName) -> list[int]:
+    [row] = [row for row in emulator.processes() if row["name"].endswith(f"{name.zone}/nodes/{name.node}")]
+    ports: list[int] = row["ports"]
+    return ports
+
+
+# -- the log and the admin path -----------------------------------------------------------------------------------
+
+
+def test_the_log_tells_who_asked_what_when_and_what_they_got(api: TpuApi, shared_emulator: Emulator) -> None:
+    began = time.time()
+    name = ready(api)
+    delete(api, name)
+    rows = log(shared_emulator, name.node)
+    assert [rows[0]["operation"], rows[-1]["operation"]] == ["nodes.create", "nodes.get"]
+    [deletion] = [row for row in rows if row["operation"] == "nodes.delete"]
+    assert (deletion["method"], deletion["status"], deletion["caller"]) == ("DELETE", 200, "client")
+    assert deletion["resource"] == f"projects/emulated/locations/{ZONE}/nodes/{name.node}"
+    assert deletion["path"].startswith(f"/v2/{deletion['resource']}")
+    assert began <= deletion["at"] <= time.time()
+    assert [row["number"] for row in rows] == sorted({row["number"] for row in rows})
+    assert log(shared_emulator, name.node, after=rows[-2]["number"]) == rows[-1:]
+
+
+def test_a_caller_without_a_token_is_in_the_log_and_meets_no_fault(
+    shared_emulator: Emulator, broken: Callable[..., str]
+) -> None:
+    broken("drop", when={})
+    with pytest.raises(AuthError):
+        TpuApi(shared_emulator.url, emulator_credentials("wrong"), emulated=True).get(request().name)
+    last = log(shared_emulator)[-1]
+    assert (last["caller"], last["status"], last["faults"]) == ("nobody", 401, [])
+
+
+ASK_AS_THE_VM = """python3 - <<'END'
+import json, os, urllib.error, urllib.request as web
+root = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/"
+flavor = {"Metadata-Flavor": "Google"}
+token = web.Request(root + "service-accounts/default/token", headers=flavor)
+bearer = {"Authorization": "Bearer " + json.load(web.urlopen(token))["access_token"]}
+try:
+    print(web.urlopen(web.Request(os.environ["TPUJOB_TPU_API"] + "/v2/NAME", headers=bearer)).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+END"""
+
+
+def test_faults_of_the_vms_leave_clients_alone(
+    api: TpuApi, shared_emulator: Emulator, broken: Callable[..., str], login_key: Path, ssh_keys: str
+) -> None:
+    name = request().name
+    finish(api, api.create(SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})))
+    path = f"projects/emulated/locations/{ZONE}/nodes/{name.node}"
+    [machine] = machines(client_for(shared_emulator), path, login_key)
+    fault = broken("status", "nodes.get", caller="vm", status=403)
+    assert api.get(name) is not None
+    said = [machine.says(ASK_AS_THE_VM.replace("NAME", path)) for _ in range(2)]
+    assert said == ["403", "200"]
+    rows = [row for row in log(shared_emulator, name.node) if row["caller"] == "vm"]
+    assert [(row["status"], row["faults"]) for row in rows] == [(403, [fault]), (200, [])]
+
+
+def test_a_fault_is_counted_shown_and_cleared(
+    api: TpuApi, shared_emulator: Emulator, broken: Callable[..., str]
+) -> None:
+    name = broken("drop", "nodes.list", when={"calls": 2})
+    api.list("emulated", ZONE)
+    with pytest.raises(CloudUnavailable):
+        api.list("emulated", ZONE)
+    [row] = shared_emulator.request("GET", "/_emulator/faults")["faults"]
+    assert (row["id"], row["calls"], row["hits"], row["when"]) == (name, 2, 1, {"calls": "2"})
+    assert shared_emulator.request("DELETE", f"/_emulator/faults/{name}") == {"cleared": 1}
+    assert shared_emulator.request("GET", "/_emulator/faults") == {"faults": []}
+
+
+@pytest.mark.exhaustive
+def test_faults_survive_the_daemon(emulator: Emulator) -> None:
+    emulator.request("POST", "/_emulator/faults", {"kind": "status", "status": 500, "operation": "nodes.list"})
+    control.stop(emulator.state_dir)
+    again = emulator.restarted()
+    client = TpuApi(again.url, emulator_credentials(again.token), emulated=True)
+    with pytest.raises(CloudUnavailable, match="internal error"):
+        client.list("emulated", ZONE)
+
+
+@pytest.mark.usefixtures("accepted")
+def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emulator) -> None:
+    emulator.request("POST", "/_emulator/faults", {"kind": "hang", "seconds": 86400})
+    client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True, timeout_s=0.2)
+    with pytest.raises(CloudUnavailable):
+        client.list("emulated", ZONE)
+    assert control.stop(emulator.state_dir)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        ("POST", "faults", {"kind": "boom"}, "A fault needs a kind"),
+        ("POST", "faults", {"faults": [{"kind": "drop"}, {"kind": "hidden", "seconds": "x"}]}, "seconds is a number"),
+        ("POST", "faults", {"faults": {}}, "faults is a list"),
+        ("POST", "faults", [], "not a JSON object"),
+        ("DELETE", "faults/f999", None, 'There is no fault "f999"'),
+        ("GET", "requests?after=x", None, "after is the number of a request"),
+        ("POST", "nodes/none:preempt", None, 'There is no node "none"'),
+    ],
+)
+def test_a_mistake_is_answered_with_one_line(
+    shared_emulator: Emulator, method: str, path: str, body: Any, said: str
+) -> None:
+    with pytest.raises(control.Refused) as caught:
+        shared_emulator.request(method, f"/_emulator/{path}", body)
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message
+    assert shared_emulator.request("GET", "/_emulator/faults") == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "said"),
+    [
+        ("put", {"state": "GONE"}, 'not into "GONE"'),
+        ("put", None, 'not into ""'),
+        ("worker", {"worker": 1, "condition": "silent"}, "worker is a number from 0 to 0, not 1"),
+        ("worker", {"worker": 0, "condition": "ill"}, "condition is one of well, refusing, silent, frozen"),
+    ],
+)
+def test_a_mistake_about_a_node_is_answered_with_one_line(
+    api: TpuApi, shared_emulator: Emulator, action: str, body: Any, said: str
+) -> None:
+    name = ready(api)
+    with pytest.raises(control.Refused) as caught:
+        shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:{action}", body)
+    assert said in caught.value.message
+
+
+# -- the commands -------------------------------------------------------------------------------------------------
+
+
+def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
+    def says(*words: str) -> str:
+        done = tpujob("emulator", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    said = says("fault", "add", "status", "status=429", "retry_after_s=2", "--on", "nodes.get", "--first", "1")
+    fault, *rest = said.split("\t")
+    assert rest[:3] == ["status", "nodes.get", "0 of 0 calls"]
+    assert "calls=1 status=429" in said
+    client = TpuApi(tpujob.emulator.url, emulator_credentials(tpujob.emulator.token), emulated=True)
+    with pytest.raises(CloudUnavailable, match="per minute"):
+        client.get(request().name)
+    [row] = json.loads(says("fault", "list", "--json"))
+    assert (row["hits"], row["calls"]) == (1, 1)
+    rehearsal = tpujob.directory / "rehearsal.json"
+    rehearsal.write_text(json.dumps([{"kind": "slow", "seconds": 0}, {"kind": "drop", "caller": "vm"}]))
+    _, last = [line.split("\t")[0] for line in says("fault", "load", str(rehearsal)).splitlines()]
+    assert says("fault", "clear", fault, last) == "cleared 2\n"
+    assert says("fault", "clear") == "cleared 1\n"
+
+    wanted = request()
+    finish(client, client.create(wanted))
+    assert says("worker", wanted.name.node, "0", "silent").endswith("\tREADY\n")
+    assert says("put", wanted.name.node, "repairing").endswith("\tREPAIRING\n")
+    assert says("preempt", wanted.name.node).endswith("\tPREEMPTED\n")
+    says("vanish", wanted.name.node)
+    assert client.get(wanted.name) is None
+    [refused] = [row for row in json.loads(says("requests", "--json", "--last", "5000")) if fault in row["faults"]]
+    assert (refused["operation"], refused["status"]) == ("nodes.get", 429)
+    lines = says("requests", "--node", wanted.name.node, "--last", "1").splitlines()
+    assert [line.split("\t")[1:4] for line in lines] == [["client", "404", "GET"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fault", "add", "boom"], "A fault needs a kind; there are status,"),
+        (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE."),
+        (["fault", "add", "hidden", "seconds=soon"], "seconds is a number, not 'soon'."),
+        (["fault", "add", "drop", "--calls", "0"], "when.calls counts from 1 and upwards: '0' is no such range."),
+        (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),
+        (["fault", "clear", "f9"], 'There is no fault "f9".'),
+        (["preempt", "nothing"], 'There is no node "nothing".'),
+        (["preempt", "a b"], 'There is no node "a b".'),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], said: str) -> None:
+    done = tpujob("emulator", *words)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.startswith(said)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,187 @@
+"""Preemption and maintenance as programs on the VM and clients of the API see them, through the real daemon."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import tpu_v2
+
+from orchestrator.emulator.daemon.control import Refused
+from tests.cli_fixture import Tpujob
+from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+numbers = count(1)
+SPOT = {"scheduling_config": {"spot": True}}
+
+
+class Vm:
+    """The metadata server of the first worker of a READY spot node."""
+
+    def __init__(self, cloud: Emulator, api: tpu_v2.TpuClient) -> None:
+        self.cloud, self.api = cloud, api
+        self.node_id = f"taken{next(numbers)}"
+        self.name = finish(api.create_node(parent=ZONE, node_id=self.node_id, node=node_body(**SPOT))).name
+        [ports] = [row["ports"] for row in cloud.processes() if row["name"] == self.name]
+        self.url = f"http://127.0.0.1:{ports[1]}/computeMetadata/v1/instance"
+
+    def says(self, path: str) -> str:
+        return self.reply(path)[0]
+
+    def reply(self, path: str) -> tuple[str, str]:
+        asked = urllib.request.Request(f"{self.url}/{path}", headers={"Metadata-Flavor": "Google"})
+        with urllib.request.urlopen(asked, timeout=HANG_S) as reply:
+            return str(reply.read().decode()), str(reply.headers["ETag"])
+
+    def act(self, action: str, **body: Any) -> None:
+        self.cloud.request("POST", f"/_emulator/nodes/{self.node_id}:{action}", body)
+
+    def shown(self, version: str = "v2") -> dict[str, Any]:
+        return dict(self.cloud.request("GET", f"/{version}/{self.name}"))
+
+
+@pytest.fixture
+def vm(shared_emulator: Emulator) -> Iterator[Vm]:
+    api = client_for(shared_emulator)
+    made = Vm(shared_emulator, api)
+    yield made
+    shared_emulator.request("DELETE", "/_emulator/rehearsal")
+    shared_emulator.patch_settings(notice_s=1, maintenance_s=2)
+    if made.name in [node.name for node in api.list_nodes(parent=ZONE)]:
+        finish(api.delete_node(name=made.name))
+
+
+class Asked(threading.Thread):
+    """A question that is answered later."""
+
+    def __init__(self, question: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.question, self.answer = question, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = self.question()
+        except OSError as error:
+            self.answer = error
+
+
+# -- on the VM ----------------------------------------------------------------------------------------------------
+
+
+def test_a_preemption_is_said_on_the_vm_before_its_processes_are_ended(vm: Vm) -> None:
+    assert vm.says("preempted") == "FALSE"
+    _, etag = vm.reply("preempted")
+    waiting = Asked(lambda: vm.says(f"preempted?wait_for_change=true&last_etag={etag}"))
+    vm.act("preempt", notice_s=3600)
+    waiting.join(HANG_S)
+    assert (waiting.answer, vm.says("preempted")) == ("TRUE", "TRUE")
+    assert vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.READY
+
+
+def test_after_the_notice_the_node_is_taken(vm: Vm) -> None:
+    began = time.time()
+    vm.act("preempt", notice_s=0.5)
+    until(lambda: vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.PREEMPTED)
+    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
+    with pytest.raises(exceptions.BadRequest, match="start is not supported while in state PREEMPTED"):
+        vm.api.start_node(request={"name": vm.name})
+    [bill] = [row for row in vm.cloud.billing()["nodes"] if row["name"] == vm.name]
+    assert bill["until"] >= began + 0.5
+
+
+def test_who_waits_for_a_change_is_told_the_present_value_after_a_while_or_if_it_knew_another(vm: Vm) -> None:
+    text, etag = vm.reply("preempted")
+    assert vm.reply("preempted?wait_for_change=true&timeout_sec=0") == (text, etag)
+    assert vm.reply("preempted?wait_for_change=true&last_etag=0000") == (text, etag)
+    waiting = Asked(lambda: vm.says(f"preempted?wait_for_change=true&last_etag={etag}"))
+    vm.act("preempt", notice_s=3600)
+    waiting.join(HANG_S)
+    assert waiting.answer == "TRUE"
+
+
+def test_waiting_for_a_change_does_not_hold_up_the_end_of_the_machine(vm: Vm) -> None:
+    waiting = Asked(lambda: vm.says("attributes/accelerator-type?wait_for_change=true"))
+    finish(vm.api.delete_node(name=vm.name))
+    waiting.join(HANG_S)
+    assert not waiting.is_alive()
+
+
+def test_maintenance_is_said_on_the_vm_and_in_the_api(vm: Vm) -> None:
+    assert vm.says("maintenance-event") == "NONE"
+    assert '"error"' in vm.says("upcoming-maintenance?alt=json")
+    vm.act("maintain", notice_s=3600, lasts_s=5, kind="SCHEDULED")
+    assert vm.says("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    assert '"maintenanceStatus": "PENDING"' in vm.says("upcoming-maintenance?recursive=true")
+    for version in ("v2", "v2alpha1"):
+        assert vm.shown(version)["upcomingMaintenance"]["type"] == "SCHEDULED"
+    # google-cloud-tpu does not know the field, and is strict about operations only.
+    change = tpu_v2.Node(name=vm.name, labels={"a": "b"})
+    assert dict(finish(vm.api.update_node(node=change, update_mask="labels")).labels) == {"a": "b"}
+
+
+def test_hosts_in_maintenance_go_off(vm: Vm) -> None:
+    vm.act("maintain", notice_s=0, lasts_s=3600)
+    assert vm.shown()["health"] == "UNHEALTHY_MAINTENANCE"
+    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
+
+
+def test_hosts_boot_again_after_maintenance(vm: Vm) -> None:
+    vm.act("maintain", notice_s=0, lasts_s=0.2)
+    until(vm.shown, wanted=lambda node: node["health"] == "HEALTHY")
+    until(vm.cloud.processes, wanted=lambda rows: [len(r["ports"]) for r in rows if r["name"] == vm.name] == [2])
+    assert vm.says("maintenance-event") == "NONE"
+
+
+def test_an_event_can_be_simulated_over_the_api(vm: Vm) -> None:
+    vm.cloud.patch_settings(notice_s=60)
+    path = f"/v2alpha1/{vm.name}:simulateMaintenanceEvent"
+    operation = vm.cloud.request("POST", path, {"workerIds": ["0"]})
+    assert operation["done"]
+    assert operation["response"]["upcomingMaintenance"]["maintenanceStatus"] == "PENDING"
+    assert vm.says("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    with pytest.raises(Refused, match="maintenance is not supported"):
+        vm.cloud.request("POST", path, {})
+    with pytest.raises(Refused, match="cannot be started now"):
+        vm.cloud.request("POST", f"/v2alpha1/{vm.name}:performMaintenance", {})
+
+
+# -- by data and by hand ------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_takes_the_node_it_names(vm: Vm) -> None:
+    rows = [{"node": "doomed", "after_s": 0.1, "notice_s": 0.1}]
+    vm.cloud.request("PUT", "/_emulator/rehearsal", {"preemptions": rows})
+    made = finish(vm.api.create_node(parent=ZONE, node_id="doomed", node=node_body(**SPOT)))
+    until(lambda: vm.api.get_node(name=made.name).state, wanted=lambda state: state == tpu_v2.Node.State.PREEMPTED)
+    assert vm.shown()["state"] == "READY"
+    finish(vm.api.delete_node(name=made.name))
+
+
+def test_people_preempt_maintain_and_break_nodes(tpujob: Tpujob) -> None:
+    def says(*words: str) -> str:
+        done = tpujob("emulator", *words)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout).rpartition("\t")[2].strip()
+
+    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+    tpujob.emulator.request("POST", f"/v2/{ZONE}/nodes?nodeId=n", body)
+
+    def state() -> str:
+        return str(tpujob.emulator.request("GET", f"/v2/{ZONE}/nodes/n")["state"])
+
+    until(lambda: state() == "READY")
+    assert says("put", "n", "repairing", "--for", "0.1s") == "REPAIRING"
+    until(lambda: state() == "READY")
+    assert says("maintain", "n", "--notice", "1h", "--lasts", "10s", "--scheduled") == "READY"
+    assert says("preempt", "n", "--notice", "0.2s") == "READY"
+    until(lambda: state() == "PREEMPTED")

@@ -1,0 +1,151 @@
+"""`tpujob emulator up` and `env`: what they print works in a shell, for people who want the emulator and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.daemon import control, gcloud_ssh
+from tests.cli_fixture import Cli
+from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
+from tests.emulator_fixture import Emulator
+from tests.unit.clouds.stub_api import Asked, Reply, stub_api
+from tests.waiting import HANG_S
+
+BASH = shutil.which("bash")
+
+
+def shell(cli: Cli, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    assert BASH is not None
+    words = [BASH, "-c", script]
+    return subprocess.run(
+        words, env=os.environ | cli.env | env, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_up_prints_lines_that_a_shell_takes(cli: Cli) -> None:
+    port, grpc_port = free_port(), free_port()
+    done = cli("emulator", "up", "--port", str(port), "--grpc-port", str(grpc_port))
+    assert done.returncode == 0, done.stderr
+    assert f"running at http://127.0.0.1:{port}" in done.stderr
+    said = shell(
+        cli, 'eval "$LINES"; echo $TPUJOB_EMULATOR_URL $TPUJOB_EMULATOR_GRPC; command -v ssh', LINES=done.stdout
+    )
+    assert said.stdout.split() == [
+        f"http://127.0.0.1:{port}",
+        f"127.0.0.1:{grpc_port}",
+        str(cli.emulator_directory / "bin" / "ssh"),
+    ]
+    assert cli("emulator", "env").stdout == done.stdout
+    shown = json.loads(cli("emulator", "env", "--json").stdout)
+    assert (shown["url"], shown["environment"]["TPUJOB_EMULATOR_URL"]) == (f"http://127.0.0.1:{port}",) * 2
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_curl_line_that_is_printed_works(cli: Cli) -> None:
+    printed = cli("emulator", "up").stdout
+    lines = [
+        line.removeprefix("# ") for line in printed.splitlines() if "curl " in line or "$TPUJOB_EMULATOR_URL/" in line
+    ]
+    command = "\n".join(lines).removeprefix("curl:").lstrip()
+    said = shell(cli, f'eval "$LINES"; {command}', LINES=printed)
+    assert json.loads(said.stdout) == {}, said.stderr
+
+
+@pytest.mark.exhaustive
+def test_another_port_for_one_that_runs_is_refused(cli: Cli) -> None:
+    cli("emulator", "up", "--grpc")
+    done = cli("emulator", "up", "--port", str(free_port()))
+    assert (done.returncode, "already" in done.stderr) == (64, True)
+    done = cli("emulator", "up", "--grpc-port", str(free_port()))
+    assert (done.returncode, "is open at" in done.stderr) == (64, True)
+
+
+def test_env_starts_nothing(cli: Cli) -> None:
+    done = cli("emulator", "env")
+    assert (done.returncode, "`tpujob emulator up` starts it" in done.stderr) == (64, True)
+    assert control.running(cli.emulator_directory) is None
+
+
+def test_beside_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli) -> None:
+    def answer(asked: Asked) -> Reply:
+        if asked.method == "PATCH":
+            return Reply(400, {"error": {"message": "settings: there is no setting lend_torch"}})
+        return Reply(200, {"target": None} if asked.path.endswith("grpc") else {"visible_s": 0.0})
+
+    cli.emulator_directory.mkdir(mode=0o700, parents=True)
+    with stub_api() as older, (cli.emulator_directory / "daemon.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (cli.emulator_directory / "token").write_text("secret")
+        (cli.emulator_directory / "daemon.json").write_text(json.dumps({"url": older.url, "pid": os.getpid()}))
+        older.answer_with = answer
+        shown = cli("emulator", "env")
+        assert (shown.returncode, f"TPUJOB_EMULATOR_URL={older.url}" in shown.stdout) == (0, True), shown.text
+        refused = cli("emulator", "up", "--no-lend-torch")
+        assert refused.returncode == 64 and "no setting lend_torch" in refused.stderr, refused.text
+        assert "`tpujob emulator stop`" in refused.stderr
+
+
+# -- the ssh and scp that gcloud finds --------------------------------------------------------------------------------
+
+
+def test_ssh_is_told_the_port_of_the_worker_that_gcloud_means(shared_emulator: Emulator, login_key: Path) -> None:
+    api = client_for(shared_emulator)
+    body = node_body()
+    body.accelerator_type = "v5litepod-16"
+    node = finish(api.create_node(parent=ZONE, node_id="aliased", node=body))
+    ports = [machine.port for machine in machines(api, node.name, login_key)]
+    directory = shared_emulator.state_dir
+
+    def port(program: str, *words: str) -> int | None:
+        return gcloud_ssh.port_for(directory, program, [*words])
+
+    assert [port("ssh", "-o", f"HostKeyAlias=tpu.{node.id}-{i}-abc/+9", "u@127.0.0.1") for i in range(4)] == ports
+    assert port("scp", "-o", f"HostKeyAlias=tpu.{node.id}-3", "a", "u@127.0.0.1:b") == ports[3]
+    alias = f"HostKeyAlias=tpu.{node.id}-0"
+    assert port("ssh", "-o", alias, "-p", "7", "u@h") is None  # somebody knows better
+    assert port("ssh", "-o", alias, "u@h", "--", "psql", "-p", "7") == ports[0]  # that is another program's port
+    assert port("ssh", "-o", f"HostKeyAlias=tpu.{node.id}-9", "u@h") is None  # no such worker
+    assert port("ssh", "-o", "HostKeyAlias=tpu.1-0", "u@h") is None  # not of this emulator
+    assert port("ssh", "u@h", "--", alias) is None
+    finish(api.delete_node(name=node.name))
+
+
+def test_the_programs_step_aside_for_every_other_use(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (real / "ssh").write_text('#!/bin/sh\nprintf "%s\\n" real "$@"\n')
+    (real / "ssh").chmod(0o755)
+    directory = gcloud_ssh.write(tmp_path / "no emulator here")
+    (tmp_path / "other").mkdir()
+    elsewhere = f"{tmp_path}/other:{directory}:{directory}:{real}:/usr/bin:/bin"
+    foreign = ["-o", "HostKeyAlias=tpu.1-0", "host", "a b"]
+    for words, path in (
+        (["-p", "22", "host", "a b"], f"{directory}:{real}:/usr/bin:/bin"),
+        (["host"], elsewhere),
+        (foreign, elsewhere),
+        (foreign, f"{directory}:{real}:/usr/bin:/bin"),
+    ):
+        done = subprocess.run(
+            [directory / "ssh", *words],
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+        assert done.stdout.splitlines() == ["real", *words], done.stderr

@@ -1,0 +1,394 @@
+"""The switch on emulated VMs, started by the very script that ships: it proves itself, and deletes its slice by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.lease import Lease, Mode, Purpose
+from orchestrator.core.lease.slices import SliceName, WorkerAddress
+from orchestrator.core.lease.timings import GOOGLE
+from orchestrator.core.lease.watchdog_report import SWITCH, problem, switches
+from orchestrator.emulator.daemon import control
+from orchestrator.engine.provision.startup_script import startup_script, switch_config, switch_sha256
+from orchestrator.remote.fleet.fleet import Fleet, StartRequest
+from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
+from orchestrator.vm.watchdog import PROVERS
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+PACE = GOOGLE.scaled(300)  # a beat each 0.2 s, 3 s to live
+PARENT = "projects/emulated/locations/us-central1-a"
+USER = "tpujob"
+LONG_S = 3600.0  # what is not tested does not end the slice meanwhile
+FOUR = "v5litepod-16"
+numbers = count(1)
+
+
+@dataclass
+class Node:
+    """A READY node with our switch on it."""
+
+    emulator: Emulator
+    name: str
+    key: KeyPair
+    directory: Path
+
+    def get(self) -> Any:
+        return self.emulator.request("GET", f"/v2/{self.name}")
+
+    def switches(self) -> list[dict[str, Any] | None]:
+        """What each worker published."""
+        said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/switch"})
+        found = (worker["queryValue"]["items"] for worker in said["guestAttributes"])
+        return [json.loads(items[0]["value"]) if items else None for items in found]
+
+    def relabel(self, **changes: Any) -> None:
+        labels = self.get()["labels"] | {f"tpujob-{key}": str(value) for key, value in changes.items()}
+        self.emulator.request("PATCH", f"/v2/{self.name}?updateMask=labels", {"labels": labels})
+
+    def processes(self, word: str) -> list[psutil.Process]:
+        rows = {row["name"]: row["pids"] for row in self.emulator.processes()}
+        found = [psutil.Process(pid) for pid in rows.get(self.name, []) if psutil.pid_exists(pid)]
+        return [process for process in found if any(word in each for each in process.cmdline())]
+
+    def fleet(self) -> Fleet:
+        said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {})
+        workers = []
+        for index, worker in enumerate(said["guestAttributes"]):
+            values = {(item["namespace"], item["key"]): item["value"] for item in worker["queryValue"]["items"]}
+            port, key = int(values["tpujob-emulator", "ssh-port"]), values["hostkeys", "ssh-ed25519"]
+            workers.append(WorkerAddress(index, "127.0.0.1", port, f"ssh-ed25519 {key}"))
+        where = self.directory / "known_hosts"
+        return Fleet(workers, user=USER, key_path=self.key.private_path, known_hosts=where, on_notice=print)
+
+    def beat_at(self) -> float:
+        """When the last sign of life was written; 0: there is none."""
+        found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/switch/beat"))
+        try:
+            return found[0].stat().st_mtime if found else 0.0
+        except FileNotFoundError:
+            return 0.0
+
+    @property
+    def uid(self) -> str:
+        return str(self.bill()["uid"])
+
+    def asked(self, operation: str) -> list[float]:
+        """When its VMs did."""
+        rows = self.emulator.request("GET", f"/_emulator/requests?node={self.name}")["requests"]
+        return [row["at"] for row in rows if (row["operation"], row["caller"]) == (operation, "vm")]
+
+    def bill(self) -> dict[str, Any]:
+        return next(bill for bill in self.emulator.billing()["nodes"] if bill["name"] == self.name)
+
+
+Make = Callable[..., Node]
+
+
+@pytest.fixture
+def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
+    nodes: list[Node] = []
+
+    def made(
+        accelerator_type: str = "v5litepod-4",
+        mode: Mode = Mode.RUN,
+        emulator: Emulator = shared_emulator,
+        ttl_s: float = LONG_S,
+        **pace: Any,
+    ) -> Node:
+        now, run = time.time(), f"run{next(numbers):07}"
+        name = SliceName("emulated", "us-central1-a", f"tpujob-aaaaaa-{run}")
+        lease = Lease(
+            id=run,
+            handle="x",
+            purpose=Purpose.HOLD if mode is Mode.HOLD else Purpose.RUN,
+            cloud="emulated",
+            name=name,
+            accelerator_type=accelerator_type,
+            runtime_version="v2-alpha-tpuv5-lite",
+            spot=False,
+            owner="aaaaaa",
+            deadline=now + 600,
+            created_at=now,
+        )
+        labels = claim_labels.labels(lease, now, GOOGLE) | {claim_labels.MODE: str(mode)}
+        config = switch_config(lease, labels, PACE, idle_s=None) | {"ttl_s": ttl_s} | pace
+        key = create_key(tmp_path / run)
+        metadata = {"ssh-keys": ssh_keys_metadata(USER, key.public_line), "startup-script": startup_script(config)}
+        body = {
+            "acceleratorType": accelerator_type,
+            "runtimeVersion": lease.runtime_version,
+            "labels": labels,
+            "metadata": metadata,
+        }
+        emulator.request("POST", f"/v2/{PARENT}/nodes?nodeId={name.node}", body)
+        node = Node(emulator, f"{PARENT}/nodes/{name.node}", key, tmp_path)
+        nodes.append(node)
+        until(lambda: node.get()["state"] == "READY")
+        return node
+
+    yield made
+    for node in nodes:
+        if control.running(node.emulator.state_dir) and not gone(node):
+            node.emulator.request("DELETE", f"/v2/{node.name}")
+
+
+def armed(node: Node) -> bool:
+    said = node.switches()
+    return problem(switches([{SWITCH: json.dumps(record)} for record in said if record is not None], len(said))) is None
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def gone(node: Node) -> bool:
+    return node.name not in {row["name"] for row in node.emulator.status()["nodes"]}
+
+
+def test_a_switch_on_every_worker_is_armed_soon_after_ready(make: Make, shared_emulator: Emulator) -> None:
+    node = make(FOUR)
+    until(lambda: armed(node))
+    labels = node.get()["labels"]
+    proven = until(lambda: all((said := node.switches())[worker]["armed"] for worker in range(PROVERS)) and said)
+    assert proven == [
+        {
+            **{"v": 1, "worker": worker, "armed": proves, "route": True, "permission": True if proves else None},
+            **{"mode": "run", "lease": int(labels["tpujob-lease"]), "deadline": int(labels["tpujob-deadline"])},
+            **{"sha256": switch_sha256()},
+        }
+        for worker, proves in enumerate([True, True, True, False])
+    ]
+    calls = shared_emulator.request("GET", f"/_emulator/requests?node={node.name}-probe")["requests"]
+    assert {(call["operation"], call["caller"]) for call in calls} == {("nodes.delete", "vm")}
+
+
+def test_a_slice_that_nobody_beats_deletes_itself(make: Make) -> None:
+    node = make(ttl_s=1.0)
+    until(lambda: gone(node))
+    assert node.bill()["until"] - node.bill()["since"] >= 1.0
+    assert node.processes("") == []
+
+
+@pytest.mark.exhaustive
+def test_a_slice_whose_beats_end_deletes_itself_not_before_its_time(make: Make) -> None:
+    """On a machine so slow that a beat is late for all of that time it goes earlier, and even then not before."""
+    node = make(ttl_s=PACE.ttl_s)
+    beats, uid = [0.0], node.uid
+
+    def went() -> bool:
+        beats.append(node.beat_at())
+        return gone(node)
+
+    fleet = node.fleet()
+    fleet.beat(PACE.beat_s)
+    until(lambda: went() or max(beats) - node.bill()["since"] > 2 * PACE.ttl_s)
+    fleet.cancel()
+    until(went)
+    assert uid == node.uid
+    assert node.bill()["until"] - max(beats) >= PACE.ttl_s - 0.1
+
+
+def test_past_its_deadline_a_slice_deletes_itself_whoever_beats(make: Make) -> None:
+    node = make()
+    fleet = node.fleet()
+    fleet.beat(PACE.beat_s)
+    until(node.beat_at, "a sign of life")
+    deadline = int(time.time()) + 1
+    node.relabel(deadline=deadline)
+    until(lambda: gone(node))
+    assert node.bill()["until"] >= deadline
+    fleet.cancel()
+
+
+def test_a_detached_slice_knows_it_and_goes_a_linger_time_after_its_job(make: Make) -> None:
+    node = make(linger_s=1.0)
+    fleet = node.fleet()
+    script = "until test -e ../done; do sleep 0.05; done; exit 3"
+    fleet.start(StartRequest("a1", "main", script, [{}]))
+    node.relabel(mode="detached")
+    until(lambda: [said and said["mode"] for said in node.switches()] == ["detached"])
+    looks = len(node.asked("nodes.get"))
+    fleet.run(0, ["true"])
+    fleet.cancel()
+    until(lambda: len(node.asked("nodes.get")) > looks + 5, "the switch's looks at a slice whose job runs")
+    other = node.fleet()
+    ended_at = time.time()
+    other.run(0, ["touch", "tpujob/runs/a1/done"])
+    other.cancel()
+    until(lambda: gone(node))
+    assert node.bill()["until"] - ended_at >= 1.0
+
+
+def test_a_hold_that_is_idle_goes(make: Make) -> None:
+    node = make(mode=Mode.HOLD, idle_s=1.0)
+    until(lambda: gone(node))
+    assert node.bill()["until"] - node.bill()["since"] >= 1.0
+
+
+@pytest.mark.exhaustive
+def test_a_login_is_not_idle(make: Make) -> None:
+    node = make(mode=Mode.HOLD, idle_s=6.0)
+    fleet = node.fleet()
+    fleet.run(0, ["sleep", "8"])
+    ended_at = time.time()
+    fleet.cancel()
+    until(lambda: gone(node))
+    assert node.bill()["until"] - ended_at >= 6.0 - 3 * PACE.beat_s
+
+
+@pytest.mark.parametrize(
+    "may", [["get"], *(pytest.param(may, marks=pytest.mark.exhaustive) for may in (["delete"], []))]
+)
+def test_without_the_permission_the_switch_says_so_and_with_it_it_is_armed(
+    make: Make, shared_emulator: Emulator, may: list[str]
+) -> None:
+    with shared_emulator.settings(vm_may=may):
+        node = make()
+        said = until(lambda: node.switches()[0])
+    assert (said["route"], said["permission"], said["armed"]) == (True, False, False)
+    until(lambda: armed(node))
+
+
+def test_without_a_route_the_switch_says_so(make: Make, shared_emulator: Emulator) -> None:
+    with shared_emulator.settings(vm_route=False):
+        node = make()
+        said = until(lambda: node.switches()[0])
+    assert (said["route"], said["permission"], said["armed"]) == (False, None, False)
+    until(lambda: armed(node))
+
+
+def test_a_startup_script_that_never_runs_leaves_no_word(make: Make, shared_emulator: Emulator) -> None:
+    with shared_emulator.settings(startup_script=False):
+        node = make()
+        node.fleet().run(0, ["true"], check=True)
+    assert node.switches() == [None]
+    assert node.processes("switch.py") == []
+
+
+def test_a_switch_ends_with_its_vm_and_is_back_after_the_next_boot(make: Make, shared_emulator: Emulator) -> None:
+    node = make()
+    until(lambda: armed(node))
+    first = node.processes("switch.py")
+    shared_emulator.request("POST", f"/v2/{node.name}:stop")
+    until(lambda: node.get()["state"] == "STOPPED")
+    assert not any(lives(process) for process in first)
+    shared_emulator.request("POST", f"/v2/{node.name}:start")
+    until(lambda: node.get()["state"] == "READY")
+    node.relabel(lease=int(time.time()) + 500)
+    until(lambda: node.switches()[0]["lease"] == int(node.get()["labels"]["tpujob-lease"]))  # type: ignore[index]
+
+
+def test_a_switch_that_a_job_killed_comes_back(make: Make) -> None:
+    node = make()
+    until(lambda: armed(node))
+
+    def running() -> set[int]:
+        return {process.pid for process in node.processes("switch.py") if process.name().startswith("python")}
+
+    (killed,) = running()
+    psutil.Process(killed).kill()
+    until(lambda: running() - {killed})
+
+
+@pytest.mark.exhaustive
+def test_a_switch_outlives_a_daemon_that_was_killed(make: Make, emulator: Emulator) -> None:
+    node = make(emulator=emulator)
+    until(lambda: armed(node))
+    daemon = psutil.Process(emulator.endpoint.pid)
+    daemon.kill()
+    daemon.wait(HANG_S)
+    again = emulator.restarted()
+    assert again.url == emulator.url
+    node.emulator = again
+    node.relabel(lease=int(time.time()) + 500)
+    until(lambda: node.switches()[0]["lease"] == int(node.get()["labels"]["tpujob-lease"]))  # type: ignore[index]
+
+
+# -- the account of the VMs --
+
+
+def call(emulator: Emulator, token: str, method: str, path: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"{emulator.url}{path}", method=method)
+    request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=HANG_S) as reply:
+            return reply.status, ""
+    except urllib.error.HTTPError as error:
+        text = error.read().decode()
+        return error.code, json.loads(text)["error"]["message"] if text.startswith("{") else text
+
+
+def token_of(node: Node) -> str:
+    fleet = node.fleet()
+    url = "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/service-accounts/default/token"
+    said = fleet.run(0, ["bash", "-c", f"curl -s -H Metadata-Flavor:Google {url}"], check=True).stdout
+    fleet.cancel()
+    return str(json.loads(said)["access_token"])
+
+
+def test_a_vm_may_get_and_delete_nodes_of_its_project_and_nothing_else(make: Make, shared_emulator: Emulator) -> None:
+    emulator = shared_emulator
+    with emulator.settings(startup_script=False):
+        node = make()
+    token = token_of(node)
+    assert call(emulator, token, "GET", f"/v2/{node.name}") == (200, "")
+    assert call(emulator, token, "DELETE", f"/v2/{node.name}-probe") == (
+        404,
+        f"Resource '{node.name}-probe' was not found",
+    )
+    for method, path in (
+        ("GET", f"/v2/{PARENT}/nodes"),
+        ("POST", f"/v2/{PARENT}/nodes?nodeId=x"),
+        ("PATCH", f"/v2/{node.name}?updateMask=labels"),
+        ("POST", f"/v2/{node.name}:stop"),
+        ("GET", "/_emulator/status"),
+        ("POST", "/_emulator/shutdown"),
+        ("GET", f"/v2/{node.name.replace('emulated', 'another')}"),
+    ):
+        status, message = call(emulator, token, method, path)
+        assert (status, message[:12]) == (403, "Permission '"), (method, path)
+    with emulator.settings(vm_may=["get"]):
+        assert call(emulator, token, "DELETE", f"/v2/{node.name}") == (
+            403,
+            f"Permission 'tpu.nodes.delete' denied on '{node.name}' (or it may not exist).",
+        )
+
+
+def test_a_forged_token_or_that_of_a_deleted_node_opens_nothing(make: Make, shared_emulator: Emulator) -> None:
+    emulator = shared_emulator
+    with emulator.settings(startup_script=False):
+        node = make()
+    token = token_of(node)
+    uid = node.get()["id"]
+    for forged in (f"emulated-{uid}", f"emulated-{uid}-", token[:-1], f"{token}0", "emulated-", ""):
+        assert call(emulator, forged, "GET", f"/v2/{node.name}")[0] == 401
+    assert call(emulator, token, "DELETE", f"/v2/{node.name}")[0] == 200
+    until(lambda: gone(node))
+    assert call(emulator, token, "GET", f"/v2/{node.name}")[0] == 401
+
+
+def test_what_runs_over_ssh_can_be_told_from_what_does_not(make: Make, shared_emulator: Emulator) -> None:
+    emulator = shared_emulator
+    with emulator.settings(startup_script=False):
+        node = make()
+    fleet = node.fleet()
+    said = fleet.run(0, ["bash", "-c", "echo $SSH_CONNECTION"], check=True).stdout.split()
+    assert (len(said), said[0], said[2]) == (4, b"127.0.0.1", b"127.0.0.1")
+    assert int(said[3]) == fleet.workers[0].port
+    fleet.cancel()

@@ -1,0 +1,696 @@
+"""The fleet against real SSH servers: the emulated workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
+from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
+from orchestrator.remote.ssh import agent
+from orchestrator.remote.ssh.fan_out import Abandoned
+from orchestrator.remote.transfer.bundle import make_bundle
+from orchestrator.remote.transfer.collect import Order
+from orchestrator.remote.transfer.saved_work import Luggage
+from tests.cli_fixture import kill_all
+from tests.contract.remote.fixture import Road, Slice, four, one, road, until_ended
+from tests.waiting import HANG_S, until
+
+__all__ = ["four", "one", "road"]
+
+FIRST = agent.first_command
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ5YjX8ByL6pcD4cVRe0vPZ9rI8mQ1zJ1mXwKb1G2bXa"
+
+
+class Log:
+    """A sink, and what it heard."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, bytes] = {}
+
+    def __call__(self, worker: int, piece: bytes) -> None:
+        self.of[worker] = self.of.get(worker, b"") + piece
+
+
+def request(attempt: str, script: str, workers: int = 1, **env: str) -> StartRequest:
+    return StartRequest(attempt, "main", script, [{**env, "TPUJOB_WORKER": str(index)} for index in range(workers)])
+
+
+def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: Path) -> None:
+    fleet = four.fleet()
+    fleet.connect(HANG_S)
+    facts = [fleet.facts(worker.index) for worker in fleet.workers]
+    assert [fact.index for fact in facts] == [0, 1, 2, 3]
+    bundle = make_bundle({"code/hello.txt": b"from the bundle\n"}, tmp_path / "bundles")
+    assert [result.skipped for result in fleet.push(bundle)] == [False] * 4
+    assert [result.skipped for result in fleet.push(bundle)] == [True] * 4
+    script = """
+        cat code/hello.txt; echo "I am $TPUJOB_WORKER"
+        echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who; mkdir out; echo x > out/a.png
+    """
+    start = replace(request("whole", script, 4), bundle_sha256=bundle.sha256)
+    fleet.start(start)
+    fleet.start(start)
+    log = Log()
+    fleet.follow(log)
+    status = until_ended(fleet)
+    assert status.all_succeeded
+    assert not status.failed
+    assert log.of == {index: f"from the bundle\nI am {index}\n".encode() for index in range(4)}
+    collected = fleet.collect(Order("", tmp_path / "run", ("out/*.png",))).within(HANG_S)
+    assert collected.problems == ()
+    assert len(collected.files) == 8
+    for index in range(4):
+        assert (tmp_path / "run" / f"worker{index}" / "artifacts" / "who").read_text() == f"{index}\n"
+        assert (tmp_path / "run" / f"worker{index}" / "work" / "out" / "a.png").exists()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [f"worker{index}" for index in range(4)]
+    assert four.notices == []
+
+
+def test_one_worker_fails_and_stop_ends_the_others(four: Slice) -> None:
+    fleet = four.fleet()
+    fleet.start(request("fails", "echo up; if [ $TPUJOB_WORKER = 2 ]; then exit 7; fi; setsid sleep 3600", 4))
+    fleet.follow(Log())
+    while not (status := fleet.wait(5)).failed:
+        assert not status.ended
+    assert status.first_failure == (2, 7)
+    assert not status.ended
+    fleet.stop(0.5)
+    status = until_ended(fleet)
+    assert status.first_failure == (2, 7)
+    assert [worker.stopped for worker in status.workers] == [True, True, False, True]
+
+
+def test_a_log_cut_at_random_moments_arrives_whole(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    """400 lines, the connection cut every few of them: the local copy is byte for byte the remote file."""
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "cut_hosts")
+    fleet.start(request("cut", "for i in $(seq 400); do echo line $i; sleep 0.005; done; exit 5"))
+    log = Log()
+    cuts = 0
+
+    def sink(worker: int, piece: bytes) -> None:
+        nonlocal cuts
+        log(worker, piece)
+        if len(log.of[worker]) > 400 * cuts:
+            cuts += 1
+            threading.Thread(target=way.cut, daemon=True).start()
+
+    fleet.follow(sink)
+    status = until_ended(fleet)
+    assert cuts >= 5
+    assert way.connections > 5
+    assert status.first_failure == (0, 5)
+    remote = (one.home() / "tpujob/runs/cut/main/log").read_bytes()
+    assert remote.count(b"\n") == 400
+    assert log.of[0] == remote
+    assert status.workers[0].log_bytes == len(remote)
+
+
+def test_a_later_process_goes_on_where_an_earlier_one_stopped_listening(one: Slice) -> None:
+    first = one.fleet()
+    first.start(request("resume", "echo one; sleep 0.4; echo two"))
+    log = Log()
+    first.follow(log)
+    until(lambda: log.of)
+    first.cancel()
+    later = one.fleet()
+    later.attach("resume", "main")
+    later.follow(log, {0: len(log.of[0])})
+    assert until_ended(later).all_succeeded
+    assert log.of[0] == b"one\ntwo\n"
+
+
+def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "gone_hosts")
+    fleet.start(request("gone", "sleep 3600"))
+    fleet.follow(Log())
+    until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
+    way.close()
+    while (status := fleet.wait(5)).workers[0].state is not WorkerState.UNREACHABLE:
+        assert not status.ended
+    now = time.time()
+    assert status.silent_s(now) >= 0
+    assert status.silent_s(now + 100) > 99
+    assert not status.failed
+    direct = one.fleet()
+    direct.attach("gone", "main")
+    direct.stop(0)
+
+
+def test_a_supervisor_that_was_killed_is_a_lost_worker(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("lost", "sleep 3600.0625"))
+    fleet.follow(Log())
+    kill_holder = "for p in /proc/[0-9]*; do ls -l $p/fd 2>&1 | grep -q $PWD/$0 && kill -9 ${p#/proc/}; done; true"
+    fleet.run(0, ["bash", "-c", kill_holder, "tpujob/runs/lost/main/lock"], check=True)
+    status = until_ended(fleet)
+    assert status.workers[0].state is WorkerState.LOST
+    assert status.first_failure == (0, None)
+    fleet.stop(0.2)
+    assert fleet.run(0, ["pgrep", "-f", "^sleep 3600.0625$"]).stdout == b""
+
+
+def test_a_sink_that_fails_is_not_silent(one: Slice) -> None:
+    def full_disk(worker: int, piece: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    fleet = one.fleet()
+    fleet.start(request("sink", "echo x"))
+    fleet.follow(full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        until_ended(fleet)
+
+
+def test_a_host_key_other_than_the_published_one_stops_everything_at_once(one: Slice) -> None:
+    impostor = replace(one.workers[0], host_key=OTHER_KEY)
+    with pytest.raises(HostKeyMismatch, match="worker0"):
+        one.fleet([impostor], "impostor_hosts").connect(3600)
+
+
+def test_an_unpublished_host_key_is_accepted_once_and_said(one: Slice) -> None:
+    unpublished = replace(one.workers[0], host_key=None)
+    before = len(one.notices)
+    one.fleet([unpublished], "first_hosts").connect(HANG_S)
+    one.fleet([unpublished], "first_hosts").connect(HANG_S)
+    assert len(one.notices) == before + 1
+    assert (one.directory / "first_hosts").read_text().split()[1:] == str(one.workers[0].host_key).split()[:2]
+
+
+def test_workers_that_never_come_up_are_named(four: Slice) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    workers = [*four.workers[:2], replace(four.workers[2], port=port), replace(four.workers[3], port=port)]
+    with pytest.raises(Unreachable, match=r"worker2, worker3 of 4 could not be reached within 8 s: .*refused"):
+        four.fleet(workers).connect(8)  # in which the two others are
+
+
+def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as later:
+        port = later.getsockname()[1]
+    fleet = one.fleet([replace(one.workers[0], port=port)], "late_hosts")
+    result: list[object] = []
+    waiting = threading.Thread(target=lambda: result.append(fleet.connect(HANG_S)))
+    waiting.start()
+    time.sleep(0.3)
+    assert not result
+    way = Road(one.workers[0], port)
+    waiting.join(HANG_S)
+    way.close()
+    assert result
+
+
+def test_a_key_that_the_worker_does_not_know_is_unreachable_in_words(one: Slice, tmp_path: Path) -> None:
+    from orchestrator.remote.ssh.keys import create_key
+
+    stranger = Fleet(
+        one.workers,
+        user="tester",
+        key_path=create_key(tmp_path).private_path,
+        known_hosts=tmp_path / "known_hosts",
+        on_notice=print,
+    )
+    with pytest.raises(Unreachable, match="does not accept our key"):
+        stranger.connect(8)  # in which it is refused at least once
+
+
+@pytest.mark.parametrize("silence", ["running", "black hole"])
+def test_cancel_ends_every_wait(one: Slice, road: Callable[[WorkerAddress], Road], silence: str) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], f"cancel_{silence}")
+    fleet.connect(HANG_S)
+    if silence == "black hole":
+        way.blocked.set()
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            fleet.run(0, ["sleep", "3600"], timeout_s=3600)
+        except Abandoned as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    time.sleep(0.3)
+    fleet.cancel()
+    caller.join(HANG_S)
+    assert errors
+    with pytest.raises(Abandoned):
+        fleet.connect(5)
+
+
+def test_cancel_ends_a_wait_for_the_job(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("wait", "sleep 3600"))
+    fleet.follow(Log())
+    until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
+    threading.Timer(0.2, fleet.cancel).start()
+    with pytest.raises(Abandoned):
+        while True:
+            fleet.wait(3600)
+    other = one.fleet()
+    other.attach("wait", "main")
+    other.stop(0)
+
+
+def test_wait_returns_early_when_something_changes_and_in_time_when_nothing_does(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("early", "until test -e ../go; do sleep 0.02; done"))
+    fleet.follow(Log())
+    until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
+    assert not fleet.wait(0.1).ended
+    fleet.run(0, ["touch", "tpujob/runs/early/go"], check=True)
+    while not fleet.wait(3600).ended:
+        pass
+
+
+def test_a_bundle_cut_on_its_way_is_sent_again(
+    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
+) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "push_hosts")
+    fleet.connect(HANG_S)
+    bundle = make_bundle({"noise": os.urandom(3 << 20)}, tmp_path)
+    sent: list[int] = []
+
+    def progress(size: int) -> None:
+        sent.append(size)
+        if len(sent) == 1:
+            way.cut()
+
+    assert not fleet.push(bundle, progress)[0].skipped
+    assert sum(sent) > bundle.size_bytes
+    stored = list((one.home() / "tpujob" / "bundles").glob(f"*{bundle.sha256}*"))
+    assert [path.name for path in stored if not path.name.startswith(".")] == [f"{bundle.sha256}.tar.gz"]
+    assert next(path for path in stored if not path.name.startswith(".")).read_bytes() == bundle.path.read_bytes()
+
+
+def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path: Path) -> None:
+    script = r"""
+        cd $TPUJOB_ARTIFACTS
+        echo fine > fine; ln -s /etc/passwd leak; mkfifo pipe; echo a > Same; echo b > same; echo x > $'ev\033]0;il'
+        mkdir deep; echo y > 'deep/back\slash'
+        row() { printf '{"path": "%s", "size_bytes": %s, "sha256": "%s"}' $1 $2 $3; }
+        true=$(sha256sum fine | cut -d" " -f1)
+        echo "{\"schema\": 1, \"files\": [$(row fine 5 $true), $(row missing 1 00), $(row Same 2 00)]}" > manifest.json
+    """
+    fleet = one.fleet()
+    fleet.start(request("hostile", script))
+    fleet.follow(Log())
+    until_ended(fleet)
+    collected = fleet.collect(Order("", tmp_path / "run", ())).within(HANG_S)
+    artifacts = tmp_path / "run" / "worker0" / "artifacts"
+    assert sorted(path.name for path in artifacts.iterdir()) == ["Same", "fine", "manifest.json"]
+    assert {problem.path for problem in collected.refused} == {
+        "artifacts/leak",
+        "artifacts/pipe",
+        "artifacts/same",
+        "artifacts/ev",
+        "artifacts/deep/back\\slash",
+    }
+    assert [(problem.path, problem.why) for problem in collected.broken] == [
+        ("artifacts/missing", "the manifest promises it, but it did not come"),
+        ("artifacts/Same", "its content is not what the manifest says"),
+    ]
+    assert str(collected.broken[0]) == "worker0: artifacts/missing: the manifest promises it, but it did not come"
+
+
+def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
+    four: Slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    whole = four.fleet()
+    whole.start(request("partly", "echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who", 4))
+    whole.follow(Log())
+    until_ended(whole)
+    partly = four.fleet([*four.workers[:3], replace(four.workers[3], port=port)])
+    partly.attach("partly", "main")
+    monkeypatch.setattr("orchestrator.remote.transfer.collect.STALL_S", 1.0)
+    collected = partly.collect(Order("", tmp_path / "run", ())).within(HANG_S)
+    assert [file.worker for file in collected.files] == [0, 1, 2]
+    assert [(problem.worker, problem.path) for problem in collected.problems] == [(3, "(everything)")]
+    assert collected.waiting == collected.problems, "another try may bring it"
+
+
+def made(fleet: Fleet, attempt: str, script: str) -> None:
+    """The job of this attempt has run, and ended."""
+    fleet.start(request(attempt, script))
+    fleet.follow(Log())
+    assert until_ended(fleet).all_succeeded
+
+
+def test_what_is_at_home_is_not_sent_again_and_what_changed_there_is(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    made(fleet, "again", "cd $TPUJOB_ARTIFACTS; mkdir d; echo one > d/same; echo two > other; echo three > third")
+    home = tmp_path / "run" / "worker0" / "artifacts"
+    first = fleet.collect(Order("again", tmp_path / "run", ())).within(HANG_S)
+    assert first.problems == () and len(first.files) == 3
+    kept = (home / "d" / "same").stat().st_ino
+    (home / "other").write_text("changed here\n")
+    (home / "third").unlink()
+    (home / "mine").write_text("a note")
+    again = fleet.collect(Order("again", tmp_path / "run", ())).within(HANG_S)
+    assert again == first
+    assert (home / "d" / "same").stat().st_ino == kept, "it lay there, and did not travel"
+    assert {path.name: path.read_text() for path in home.iterdir() if path.is_file()} == {
+        "other": "two\n",
+        "third": "three\n",
+        "mine": "a note",
+    }
+
+
+def test_a_cut_in_the_middle_costs_one_file_at_most(
+    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
+) -> None:
+    made(one.fleet(), "severed", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "cut_hosts")
+    collection = fleet.collect(Order("severed", tmp_path / "run", ()))
+    home = tmp_path / "run" / "worker0" / "artifacts"
+    first = until(lambda: list(home.glob("f*")), "the first file")[0].stat()
+    way.cut()
+    collected = collection.within(HANG_S)
+    assert (collected.problems, len(collected.files)) == ((), 40)
+    assert sum(path.stat().st_ino == first.st_ino for path in home.iterdir()) == 1
+    assert way.connections >= 2
+
+
+def test_a_worker_of_which_nothing_comes_is_given_up_and_what_came_is_there(
+    one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.remote.transfer.collect.STALL_S", 2.0)
+    monkeypatch.setattr("orchestrator.remote.ssh.connection.HANDSHAKE_S", 1.0)
+    made(one.fleet(), "stalled", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "stall_hosts")
+    collection = fleet.collect(Order("stalled", tmp_path / "run", ()))
+    until(lambda: list(tmp_path.glob("run/worker0/artifacts/f*")), "the first file")
+    way.blocked.set()
+    collected = collection.within(HANG_S)
+    (waiting,) = collected.problems
+    assert (waiting.path, collected.waiting) == ("(the rest)", (waiting,))
+    assert {file.path for file in collected.files} == {
+        f"artifacts/{path.name}" for path in tmp_path.glob("run/worker0/artifacts/*")
+    }
+
+
+def test_more_than_the_job_wants_stays_where_it_is(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    made(fleet, "most", "cd $TPUJOB_ARTIFACTS; echo a > a; head -c 5000 /dev/zero > b; echo c > c")
+    collected = fleet.collect(Order("most", tmp_path / "run", (), most_bytes=1000)).within(HANG_S)
+    assert [file.path for file in collected.files] == ["artifacts/a", "artifacts/c"]
+    (waiting,) = collected.waiting
+    assert waiting.path == "artifacts/b" and "limits.max_results" in waiting.why
+
+
+@pytest.mark.exhaustive
+def test_there_is_no_cap_on_the_number_of_files(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    made(fleet, "many", "cd $TPUJOB_ARTIFACTS; seq 12000 | split -l 1 -a 4 - f")
+    collected = fleet.collect(Order("many", tmp_path / "run", ())).within(HANG_S)
+    assert (collected.problems, len(collected.files)) == ((), 12_000)
+
+
+def test_a_login_shell_that_talks_does_not_confuse_the_answers(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "orchestrator.remote.ssh.agent.first_command", lambda *a: f"echo welcome; echo tpujob; {FIRST(*a)}"
+    )
+    assert one.fleet().facts().home == str(one.home())
+
+
+def test_a_worker_without_python_says_so_and_is_not_asked_again(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.remote.ssh.agent.PYTHON", ("python-that-is-not-there", "-IS", "-c"))
+    with pytest.raises(CommandFailed, match=r"python-that-is-not-there.*not found"):
+        one.fleet().facts(0)
+
+
+def test_short_commands_keep_output_errors_and_code_apart(one: Slice) -> None:
+    fleet = one.fleet()
+    completed = fleet.run(0, ["bash", "-c", "cat; echo oops >&2; exit 3"], stdin=b"in")
+    assert (completed.rc, completed.stdout, completed.stderr) == (3, b"in", b"oops\n")
+    with pytest.raises(CommandFailed, match=r"worker0: .* ended with code 3: oops"):
+        fleet.run(0, ["bash", "-c", "echo oops >&2; exit 3"], check=True)
+    assert fleet.run(0, ["echo", "a  b", "$HOME", "'"]).stdout == b"a  b $HOME '\n"
+
+
+def test_the_output_of_a_short_command_is_capped_and_its_time_is_too(one: Slice) -> None:
+    fleet = one.fleet()
+    assert len(fleet.run(0, ["head", "-c", "5000000", "/dev/zero"]).stdout) == 1 << 20
+    with pytest.raises(Unreachable, match="no answer in time"):
+        fleet.run(0, ["sleep", "3600"], timeout_s=0.5)
+    assert fleet.run(0, ["true"]).rc == 0
+
+
+def test_the_last_lines_of_a_log(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.start(request("tail", r"for i in 1 2 3; do printf '\033[31mline %s\033[0m\n' $i; done"))
+    fleet.follow(Log())
+    until_ended(fleet)
+    assert fleet.tail(0, "main", 2) == ["line 2", "line 3"]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH")
+def test_the_command_line_for_a_persons_own_ssh_works_and_is_as_strict(one: Slice) -> None:
+    argv = one.fleet().openssh_argv(0, ["echo", "a b", "$HOME"])
+    assert subprocess.run(argv, capture_output=True, check=True, timeout=HANG_S).stdout == b"a b $HOME\n"
+    impostor = one.fleet([replace(one.workers[0], host_key=OTHER_KEY)], "ssh_hosts").openssh_argv(0, ["true"])
+    refused = subprocess.run(impostor, capture_output=True, timeout=HANG_S, check=False)
+    assert refused.returncode == 255
+    assert b"REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr or b"verification failed" in refused.stderr
+
+
+def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(
+    one: Slice, road: Callable[[WorkerAddress], Road]
+) -> None:
+    """A call costs a login shell: starting and following is one. A cut of it changes nothing."""
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "start_hosts")
+    fleet.start(request("both", "echo one; sleep 0.3; echo two"))
+    way.cut()
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert log.of[0] == b"one\ntwo\n"
+    assert way.connections == 2
+
+
+def test_a_connection_is_fast_and_strict(one: Slice) -> None:
+    fleet = one.fleet()
+    fleet.connect(HANG_S)
+    connection = fleet._links[0]._connection
+    assert connection.transport.remote_cipher == "aes128-gcm@openssh.com"
+    assert connection.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert connection.forward_agent is False
+    assert connection.ssh_config == {"hostname": "127.0.0.1"}
+
+
+def test_a_person_who_has_an_ssh_config_and_an_agent_is_not_asked(
+    one: Slice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host *\n  Port 1\n  ProxyCommand false\n  User nobody\n")
+    (tmp_path / ".fabric.yaml").write_text("port: 1\nuser: nobody\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "no-agent"))
+    assert one.fleet().facts(0).index == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
+def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    for _ in range(5):
+        fleet = one.fleet()
+        fleet.start(request("files", "true"))
+        fleet.follow(Log())
+        until_ended(fleet)
+        fleet.close()
+    until(open_files, f"as few open files as before, {before}", wanted=lambda number: number <= before)
+
+
+def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
+    one: Slice, road: Callable[[WorkerAddress], Road], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reset, no end: as when a laptop changes its network. The worker's heartbeat is what is missing."""
+    monkeypatch.setattr("orchestrator.remote.fleet.follow.SILENCE_S", 2.5)
+    monkeypatch.setattr("orchestrator.remote.ssh.connection.HANDSHAKE_S", 5.0)
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "dead_hosts")
+    fleet.start(
+        request(
+            "dead", "echo line 1; until [ -e ~/go ]; do sleep 0.1; done; for i in $(seq 2 40); do echo line $i; done"
+        )
+    )
+    log = Log()
+    fleet.follow(log)
+    until(lambda: log.of)
+    way.blocked.set()
+    (one.home() / "go").touch()
+    while fleet.wait(10).workers[0].state is not WorkerState.UNREACHABLE:
+        pass
+    way.blocked.clear()
+    assert until_ended(fleet).all_succeeded
+    assert log.of[0] == b"".join(b"line %d\n" % number for number in range(1, 41))
+
+
+# -- signs of life --
+
+
+@pytest.fixture
+def alone(one: Slice) -> Iterator[Slice]:
+    """No fleet of an earlier test beats here, and none of this one later."""
+    for fleet in one.fleets:
+        fleet.close()
+    yield one
+    for fleet in one.fleets:
+        fleet.close()
+
+
+def beat_of(worker: Slice) -> str:
+    path = worker.home().parent / "switch/beat"
+    return path.read_text() if path.exists() else ""
+
+
+def until_new_beat(worker: Slice) -> str:
+    before = beat_of(worker)
+    return until(lambda: beat_of(worker), "a new beat", wanted=lambda now: now not in (before, ""))
+
+
+def writers(worker: Slice) -> list[psutil.Process]:
+    """The processes on it that write beats."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.cmdline()[-1:] == ["beat"] and process.environ().get("HOME") == str(worker.home()):
+                found.append(process)
+    return found
+
+
+def test_beats_reach_the_first_worker_or_all_until_the_fleet_is_let_go(four: Slice) -> None:
+    fleet = four.fleet()
+    fleet.connect(HANG_S)
+    fleet.beat(0.05)
+    fleet.beat(0.05)
+    assert len({until_new_beat(four) for _ in range(5)}) == 5
+    assert not any((four.home(index).parent / "switch/beat").exists() for index in (1, 2, 3))
+    fleet.beat(0.05, everywhere=True)
+    for index in (1, 2, 3):
+        until((four.home(index).parent / "switch/beat").exists, f"a beat on worker{index}")
+    assert writers(four)
+    fleet.close()
+    until(lambda: not writers(four), "the end of who writes beats")
+
+
+def test_two_fleets_never_beat_the_same(alone: Slice) -> None:
+    said = set()
+    for _ in range(2):
+        fleet = alone.fleet()
+        fleet.beat(60)
+        said.add(until_new_beat(alone))
+        fleet.close()
+    assert len(said) == 2
+
+
+def test_beats_and_other_calls_do_not_disturb_each_other(alone: Slice) -> None:
+    fleet = alone.fleet()
+    fleet.beat(0.02)
+    fleet.start(request("beaten", "for i in $(seq 200); do echo line $i; sleep 0.005; done"))
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert log.of[0].count(b"\n") == 200
+    assert fleet.run(0, ["echo", "fine"], check=True).stdout == b"fine\n"
+    until_new_beat(alone)
+
+
+def test_beats_go_on_over_a_new_connection(alone: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    way = road(alone.workers[0])
+    fleet = alone.fleet([way.worker], "beat_hosts")
+    fleet.beat(0.05)
+    until_new_beat(alone)
+    for connections in (2, 3):
+        way.cut()
+        until_new_beat(alone)
+        assert way.connections >= connections
+
+
+def test_the_end_of_the_agent_alone_does_not_cost_the_connection(
+    alone: Slice, road: Callable[[WorkerAddress], Road]
+) -> None:
+    way = road(alone.workers[0])
+    fleet = alone.fleet([way.worker], "agent_hosts")
+    fleet.beat(0.05)
+    until_new_beat(alone)
+    agents = writers(alone)
+    assert agents
+    kill_all(agents)
+    until_new_beat(alone)
+    assert way.connections == 1
+
+
+def test_beats_that_cannot_be_written_are_said_once_and_do_no_other_harm(alone: Slice) -> None:
+    directory = alone.home().parent / "switch"
+    notices = len(alone.notices)
+    shutil.rmtree(directory)
+    directory.write_text("in the way")
+    try:
+        fleet = alone.fleet()
+        fleet.beat(0.05)
+        until(lambda: len(alone.notices) > notices)
+        assert fleet.run(0, ["echo", "fine"]).stdout == b"fine\n"
+    finally:
+        directory.unlink()
+        directory.mkdir()
+    until_new_beat(alone)
+    assert "takes no sign of life" in alone.notices[notices]
+    assert len(alone.notices) == notices + 1
+    del alone.notices[notices:]
+
+
+def test_letting_go_ends_a_beat_that_waits_for_its_turn_at_once(alone: Slice) -> None:
+    fleet = alone.fleet()
+    fleet.beat(3600)
+    until_new_beat(alone)
+    threads = [thread for thread in threading.enumerate() if thread.name == "beat-worker0"]
+    fleet.close()
+    for thread in threads:
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+
+
+def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Slice, tmp_path: Path) -> None:
+    fleet = four.fleet()
+    fleet.connect(HANG_S)
+    script = 'echo "step $TPUJOB_WORKER" > $TPUJOB_ARTIFACTS/checkpoint; mkdir out; echo x > out/a.png; echo y > b; sleep 3600'
+    fleet.start(request("first", script, 4))
+    fleet.follow(Log())
+    luggage = Luggage(tmp_path / "carried", ("out/**",))
+    until(lambda: len(luggage.pull(fleet, HANG_S).files) == 8, "what the job writes")
+    fleet.stop(1)
+    bundles = luggage.bundles(4, tmp_path / "bundles")
+    assert [result.skipped for result in fleet.push_each(bundles)] == [False] * 4
+    code = make_bundle({"out/a.png": b"of the bundle", "run.sh": b""}, tmp_path / "bundles")
+    fleet.push(code)
+    carried = [bundle.sha256 if bundle else None for bundle in bundles]
+    show = 'cat "$TPUJOB_ARTIFACTS/checkpoint" out/a.png; ls'
+    fleet.start(replace(request("second", show, 4), bundle_sha256=code.sha256, carried_by_worker=carried))
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert log.of == {worker: f"step {worker}\nx\nout\nrun.sh\n".encode() for worker in range(4)}

@@ -1,0 +1,396 @@
+"""The cloud of the simulation: the emulator's production state machine, a network in front of it, and a book of what was true.
+
+A call is three events: it leaves, it has its effect, its reply arrives. Between any two of them the caller may die, the
+reply may be lost, or the API may be away. What a call does to the cloud is decided by `CloudState` alone; faults that
+belong to the cloud are passed to it as the `effect` it knows. What is queued goes through `talk`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.clouds.tpu.error_translation import NotFound, http_error, operation_error
+from orchestrator.clouds.tpu.queued_request import queued_request
+from orchestrator.clouds.tpu.replies import STATES
+from orchestrator.core.lease.slices import (
+    Listing,
+    Operation,
+    SliceName,
+    SliceRequest,
+    SliceState,
+    SliceView,
+    WorkerAddress,
+)
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.model.cloud_state import CloudState
+from orchestrator.emulator.model.records import Host, Node, Settings
+from orchestrator.emulator.model.records import Operation as Record
+from orchestrator.emulator.wire.queue_request import parse_queued
+from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
+from orchestrator.errors import (
+    AlreadyExists,
+    AuthError,
+    BadRequest,
+    CloudError,
+    CloudUnavailable,
+    Vanished,
+    WrongState,
+)
+from tests.simulation.model.faults import Fate
+from tests.simulation.model.vm import Vm
+from tests.simulation.model.workers import Talk
+
+if TYPE_CHECKING:
+    from tests.simulation.model.process import Process, Token
+    from tests.simulation.model.world import World
+
+# Effect → what the faults call it.
+CALLS = {
+    "Create": "nodes.create",
+    "Get": "nodes.get",
+    "ListSlices": "nodes.list",
+    "Delete": "nodes.delete",
+    "StartSlice": "nodes.start",
+    "StopSlice": "nodes.stop",
+    "GetOperation": "operations.get",
+    "ListOperations": "operations.list",
+    "Workers": "nodes.get",
+    "Relabel": "nodes.patch",
+    "Published": "nodes.getGuestAttributes",
+    "ListZones": "locations.list",
+}
+ERRORS: dict[str, type[CloudError]] = {
+    "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": AlreadyExists,
+    "PERMISSION_DENIED": AuthError,
+    "FAILED_PRECONDITION": WrongState,
+    "ABORTED": WrongState,
+    "INVALID_ARGUMENT": BadRequest,
+}
+PROJECT = "a-project"
+
+
+def full_name(name: SliceName) -> str:
+    return f"projects/{name.project}/locations/{name.zone}/nodes/{name.node}"
+
+
+class Sky:
+    """`vms` are the hosts of each node, by uid."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.world, self.timeline = world, world.timeline
+        self.state = CloudState(str(world.seed), settings)
+        self.vms: dict[str, Vm] = {}
+        self._due: float | None = None
+        self._seen: set[str] = set()  # uids of the nodes that the state holds
+        self._asked: set[str] = set()  # uids of the requests in its queue
+
+    def now(self) -> float:
+        return self.timeline.now
+
+    # -- time and hosts ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """After every change: let hosts follow, tell the truth's book who was born and who died, plan the next event."""
+        state, now = self.state, self.timeline.now
+        while True:
+            state.advance(now)
+            lagging = [node for node in state.nodes.values() if node.power != node.wanted_power]
+            for node in lagging:
+                state.powered(node.uid, node.wanted_power, now, self._hosts(node))
+            if not lagging:
+                break
+        if state.queue.rows or self._asked:
+            self._note_requests()
+        if len(self._seen) != len(state.nodes) or any(node.uid not in self._seen for node in state.nodes.values()):
+            self._note_births_and_deaths()
+        for node in state.nodes.values():
+            vm = self.vms[node.uid]
+            if node.boot_pending:
+                node.boot_pending = False
+                vm.boot(node)
+            elif vm.on and node.state not in ("READY", "DELETING", "STOPPING", "UNKNOWN", "HIDDEN"):
+                vm.off()
+                self.world.truth.taken_away(node)
+            elif node.state == "PREEMPTED":
+                self.world.truth.taken_away(node)
+        due = state.next_due()
+        if due is not None and due != self._due:
+            self._due = due
+            self.timeline.at(due, self._passing)
+
+    def _passing(self) -> None:
+        self._due = None
+        self.settle()
+
+    def _hosts(self, node: Node) -> list[Host]:
+        return node.hosts or [Host(1, 1) for _ in range(node.workers)]
+
+    def _note_births_and_deaths(self) -> None:
+        nodes = self.state.nodes
+        present = {node.uid for node in nodes.values()}
+        for uid in list(self._seen):
+            if uid not in present:
+                self._seen.discard(uid)
+                self.vms[uid].off()
+                self.world.truth.died(uid)
+        for node in list(nodes.values()):
+            if node.uid not in self._seen:
+                self._seen.add(node.uid)
+                self.vms[node.uid] = Vm(self.world, node)
+                if node.queued_resource is not None:  # a node that says of which request it came, and no such request?
+                    self.state.queue.rows[node.queued_resource].hidden_until = None
+                self.world.truth.born(node)
+
+    def _note_requests(self) -> None:
+        present = {row.uid: row for row in self.state.queue.rows.values()}
+        for uid in self._asked - present.keys():
+            self._asked.discard(uid)
+            self.world.truth.died(uid)
+        for uid in present.keys() - self._asked:
+            self._asked.add(uid)
+            self.world.truth.asked(present[uid])
+
+    # -- what everybody asks: `effect` is a fault for the state machine ----------------------------------------------
+
+    def ask(self, request: SliceRequest, fate: Fate) -> Operation:
+        """A queued request, as the production client words it and as the emulator reads it."""
+        name, queue = request.name, request.queue
+        assert queue is not None
+        node = {
+            "acceleratorType": request.accelerator_type,
+            "runtimeVersion": request.runtime_version,
+            "labels": dict(request.labels),
+            "metadata": dict(request.metadata),
+        }
+        body = queued_request(request, queue, node)["body"]
+        row = parse_queued(name.project, name.zone, name.node, body, "v2", self.timeline.now)
+        for spec in row.node_specs:
+            spec.workers = self.world.workers
+        try:
+            operation = self.state.queue.create(row, "v2", self.timeline.now, fate.effect, queue.request_id)
+        finally:
+            self.settle()
+        return _operation(operation)
+
+    def create(self, request: SliceRequest, fate: Fate) -> Operation:
+        name = request.name
+        spec: dict[str, Any] = {
+            "acceleratorType": request.accelerator_type,
+            "runtimeVersion": request.runtime_version,
+            "labels": dict(request.labels),
+            "metadata": dict(request.metadata),
+            "schedulingConfig": {"spot": request.spot},
+        }
+        try:
+            operation = self.state.create(
+                project=name.project, zone=name.zone, node_id=name.node, spec=spec,
+                workers=self.world.workers, usd_per_hour=9.6, api_version="v2", now=self.timeline.now, effect=fate.effect,
+            )  # fmt: skip
+        finally:
+            self.settle()
+        return _operation(operation)
+
+    def delete(self, full: str, fate: Fate, caller: str, process: Process | None) -> Record:
+        self.state.advance(self.timeline.now)
+        node = self.state.nodes.get(full)
+        if node is not None:
+            self.world.truth.delete_arrived(node, caller, process)
+            fate.effect = self.world.faults.of_delete(node)
+        try:
+            operation = self.state.delete(full, "v2", self.timeline.now, fate.effect)
+        finally:
+            self.settle()
+        if node is not None:
+            self.world.truth.delete_accepted(node, fate)
+        return operation
+
+    def delete_request(self, full: str, fate: Fate, caller: str, process: Process | None, *, force: bool) -> Record:
+        self.state.advance(self.timeline.now)
+        row = self.state.queue.rows.get(full)
+        if row is not None:
+            self.world.truth.delete_arrived(row, caller, process)
+            fate.effect = self.world.faults.of_request_delete()
+        try:
+            operation = self.state.queue.delete(
+                full, force=force, api_version="v2", now=self.timeline.now, effect=fate.effect
+            )
+        finally:
+            self.settle()
+        if row is not None:
+            self.world.truth.delete_accepted(row, fate)
+        return operation
+
+    def error_of(self, refusal: ApiError) -> CloudError:
+        """As the client reads it."""
+        if refusal.status in ERRORS:
+            return ERRORS[refusal.status](refusal.message)
+        return http_error(refusal.http, json.dumps(refusal.body()), host="the cloud")
+
+    def settled(self) -> CloudState:
+        """The same, operations that depend on no node included."""
+        self.state.advance(self.timeline.now)
+        return self.state
+
+    def look(self) -> CloudState:
+        """The state as of now. What passes by itself has passed: each such time is an event of the timeline."""
+        self.state.now = self.timeline.now
+        return self.state
+
+    def node(self, full: str) -> Node:
+        return self.look().node(full)
+
+
+def _operation(record: Any) -> Operation:
+    error = operation_error(record.error) if record.error is not None else None
+    return Operation(record.name, record.ended_at is not None, record.verb, record.target, error)
+
+
+def view_of(node: Node) -> SliceView:
+    _, project, _, zone, _, node_id = node.name.split("/")
+    spec = node.spec
+    return SliceView(
+        SliceName(project, zone, node_id, node.queued_resource is not None),
+        STATES.get(node.state, SliceState.UNKNOWN),
+        node.state,
+        spec["acceleratorType"],
+        spec["runtimeVersion"],
+        spec.get("labels", {}),
+        node.created_at,
+        node.spot,
+    )
+
+
+class Port:
+    """`core.lease.slices.Cloud` for one process: what it sends travels, and may get lost."""
+
+    __slots__ = ("_fate", "capabilities", "machine", "process", "sky")
+
+    def __init__(self, sky: Sky, process: Process) -> None:
+        self.sky, self.process, self.machine = sky, process, process.machine
+        self.capabilities = process.world.can
+        self._fate = Fate()
+
+    # -- a call travels ----------------------------------------------------------------------------------------------
+
+    def send(self, verb: str, effect: Any, token: Token) -> None:
+        world, process = self.sky.world, self.process
+        kind = type(effect)
+        if ((kind is Get or kind is Delete) and effect.name.queued) or (
+            kind is ListSlices and effect.queued and world.queues
+        ):
+            Talk(self.sky, process, effect, token).go_on()
+            return
+        world.count_call(process)
+        fate = world.faults.of_call(verb, "client", self.machine.edge, process)
+        if fate.reaches:
+            world.timeline.after(fate.there_s, self._arrive, effect, token, fate)
+            world.tick_of(process)
+        else:
+            world.faults.felt(process, fate)
+            process.answer_later(fate.there_s + fate.back_s, token, None, fate.error)
+
+    def _arrive(self, effect: Any, token: Token, fate: Fate) -> None:
+        """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
+        self._fate = fate
+        process, world = self.process, self.sky.world
+        answer: Any = None
+        error: BaseException | None = fate.error
+        try:
+            result = effect.perform(process)
+            if error is None:
+                answer = result
+        except NoReply:
+            error = CloudUnavailable("connection reset")
+        except ApiError as refusal:
+            error = error or self.sky.error_of(refusal)
+        except CloudError as failure:
+            error = error or failure
+        if fate.error is not None:
+            world.faults.felt(process, fate)
+        if process.alive and world.tick_of(process):
+            return
+        process.answer_later(fate.back_s, token, answer, error)
+
+    # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
+
+    def create(self, request: SliceRequest) -> Operation:
+        return (self.sky.create if request.queue is None else self.sky.ask)(request, self._fate)
+
+    def get(self, name: SliceName) -> SliceView | None:
+        try:
+            return view_of(self.sky.node(full_name(name)))
+        except ApiError:
+            return None
+
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        nodes, unreachable = self.sky.look().listed(project, zone, self._fate.effect)
+        return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.sky.now())))
+
+    def delete(self, name: SliceName) -> Operation | None:
+        try:
+            return _operation(self.sky.delete(full_name(name), self._fate, self.process.role, self.process))
+        except ApiError as refusal:
+            if refusal.status == "NOT_FOUND":
+                return None
+            raise
+
+    def start(self, name: SliceName) -> Operation:
+        operation = self.sky.state.change_power(full_name(name), "start", "v2", self.sky.now(), self._fate.effect)
+        self.sky.settle()
+        return _operation(operation)
+
+    def stop(self, name: SliceName) -> Operation:
+        operation = self.sky.state.change_power(full_name(name), "stop", "v2", self.sky.now(), self._fate.effect)
+        self.sky.settle()
+        return _operation(operation)
+
+    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        try:
+            changes = {"labels": dict(labels)}
+            operation = self.sky.state.patch(full_name(name), changes, "v2", self.sky.now(), self._fate.effect)
+        except ApiError as refusal:
+            if refusal.status == "NOT_FOUND":
+                raise Vanished(refusal.message) from None
+            raise
+        self.sky.settle()
+        self.sky.world.truth.labelled(self.sky.state.nodes[full_name(name)])
+        return _operation(operation)
+
+    def operation(self, name: str) -> Operation | None:
+        try:
+            return _operation(self.sky.settled().operation(name, self._fate.effect))
+        except ApiError:
+            return None
+
+    def operations(self, project: str, zone: str) -> Listing[Operation]:
+        effect = self._fate.effect
+        if effect is not None and effect.kind == "unreachable":
+            return Listing((), (zone,))
+        here = f"projects/{project}/locations/{zone}/"
+        known = self.sky.settled().operations.values()
+        found = (_operation(record) for record in known if record.name.startswith(here))
+        verb = self.sky.world.plan.create_verb
+        return Listing(tuple(replace(one, verb=verb) if verb and one.verb == "create" else one for one in found))
+
+    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
+        try:
+            node = self.sky.node(full_name(name))
+        except ApiError as refusal:
+            raise Vanished(refusal.message) from None
+        if not node.hosts:
+            raise CloudUnavailable(f"{name.node} has no addresses yet")
+        return tuple(WorkerAddress(index, "127.0.0.1", 1) for index in range(node.workers))
+
+    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+        return tuple(host.attributes for host in self.sky.node(full_name(name)).hosts)
+
+    def zones(self, project: str) -> Listing[str]:
+        return Listing(self.sky.world.zones)
+
+    def preview(self, request: SliceRequest) -> dict[str, Any]:
+        raise AssertionError("nobody previews in a simulation")

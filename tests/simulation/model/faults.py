@@ -1,0 +1,246 @@
+"""What goes wrong in one world: a plan drawn from a seed, and the fate of each single call under it.
+
+Swarm style: a world enables a few families of faults at high rates and leaves the others out, because a bug that needs
+two particular faults together is found far sooner that way than in worlds where everything is a little broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.faults.kinds import CREATES, KINDS
+from orchestrator.emulator.model.records import Node
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable
+
+if TYPE_CHECKING:
+    from tests.simulation.model.process import Process
+    from tests.simulation.model.world import World
+
+FOREVER = 1e12
+TIMEOUT_S = 15.0  # after which a call gives up, as in clouds/tpu/client.py
+TRAVEL_S = 5.0  # no call that has its effect takes longer on its way
+VM_TIMEOUT_S = 2.0  # and one of the switch at the emulated cloud's pace
+LISTS = ("nodes.list", "queuedResources.list", "operations.list")
+Window = tuple[float, float]  # seconds after the beginning of the world
+
+
+@dataclass
+class Plan:
+    """Times are seconds after the beginning. Everything off by default: a world without faults."""
+
+    families: tuple[str, ...] = ()
+    # calls, whoever makes them: probabilities
+    rates: dict[str, float] = field(default_factory=dict)  # kind → probability
+    rates_until: float = FOREVER
+    # edges that are cut: "api" (for everybody), "laptop-api", "laptop-vm", "vm-api", "ci-api"
+    cut: dict[str, list[Window]] = field(default_factory=dict)
+    forbidden: dict[str, list[Window]] = field(default_factory=dict)  # edge → 403: credentials revoked
+    # the cloud
+    create_effects: list[Fault] = field(default_factory=list)  # for the first creates, in order
+    lost_creates: int = 0  # so many of the first creates have their effect, and their replies get lost
+    lost_patches: int = 0
+    delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes, in order
+    patch_effects: list[Fault] = field(default_factory=list)
+    while_creating: Fault | None = None  # what happens to deletes of a node in CREATING
+    request_delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes of queued requests
+    vm_may_delete_requests: bool = True
+    unreachable: float = 0.0  # probability of a partial list
+    operations_gone: float = 0.0
+    stockouts: tuple[str, ...] = ()  # zones
+    full: list[tuple[str, float, float]] = field(default_factory=list)  # zone, and from when until when it has nothing
+    closed: tuple[str, ...] = ()  # zones in which the project may not queue
+    no_quota: tuple[str, ...] = ()
+    delete_s: float = 1.0
+    provision_s: float = 5.0
+    accept_s: float = 0.2  # the emulator's settings of the same names
+    queue_s: float = 1.0
+    suspend_s: float = 0.5
+    refuse_s: float = 1.5
+    preempt_at: float | None = None
+    preemptions: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # when it is said, and so long before it is done
+    user_deletes_at: float | None = None
+    spoiled: list[tuple[str, Window, Fault]] = field(default_factory=list)  # calls of this name meet it in this time
+    create_verb: str | None = None  # what operations call a create, in place of the verb that everybody knows
+    slow_replies: dict[str, float] = field(default_factory=dict)  # call → its reply takes so many seconds longer
+    # processes: (name of a process, step, what dies) or (None, time, what dies)
+    crashes: list[tuple[str | None, float, str]] = field(default_factory=list)
+    signals: list[float] = field(default_factory=list)
+    stopped: list[Window] = field(default_factory=list)  # SIGSTOP and SIGCONT of the command
+    asleep: list[Window] = field(default_factory=list)  # the laptop's lid
+    reboot_after_s: float | None = None
+    command_after_s: float | None = None  # when somebody types a tpujob command after a crash or a reboot
+    guardian: str = "on"  # on, off (nobody wants one), fails (it does not start)
+    # VMs
+    script_runs: bool = True
+    switch_dies: list[tuple[int, float, float | None]] = field(default_factory=list)  # worker, when, back after
+    vms_stand_still: list[Window] = field(default_factory=list)  # live migration, a host that hangs
+    worker_dies: list[tuple[int, float, float | None]] = field(default_factory=list)
+    # the machine's files and clocks
+    disk_full: Window | None = None
+    ledger_lost_at: float | None = None
+    clock_offset_s: float = 0.0
+    clock_drift: float = 0.0
+    clock_steps: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # when the laptop's wall clock is set, by how much
+    vm_drift: float = 0.0
+
+    @property
+    def stuck_creates_s(self) -> float:
+        """By how much creates come later than usual, all together."""
+        return sum(fault.seconds for fault in self.create_effects if "seconds" in fault.parameters)
+
+
+class Fate:
+    """What becomes of one call. `reaches`: it has its effect; `error`: what the caller hears instead of the answer."""
+
+    __slots__ = ("back_s", "effect", "error", "reaches", "there_s")
+
+    def __init__(
+        self,
+        there_s: float = 0.05,
+        back_s: float = 0.05,
+        error: CloudError | None = None,
+        reaches: bool = True,
+        effect: Fault | None = None,
+    ) -> None:
+        self.there_s, self.back_s, self.error, self.reaches, self.effect = there_s, back_s, error, reaches, effect
+
+
+def cloud_fault(kind: str, operation: str, **parameters: Any) -> Fault:
+    """One of the emulator's faults, as data."""
+    known = KINDS[kind]
+    assert known.parameters.keys() >= parameters.keys(), f"{kind} has no {parameters.keys() - known.parameters.keys()}"
+    return Fault(kind, operation, frozenset({operation}), parameters={**known.parameters, **parameters})
+
+
+def covers(windows: list[Window], now: float) -> bool:
+    return any(begin <= now < end for begin, end in windows)
+
+
+def _unavailable(text: str, retry_after_s: float | None = None) -> CloudUnavailable:
+    return CloudUnavailable(text, retry_after_s=retry_after_s)
+
+
+# kind of a rate → the fate of a call that meets it
+_FATES: dict[str, Callable[[Random], Fate]] = {
+    "drop": lambda rng: Fate(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset"), reaches=False),
+    "lost_reply": lambda rng: Fate(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset")),
+    "e503": lambda rng: Fate(0.05, 0.1, _unavailable("503"), reaches=False),
+    "e503_effect": lambda rng: Fate(0.05, 0.1, _unavailable("503")),
+    "e429": lambda rng: Fate(0.05, 0.1, _unavailable("429", rng.uniform(1.0, 10.0)), reaches=False),
+    "hang": lambda rng: Fate(0.05, TIMEOUT_S, _unavailable("timed out"), reaches=False),
+    "hang_effect": lambda rng: Fate(rng.uniform(0.05, TRAVEL_S), TIMEOUT_S, _unavailable("timed out")),
+    "slow": lambda rng: Fate(rng.uniform(0.5, 4.0), rng.uniform(0.1, 1.0)),
+}
+
+
+class Faults:
+    """The plan at work. Draws from its own generator, so that the same calls in the same order meet the same fates."""
+
+    def __init__(self, world: World, plan: Plan, seed: int) -> None:
+        self.world, self.plan = world, plan
+        self.rng = Random(seed ^ 0x5EED)
+        self.begun_at = world.timeline.now
+        self._rates = list(plan.rates.items())
+        self.felt_calls: list[tuple[float, str, float]] = []  # when, whose (role or "vm"), how long it took
+        self.slow_calls: list[tuple[float, str, float]] = []  # the same, of those that were answered all the same
+        self.creates = self.deletes = self.patches = self.request_deletes = 0
+
+    def since(self) -> float:
+        return self.world.timeline.now - self.begun_at
+
+    def vms_wait_s(self) -> float:
+        """How much longer the VMs stand still."""
+        now = self.since()
+        return max((end - now for begin, end in self.plan.vms_stand_still if begin <= now < end), default=0.0)
+
+    def is_cut(self, *edges: str) -> bool:
+        cut = self.plan.cut
+        if "laptop-vm" in edges and self.plan.vms_stand_still and self.vms_wait_s():
+            return True
+        return bool(cut) and any(edge in cut and covers(cut[edge], self.since()) for edge in edges)
+
+    def of_call(self, verb: str, caller: str, edge: str, process: Process | None = None) -> Fate:
+        plan, rng = self.plan, self.rng
+        now = self.world.timeline.now - self.begun_at
+        if plan.cut and self.is_cut("api", edge):
+            timeout_s = VM_TIMEOUT_S if caller == "vm" else TIMEOUT_S
+            return Fate(0.05, 0.1 if rng.random() < 0.5 else timeout_s, _unavailable("no answer"), reaches=False)
+        if caller == "vm" and verb == "queuedResources.delete" and not plan.vm_may_delete_requests:
+            return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
+        if edge in plan.forbidden and covers(plan.forbidden[edge], now):
+            return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
+        if self._rates and now < plan.rates_until:
+            luck = rng.random()
+            for kind, probability in self._rates:
+                luck -= probability
+                if luck < 0:
+                    fate = _FATES[kind](rng)
+                    if caller == "vm":
+                        fate.there_s, fate.back_s = min(fate.there_s, VM_TIMEOUT_S), min(fate.back_s, VM_TIMEOUT_S)
+                    if fate.reaches:
+                        fate.effect = self._effect(verb)
+                    if fate.error is None:
+                        role = "vm" if process is None else process.role
+                        self.slow_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
+                    return fate
+        fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
+        fate.back_s += plan.slow_replies.get(verb, 0.0)
+        fate.effect = self._effect(verb)
+        if verb in CREATES:
+            lost = self.creates <= plan.lost_creates
+        else:
+            lost = verb == "nodes.patch" and self.patches <= plan.lost_patches
+        if lost:
+            fate.error = _unavailable("connection reset")
+        return fate
+
+    def _effect(self, verb: str) -> Fault | None:
+        plan = self.plan
+        if verb in CREATES:
+            self.creates += 1
+            return plan.create_effects[self.creates - 1] if self.creates <= len(plan.create_effects) else None
+        if verb == "nodes.patch":
+            self.patches += 1
+            return plan.patch_effects[self.patches - 1] if self.patches <= len(plan.patch_effects) else None
+        for name, window, fault in plan.spoiled:
+            if name == verb and covers([window], self.since()):
+                return fault
+        if plan.unreachable and verb in LISTS and self._early():
+            return _UNREACHABLE if self.rng.random() < plan.unreachable else None
+        if plan.operations_gone and verb == "operations.get" and self._early():
+            return _GONE if self.rng.random() < plan.operations_gone else None
+        return None
+
+    def _early(self) -> bool:
+        return self.since() < self.plan.rates_until
+
+    def of_delete(self, node: Node) -> Fault | None:
+        """Asked when the call has arrived: what becomes of it depends on the node's state then."""
+        plan = self.plan
+        if plan.while_creating is not None and node.state == "CREATING":
+            return plan.while_creating
+        self.deletes += 1
+        return plan.delete_effects[self.deletes - 1] if self.deletes <= len(plan.delete_effects) else None
+
+    def of_request_delete(self) -> Fault | None:
+        self.request_deletes += 1
+        effects = self.plan.request_delete_effects
+        return effects[self.request_deletes - 1] if self.request_deletes <= len(effects) else None
+
+    def felt(self, process: Process | None, fate: Fate) -> None:
+        """A call of this process failed by our doing: its layer may be late by so much."""
+        role = "vm" if process is None else process.role
+        asked_s = getattr(fate.error, "retry_after_s", None) or 0.0  # 429: come back later
+        self.felt_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s + asked_s))
+
+
+_UNREACHABLE = cloud_fault("unreachable", "nodes.list")
+_GONE = cloud_fault("operation_gone", "operations.get")

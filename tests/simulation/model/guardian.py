@@ -1,0 +1,75 @@
+"""The guardian: asleep until the command that it watches ends, then a process that drives the production `engine.guardian.loop`.
+
+Only its pipe and the start of its child are ours: a blocked read that the kernel ends, and a Python that takes a moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.engine.guardian.loop import watch_over
+from tests.simulation.model.process import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.model.machine import Machine
+
+WAKE_S, START_S = 0.02, 0.2
+BUDGET_S = 3600.0  # client/recovery.py
+
+
+class Guardian:
+    def __init__(self, machine: Machine, watched: Process) -> None:
+        self.machine, self.watched, self.world = machine, watched, machine.world
+        self.name = f"guardian of {watched.name}"
+        self.alive = True
+        self.killed_at: float | None = None
+        self.process: Process | None = None
+        self.child: Process | None = None
+
+    def wake(self) -> None:
+        """The read from the pipe ended."""
+        if self.alive and self.machine.on:
+            self.machine.timeline.after(WAKE_S, self._start)
+
+    def _start(self) -> None:
+        if self.alive:
+            self.process = self.machine.run(self.name, watch_over(), role="watcher", on_exit=self._left)
+            if self.process is not None:
+                self.process.guardian = self
+
+    def kill(self) -> None:
+        """And the recovery that it started."""
+        if not self.alive:
+            return
+        self.killed_at, self.alive = self.machine.timeline.now, False
+        if self.process is None:
+            self.world.say(f"{self.name} is killed before it woke")
+        for process in (self.process, self.child):
+            if process is not None:
+                process.kill()
+
+    def _left(self, process: Process) -> None:
+        self.alive = False
+        if process.error is not None and not process.killed:
+            self.world.broken("I10", f"{self.name} ended with {process.error!r}")
+
+    # -- what the program asks of the world --------------------------------------------------------------------------
+
+    def recover(self, watcher: Process, token: int) -> None:
+        self.machine.timeline.after(START_S, self._recover, watcher, token)
+
+    def _recover(self, watcher: Process, token: int) -> None:
+        from tests.simulation.model.machine import command
+
+        if not watcher.alive:
+            return
+
+        def ended(_: Process) -> None:
+            self.child = None
+            watcher.answer_later(0.01, token, None, None)
+
+        program: Any = command(self.world.can, None, budget_s=BUDGET_S, look=False)
+        self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
+
+    def take_duty(self, watcher: Process) -> bool:
+        return watcher.owners.claim("guardian")

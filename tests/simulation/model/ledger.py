@@ -1,0 +1,88 @@
+"""The ledger of a simulated machine: the production transitions on plain dictionaries, instead of on SQLite.
+
+`test_book.py` checks that both behave alike. Faults: a full disk refuses every write; a lost ledger is simply a new Book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestrator.core.lease import attempt as attempts
+from orchestrator.core.lease import lease as leases
+from orchestrator.core.lease.attempt import Attempt, AttemptEvent, Began
+from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
+from orchestrator.core.lease.timekeeping import Anchor
+from orchestrator.errors import UnknownLease, UnknownRun
+from orchestrator.ledger.ledger import LedgerUnavailable
+
+Heard = Callable[[LeaseEvent, Lease | None, Lease], None]
+
+
+class Book:
+    """A LedgerPort. `heard` is told of every committed change of a lease: the event, the lease before and after."""
+
+    def __init__(self, heard: Heard | None = None) -> None:
+        self.leases: dict[str, Lease] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.runs: set[str] = set()
+        self.anchors: dict[str, Anchor] = {}
+        self.heard = heard
+        self.full = False  # the disk
+
+    def record(self, *events: LeaseEvent | AttemptEvent) -> None:
+        if self.full:
+            raise LedgerUnavailable("the ledger cannot be used: database or disk is full")
+        new_runs: set[str] = set()
+        new_leases: dict[str, Lease] = {}
+        new_attempts: dict[str, Attempt] = {}
+        changes: list[tuple[LeaseEvent, Lease | None, Lease]] = []
+        for event in events:
+            match event:
+                case Intent(lease=lease):
+                    if lease.id in self.leases or lease.id in new_leases:
+                        raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: lease.id")
+                    new_leases[lease.id] = lease
+                    changes.append((event, None, lease))
+                case Began(run=run, attempt=attempt):
+                    new_runs.add(run.id)
+                    new_attempts[attempt.id] = attempt
+                case attempts.Tried() | attempts.Leased() | attempts.Moved() | attempts.Ended() | attempts.Brought():
+                    before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
+                    after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
+                    if after_attempt.lease_id not in {None, *self.leases, *new_leases}:
+                        raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")
+                case _:
+                    before = new_leases.get(event.lease_id) or self.lease(event.lease_id)
+                    after = new_leases[event.lease_id] = leases.apply(before, event)
+                    changes.append((event, before, after))
+        self.leases |= new_leases
+        self.runs |= new_runs
+        self.attempts |= new_attempts
+        if self.heard is not None:
+            for change in changes:
+                self.heard(*change)
+
+    def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
+        before = self.anchors.get(cloud)
+        after = change(before, [lease for lease in self.open_leases() if lease.cloud == cloud])
+        if not self.full:
+            self.anchors[cloud] = after
+        return after
+
+    def lease(self, lease_id: str) -> Lease:
+        try:
+            return self.leases[lease_id]
+        except KeyError:
+            raise UnknownLease(f"there is no lease {lease_id!r}") from None
+
+    def _attempt(self, attempt_id: str) -> Attempt:
+        try:
+            return self.attempts[attempt_id]
+        except KeyError:
+            raise UnknownRun(f"there is no attempt {attempt_id!r}") from None
+
+    def open_leases(self) -> list[Lease]:
+        return sorted((lease for lease in self.leases.values() if lease.open), key=lambda lease: lease.created_at)
+
+    def attempts_open(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if not attempt.state.ended]

@@ -1,0 +1,308 @@
+"""One simulated local process: it drives a production program, answers its effects under virtual time, and can be killed.
+
+The rules of signals are those of `engine.runtime.interpreter`. Every effect is a step, and at every step, before the effect, while
+it is under way and after it happened, the process can be made to die, to freeze or to hear a signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.engine.effects import base, cloud, workers
+from orchestrator.engine.effects.base import Now, Program, Shield, Sleep, Tell
+from orchestrator.engine.effects.cloud import Delete, DeleteAll
+from orchestrator.engine.guardian import loop
+from orchestrator.engine.runtime.interpreter import Abandoned
+from orchestrator.errors import CloudError, Interrupted, TpujobError
+from orchestrator.ledger.clocks import Clocks
+from tests.simulation.model.cloud import CALLS, Port
+from tests.simulation.model.ledger import Book
+from tests.simulation.model.vm import SimFleet
+
+if TYPE_CHECKING:
+    from tests.simulation.model.guardian import Guardian
+    from tests.simulation.model.machine import Machine
+
+MICRO_S = 1e-4
+ARM_S = 0.05
+Token = int | tuple["Together", int]
+CLOUD = {name: verb for name, verb in CALLS.items() if hasattr(cloud, name)}
+
+
+class Process:
+    """`role` is cli, watcher, guardian (its recovery), collector, timer or sweeper.
+
+    `on_exit(process)` is called however it ends, a kill included.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        role: str,
+        program: Program[Any],
+        on_exit: Callable[[Process], None] | None = None,
+    ) -> None:
+        self.machine, self.name, self.role, self.program = machine, name, role, program
+        self.world = machine.world
+        self.timeline = machine.world.timeline
+        self.on_exit = on_exit
+        self.alive, self.frozen = True, False
+        self.killed = False  # ended without a last word
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.started_at, self.ended_at = self.timeline.now, 0.0
+        self.steps = 0
+        self._book = machine.book
+        self._clocks = Clocks(machine.book, machine.clock)
+        self.guardian: Guardian | None = None  # whose process this is
+        self.owners = Locks(machine, self)
+        self.cloud = Port(machine.world.sky, self)
+        self.fleets: list[SimFleet] = []
+        self.calls = 0  # to the API
+        self.shielded = False
+        self.pending: Interrupted | None = None
+        self.signals_received = 0
+        self.when_thawed: list[Callable[[], None]] = []  # what waits while it is frozen
+        self._queued: list[int] = []  # signals that arrive at the next slow effect
+        self._token = 0  # of the answer that is waited for; older ones are late answers of abandoned calls
+        self._waiting: base.Effect[Any] | None = None
+        self._held: tuple[Any, BaseException | None] | None = None  # an answer that came while it was frozen
+        self.armed = False
+
+    # -- the World protocol: what effects are performed on -----------------------------------------------------------
+
+    @property
+    def ledger(self) -> Book:
+        """Opened once by a command, which does not notice that the file was replaced; by a guardian for each question."""
+        return self._book if self.guardian is None else self.machine.book
+
+    def now(self, cloud: str | None = None) -> float:
+        clocks = self._clocks if self.guardian is None else Clocks(self.machine.book, self.machine.clock)
+        return clocks.now("emulated")
+
+    def time_is_sure(self) -> bool:
+        return self._clocks.is_sure("emulated")
+
+    def told_time(self, server_now: float, asked_at: float) -> None:
+        self._clocks.told("emulated", server_now, asked_at)
+
+    def tell(self, told: Tell) -> None:
+        if self.world.trace is not None and not told.passing:
+            self.world.say(f"{self.name}: {told.stage} {told.text}")
+
+    def arm(self) -> bool:
+        if not self.armed:
+            self.armed = self.machine.start_guardian(self)
+        return self.armed
+
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
+        raise AssertionError("Connect is answered by SimFleet")
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._go_on(None, None)
+
+    def kill(self) -> None:
+        """kill -9: no line of the program runs any more. Calls that left already have their effect all the same."""
+        if self.alive:
+            self.killed = True
+            self.world.say(f"{self.name} is killed (step {self.steps}: {type(self._waiting).__name__})")
+            self._end()
+
+    def freeze(self) -> None:
+        self.frozen = True
+        self.world.say(f"{self.name} is stopped")
+
+    def thaw(self) -> None:
+        if not (self.alive and self.frozen):
+            return
+        self.frozen = False
+        self.world.say(f"{self.name} goes on")
+        waiting, self.when_thawed = self.when_thawed, []
+        for go_on in waiting:
+            go_on()
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._go_on(*held)
+
+    def signal(self, number: int) -> None:
+        """SIGINT and the like, with the meaning that the production interpreter gives them."""
+        if not self.alive:
+            return
+        if self.frozen or self._waiting is None:
+            self._queued.append(number)
+            return
+        self.world.say(f"{self.name} hears signal {number}")
+        self.signals_received += 1
+        if self.shielded:
+            self.pending = self.pending or Interrupted(number)
+            if self.signals_received >= 3:
+                self.error = Abandoned()
+                self._end()
+            return
+        self.world.truth.signalled(self)
+        self._token += 1
+        self._go_on(None, Interrupted(number))
+
+    def _end(self) -> None:
+        self.alive = False
+        self.ended_at = self.timeline.now
+        self._token += 1
+        if self.steps == 0:
+            self.program.close()  # it never began
+        self.program = None  # type: ignore[assignment]  # not closed: a killed process runs no `finally`
+        for fleet in self.fleets:
+            fleet.hung_up = True
+        self.machine.ended(self)
+        if self.on_exit is not None:
+            self.on_exit(self)
+        self.world.process_ended(self)
+
+    # -- one effect after the other ----------------------------------------------------------------------------------
+
+    def _go_on(self, answer: Any, error: BaseException | None) -> None:
+        if self.frozen:
+            self._held = (answer, error)
+            return
+        world, crash_at = self.world, self.world.crash_steps.get(self.name)
+        while True:
+            self._waiting = None
+            try:
+                effect = self.program.send(answer) if error is None else self.program.throw(error)
+            except StopIteration as stop:
+                self.result = stop.value
+                self._end()
+                return
+            except Exception as failure:
+                self.error = failure
+                self._end()
+                return
+            self.steps += 1
+            if crash_at is not None and world.tick(self, crash_at):
+                return
+            answer, error = None, None
+            kind = type(effect)
+            if kind is Now:
+                answer = self.now()
+                continue
+            if kind is Tell:
+                self.tell(effect)  # type: ignore[arg-type]
+                continue
+            if kind is Shield:
+                self.shielded = effect.raised  # type: ignore[attr-defined]
+            if self.pending is not None and not self.shielded:
+                error, self.pending = self.pending, None
+                world.truth.signalled(self)
+                continue
+            if kind is Shield:
+                continue
+            if not kind.slow:
+                world.acting = self
+                try:
+                    answer = effect.perform(self)  # type: ignore[arg-type]
+                except Exception as failure:
+                    error = failure
+                if crash_at is not None and world.tick(self, crash_at):
+                    return
+                continue
+            self._waiting = effect
+            self._begin(effect)
+            if self._queued:
+                self.timeline.after(MICRO_S, self._hear)
+            return
+
+    def _hear(self) -> None:
+        while self._queued and self.alive and not self.frozen and self._waiting is not None:
+            self.signal(self._queued.pop(0))
+
+    def _begin(self, effect: Any) -> None:
+        """A slow effect: see to it that `answered` is called, once, at the right time."""
+        self._token += 1
+        token, kind = self._token, type(effect)
+        if kind is Sleep:
+            seconds = self.machine.clock.really_s(effect.seconds)
+            self.timeline.after(seconds if seconds > MICRO_S else MICRO_S, self.answered, token, None, None)
+        elif kind.__name__ in CLOUD:
+            self.calls += 1
+            self.cloud.send(CLOUD[kind.__name__], effect, token)
+        elif kind is DeleteAll:
+            self.calls += len(effect.names)
+            together = Together(self, token, len(effect.names))
+            for index, name in enumerate(effect.names):
+                self.cloud.send(CLOUD["Delete"], Delete(name), (together, index))
+        elif kind.__module__ == workers.__name__:
+            SimFleet.begin(self, effect, token)
+        elif kind is loop.Recover:
+            assert self.guardian is not None
+            self.guardian.recover(self, token)
+        elif kind is loop.TakeDuty:
+            assert self.guardian is not None
+            self.answer_later(MICRO_S, token, self.guardian.take_duty(self), None)
+        elif kind is base.Arm or kind is base.Make:
+            self.timeline.after(ARM_S, self._perform_and_answer, token, effect)
+        else:
+            raise NotImplementedError(f"the simulator does not know the effect {effect!r}")
+
+    def _perform_and_answer(self, token: int, effect: Any) -> None:
+        if not self.alive or token != self._token:
+            return
+        try:
+            self.answered(token, effect.perform(self), None)
+        except TpujobError as failure:
+            self.answered(token, None, failure)
+
+    def answer_later(self, delay_s: float, token: Token, answer: Any, error: BaseException | None) -> None:
+        self.timeline.after(delay_s, self.answered, token, answer, error)
+
+    def answered(self, token: Token, answer: Any, error: BaseException | None) -> None:
+        if isinstance(token, tuple):
+            together, index = token
+            together.answered(index, answer, error)
+            return
+        if token != self._token or not self.alive:
+            return  # dead, or a signal unwound it meanwhile
+        self._token += 1
+        if self.world.trace is not None and isinstance(error, CloudError):
+            self.world.say(f"{self.name}: {type(self._waiting).__name__} → {type(error).__name__}: {error}")
+        crash_at = self.world.crash_steps.get(self.name)
+        if crash_at is not None and self.world.tick(self, crash_at):
+            return
+        self._go_on(answer, error)
+
+
+class Together:
+    """Calls that left side by side, until the last of them is answered."""
+
+    def __init__(self, process: Process, token: int, count: int) -> None:
+        self._process, self._token, self._missing = process, token, count
+        self._answers: list[Any] = [None] * count
+
+    def answered(self, index: int, answer: Any, error: BaseException | None) -> None:
+        self._answers[index] = answer if error is None else error
+        self._missing -= 1
+        if not self._missing:
+            self._process.answered(self._token, tuple(self._answers), None)
+
+
+class Locks:
+    """The lock files as one process sees them: the kernel drops a lock when its holder dies."""
+
+    __slots__ = ("_held", "_process")
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self._held, self._process = machine.locks, process
+
+    def claim(self, lease_id: str) -> bool:
+        return self._held.setdefault(lease_id, self._process) is self._process
+
+    def release(self, lease_id: str) -> None:
+        if self._held.get(lease_id) is self._process:
+            del self._held[lease_id]
+
+    def alive(self, lease_id: str) -> bool:
+        return lease_id in self._held

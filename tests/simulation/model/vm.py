@@ -1,0 +1,518 @@
+"""The hosts of a node: the job on them, the switch that ships with the slice, and the SSH connections from outside.
+
+The switch is the production program of `orchestrator/vm/watchdog.py`, with the very configuration that travelled in the
+startup-script of the create request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.model.records import Node
+from orchestrator.engine.effects.workers import (
+    Connect,
+    EndCollection,
+    Pull,
+    Push,
+    StopPhase,
+    Unload,
+    Watch,
+    WatchCollection,
+)
+from orchestrator.errors import AuthError, Unreachable
+from orchestrator.vm import watchdog
+from tests.simulation.oracle import promise
+
+if TYPE_CHECKING:
+    from tests.simulation.model.process import Process
+    from tests.simulation.model.world import World
+
+LOCAL_S = 0.02  # a step over SSH
+STOP_TIMEOUT_S = 40.0
+STOPPING_S, TERMINATED = 0.3, 143
+_CONFIG = re.compile(r"^\{$.*?^\}$", re.DOTALL | re.MULTILINE)
+_configs: dict[str, dict[str, Any]] = {}
+
+
+def config_of(script: str) -> dict[str, Any]:
+    """The configuration inside a startup-script, as its switch will read it."""
+    found = _CONFIG.search(script)
+    assert found is not None, "the startup-script carries no configuration for the switch"
+    return dict(json.loads(found.group()))
+
+
+class Vm:
+    """All workers of one node."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world, self.node, self.on = world, node, False
+        self.born_at = world.timeline.now
+        self.ready_at: float | None = None
+        self.workers = [Worker(self, index) for index in range(node.workers)]
+
+    def boot(self, node: Node) -> None:
+        self.on = True
+        self.ready_at = self.world.timeline.now
+        for worker in self.workers:
+            worker.boot()
+
+    def off(self) -> None:
+        self.on = False
+        for worker in self.workers:
+            worker.off()
+
+
+@dataclass
+class Job:
+    started_at: float
+    ends_at: float
+    rc: int
+
+    def state(self, now: float) -> tuple[str, float | None, int | None]:
+        return ("running", None, None) if now < self.ends_at else ("ended", now - self.ends_at, self.rc)
+
+
+class Worker:
+    """One host. It may die alone, and its switch may die alone."""
+
+    def __init__(self, vm: Vm, index: int) -> None:
+        self.vm, self.world, self.index = vm, vm.world, index
+        self.up = False
+        self.booted_at = 0.0
+        self.beat: str | None = None
+        self.jobs: dict[str, Job] = {}
+        self.switch: SwitchRun | None = None
+
+    def boot(self) -> None:
+        self.up, self.booted_at, self.beat = True, self.world.timeline.now, None
+        if self.world.plan.script_runs:
+            self.world.timeline.after(self.world.boot_s, self.start_switch, self.booted_at)
+
+    def start_switch(self, booted_at: float) -> None:
+        """`booted_at` tells this boot from a later one."""
+        if (
+            not self.up
+            or booted_at != self.booted_at
+            or not self.world.layers.switch
+            or not self.world.plan.script_runs
+        ):
+            return
+        script = self.vm.node.spec.get("metadata", {}).get("startup-script")
+        if not script:
+            return
+        config = _configs.get(script) or _configs.setdefault(script, config_of(script))
+        if len(_configs) > 64:
+            _configs.clear()
+        self.switch = SwitchRun(self, dict(config))
+        self.switch.go_on(None)
+
+    def kill_switch(self, back_s: float | None) -> None:
+        if self.switch is not None:
+            self.world.say(f"the switch on worker {self.index} is killed")
+            self.switch.alive = False
+            self.switch = None
+        if back_s is not None:
+            self.world.timeline.after(back_s, self.start_switch, self.booted_at)
+
+    def off(self) -> None:
+        self.up = False
+        if self.switch is not None:
+            self.switch.alive = False
+            self.switch = None
+        now = self.world.timeline.now
+        for job in self.jobs.values():
+            if job.ends_at > now:
+                job.ends_at, job.rc = now, 137
+
+    def stop_job(self) -> bool:
+        """It gets its SIGTERM, and writes what it has."""
+        job, now = self.jobs.get("main"), self.world.timeline.now
+        if job is not None and job.ends_at > now:
+            job.ends_at, job.rc = min(job.ends_at, now + STOPPING_S), TERMINATED
+            self.world.truth.job_started(self.vm, job.ends_at)
+        return True
+
+    def job_state(self) -> tuple[str, float | None, int | None]:
+        main = self.jobs.get("main")
+        return ("none", None, None) if main is None else main.state(self.world.timeline.now)
+
+
+class SwitchRun:
+    """Drives `switch.program`: the only thing between it and a VM is virtual time."""
+
+    __slots__ = ("alive", "program", "started_at", "token", "worker", "world")
+
+    def __init__(self, worker: Worker, config: dict[str, Any]) -> None:
+        self.worker, self.world, self.alive = worker, worker.world, True
+        self.started_at = self.world.timeline.now
+        self.program: Generator[tuple[Any, ...], Any, Any] = watchdog.program(config, worker.index)
+
+    def go_on(self, answer: Any) -> None:
+        worker, world = self.worker, self.world
+        timeline = world.timeline
+        if world.plan.vms_stand_still and (wait_s := world.faults.vms_wait_s()):
+            timeline.after(wait_s + 1e-6, self.go_on, answer)
+            return
+        drift = 1.0 + world.plan.vm_drift
+        send = self.program.send
+        while self.alive:
+            effect = send(answer)
+            kind = effect[0]
+            if kind == "clock":
+                answer = (timeline.now - worker.booted_at) * drift
+            elif kind == "sleep":
+                timeline.after(max(effect[1], 0.001) / drift, self.go_on, None)
+                return
+            elif kind == "call":
+                self._call(effect)
+                return
+            elif kind == "beat":
+                answer = worker.beat
+            elif kind == "job":
+                answer = worker.job_state()
+            elif kind == "publish":
+                worker.vm.node.hosts[worker.index].attributes[f"tpujob/{effect[1]}"] = json.dumps(effect[2])
+                answer = True
+            elif kind == "busy":
+                answer = any(not fleet.hung_up for fleet in world.fleets if fleet.vm is worker.vm)
+            elif kind == "preempted":
+                answer = worker.vm.node.preempted_at is not None
+            elif kind == "stop":
+                answer = worker.stop_job()
+            elif kind == "log":
+                if world.trace is not None:
+                    world.say(f"switch{worker.index}: {effect[1]}")
+                answer = None
+            else:
+                raise NotImplementedError(f"the simulator does not know the switch's effect {effect!r}")
+
+    def _call(self, effect: tuple[Any, ...]) -> None:
+        _, method, path, _body = effect
+        world = self.world
+        world.count_call(self.worker)
+        of_request = "/queuedResources/" in path
+        verb = "nodes.get" if method == "GET" else "queuedResources.delete" if of_request else "nodes.delete"
+        fate = world.faults.of_call(verb, "vm", "vm-api")
+        if fate.reaches:
+            world.timeline.after(fate.there_s, self._arrive, method, path, fate)
+            return
+        world.faults.felt(None, fate)
+        answer = (403, None, self._date()) if isinstance(fate.error, AuthError) else (0, None, None)
+        world.timeline.after(fate.there_s + fate.back_s, self._reply, answer)
+
+    def _date(self) -> float:
+        return float(int(self.world.timeline.now))
+
+    def _arrive(self, method: str, path: str, fate: Any) -> None:
+        sky = self.world.sky
+        name = path.removeprefix("/v2/")
+        try:
+            if method == "DELETE":
+                record = self._delete(name, fate)
+                answer: tuple[Any, ...] = (200, {"name": record.name}, self._date())
+            else:
+                node = sky.node(name)
+                body = {"name": node.name, "state": node.state, "labels": dict(node.spec.get("labels", {}))}
+                if node.queued_resource is not None:
+                    body["queuedResource"] = node.queued_resource
+                answer = (200, body, self._date())
+        except ApiError as refusal:
+            answer = (refusal.http, None, self._date())
+        except NoReply:
+            answer = (0, None, None)
+        if fate.error is not None:
+            self.world.faults.felt(None, fate)
+            answer = (0, None, None)
+        self.world.timeline.after(fate.back_s, self._reply, answer)
+
+    def _delete(self, name: str, fate: Any) -> Any:
+        sky, caller = self.world.sky, f"switch{self.worker.index}"
+        name, _, query = name.partition("?")
+        if "/queuedResources/" in name:
+            return sky.delete_request(name, fate, caller, None, force=query == "force=true")
+        return sky.delete(name, fate, caller, None)
+
+    def _reply(self, answer: tuple[Any, ...]) -> None:
+        if self.alive:
+            self.go_on(answer)
+
+
+class SimFleet:
+    """SSH to all workers of a node, with the surface of `remote.fleet.fleet.Fleet` that the effects use."""
+
+    def __init__(self, process: Process, vm: Vm) -> None:
+        self.process, self.vm, self.world = process, vm, process.world
+        self.machine = process.machine
+        self.hung_up = False
+        self.phase = ""
+        self.told: tuple[int, int] = (0, 0)
+        self.in_touch_at = self.world.timeline.now
+        self.unloaded_s = 0.0  # of the job's time, what an earlier attempt has done and saved
+        self._beating = False
+        self._beats = 0
+        process.fleets.append(self)
+        self.world.fleets.append(self)
+        self.world.truth.connected(self)
+
+    # -- how long things take ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def begin(cls, process: Process, effect: Any, token: int) -> None:
+        """Start the effect, and see to it that the process gets its answer at the right time."""
+        kind, timeline = type(effect), process.timeline
+        if kind is Connect:
+            deadline = timeline.now + effect.deadline_s
+            timeline.after(LOCAL_S, cls._knock, process, effect, token, deadline)
+            return
+        if kind is WatchCollection:
+            effect.collection.go_on(process, token, timeline.now + effect.timeout_s)
+            return
+        if kind is EndCollection:
+            effect.collection.world.truth.left_results(effect.collection.fleet.vm)
+            process.answer_later(LOCAL_S, token, Collected(("(the rest)",)), None)
+            return
+        fleet: SimFleet = effect.fleet
+        if kind is Watch:
+            fleet._watch(token, effect, timeline.now + effect.timeout_s)
+        elif kind in (StopPhase, Push, Pull, Unload) or fleet.cut():
+            wait_s = effect.deadline_s if kind is Pull else STOP_TIMEOUT_S
+            last_s = 0.5 if kind is StopPhase else 0.2
+            fleet._when_reachable(token, effect, timeline.now + wait_s, last_s)
+        else:
+            timeline.after(LOCAL_S, fleet._do, token, effect)
+
+    @classmethod
+    def _knock(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
+        """sshd of a fresh VM comes up when it has booted."""
+        world, now = process.world, process.timeline.now
+        vm = next((vm for vm in world.sky.vms.values() if vm.node.node_id == effect.lease.name.node and vm.on), None)
+        if vm is not None and all(w.up for w in vm.workers) and not world.faults.is_cut("laptop-vm"):
+            ready = (vm.ready_at or now) + world.boot_s
+            if now >= ready:
+                process.answer_later(LOCAL_S, token, cls(process, vm), None)
+                return
+            process.timeline.at(ready, cls._knock, process, effect, token, deadline)
+        elif now >= deadline:
+            process.answer_later(0.0, token, None, Unreachable(f"{effect.lease.name.node} could not be reached"))
+        else:
+            process.timeline.after(min(1.0, deadline - now + 0.001), cls._knock, process, effect, token, deadline)
+
+    def cut(self) -> bool:
+        return not all(w.up for w in self.vm.workers) or self.world.faults.is_cut("laptop-vm")
+
+    def _when_reachable(self, token: int, effect: Any, deadline: float, last_s: float) -> None:
+        if not self.cut():
+            self.world.timeline.after(last_s, self._do, token, effect)
+        elif self.world.timeline.now >= deadline:
+            self.process.answer_later(0.0, token, None, Unreachable("a worker could not be reached"))
+        else:
+            pause_s = min(1.0, deadline - self.world.timeline.now + 0.001)
+            self.world.timeline.after(pause_s, self._when_reachable, token, effect, deadline, last_s)
+
+    def _watch(self, token: int, effect: Watch, deadline: float) -> None:
+        now = self.world.timeline.now
+        if self.cut():
+            self.world.timeline.at(deadline, self._do, token, effect)
+            return
+        self.in_touch_at = now
+        news = [
+            job.ends_at for w in self.vm.workers if (job := w.jobs.get(self.phase)) is not None and job.ends_at > now
+        ]
+        if self._state() != self.told or not news:
+            self.world.timeline.after(LOCAL_S, self._do, token, effect)
+        else:
+            self.world.timeline.at(min(deadline, min(news) + LOCAL_S), self._do, token, effect)
+
+    def _do(self, token: int, effect: Any) -> None:
+        try:
+            self.process.answered(token, effect.perform(self.process), None)
+        except Unreachable as error:
+            self.process.answered(token, None, error)
+
+    # -- the surface of Fleet ----------------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> list[Worker]:
+        return self.vm.workers
+
+    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
+        if not self._beating:
+            self._beating = True
+            self._beat(every_s, self.vm.workers if everywhere else self.vm.workers[:1])
+
+    def _beat(self, every_s: float, workers: list[Worker]) -> None:
+        if self.hung_up or not self.process.alive:
+            return
+        if not self.process.frozen and not self.world.faults.is_cut("laptop-vm"):
+            self._beats += 1
+            for worker in workers:
+                if worker.up:
+                    worker.beat = f"{self.process.name} {self._beats}"
+            if workers[0].up:
+                self.world.truth.beat(self.vm)
+        self.world.timeline.after(self.machine.clock.really_s(every_s), self._beat, every_s, workers)
+
+    def facts(self, worker: int) -> Facts:
+        return Facts()
+
+    def push(self, bundle: object, progress: object) -> list[Any]:
+        return []
+
+    def attach(self, attempt: str, phase: str) -> None:
+        self.phase, self.told = phase, (0, 0)
+
+    def start(self, request: Start) -> None:
+        self.attach(request.attempt, request.phase)
+        now = self.world.timeline.now
+        lasts_s = request.lasts_s
+        if request.phase == "main":
+            lasts_s = max(lasts_s - self.unloaded_s, 0.1)
+            self.world.truth.job_started(self.vm, now + lasts_s)
+        for worker in self.vm.workers:
+            if request.phase not in worker.jobs:
+                worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc)
+
+    def follow(self, sink: object) -> None:
+        pass
+
+    def _state(self) -> tuple[int, int]:
+        now = self.world.timeline.now
+        jobs = [worker.jobs[self.phase] for worker in self.vm.workers if self.phase in worker.jobs]
+        return (sum(now >= job.ends_at for job in jobs), sum(now >= job.ends_at and job.rc != 0 for job in jobs))
+
+    def wait(self, timeout_s: float) -> Status:
+        now = self.world.timeline.now
+        if not self.cut():
+            self.in_touch_at, self.told = now, self._state()
+        ended, failed = self.told
+        rc = next((w.jobs[self.phase].rc for w in self.vm.workers if self.phase in w.jobs and w.jobs[self.phase].rc), 1)
+        return Status(failed > 0, ended == len(self.vm.workers), (0, rc), now - self.in_touch_at)
+
+    def stop(self, grace_s: float) -> None:
+        now = self.world.timeline.now
+        for worker in self.vm.workers:
+            job = worker.jobs.get(self.phase)
+            if job is not None and job.ends_at > now:
+                job.ends_at, job.rc = now, 143
+
+    def done_s(self) -> float:
+        """How far the job has come, what an earlier attempt did included."""
+        job, now = self.vm.workers[0].jobs.get("main"), self.world.timeline.now
+        return self.unloaded_s + (min(now, job.ends_at) - job.started_at if job is not None else 0.0)
+
+    def push_each(self, bundles: Sequence[Saved | None]) -> None:
+        self.unloaded_s = max((bundle.done_s for bundle in bundles if bundle is not None), default=0.0)
+
+    def collect(self, order: object) -> Collection:
+        return Collection(self)
+
+    def cancel(self) -> None:
+        self.hung_up = True
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """In place of a StartRequest: what the simulated job does."""
+
+    attempt: str
+    phase: str
+    lasts_s: float
+    rc: int
+    carried_by_worker: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was brought home of a job that has come so far."""
+
+    done_s: float
+    sha256: str = "saved"
+
+
+@dataclass(slots=True)
+class Bag:
+    """In place of `remote.transfer.saved_work.Luggage`: what travels from attempt to attempt is how far the job has come."""
+
+    saved: Saved | None = None
+    directory: Path = Path("carried")
+
+    def pull(self, fleet: SimFleet, deadline_s: float) -> Collected:
+        self.saved = Saved(fleet.done_s())
+        return Collected()
+
+    def bundles(self, workers: int, into: Path) -> tuple[Saved | None, ...]:
+        return (self.saved,) * workers
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    address: str = "127.0.0.1"
+    free_port: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    waiting: tuple[str, ...] = ()
+    files: tuple[object, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    result: Collected | None = None
+    of_files: int = 0
+    looked_at_bytes: int = 0
+    signs: int = 0
+
+
+class Collection:
+    """Results on their way: so many seconds of a road that is open. Where there is no room for them they wait."""
+
+    def __init__(self, fleet: SimFleet) -> None:
+        self.fleet, self.world = fleet, fleet.world
+        self.left_s = self.world.collect_s
+        self.seen_at = self.moved_at = self.world.timeline.now
+
+    def _ended(self, process: Process, token: int, *waiting: str) -> None:
+        if waiting:
+            self.world.truth.left_results(self.fleet.vm)
+        process.answered(token, Progress(Collected(waiting)), None)
+
+    def go_on(self, process: Process, token: int, deadline: float) -> None:
+        now = self.world.timeline.now
+        if not self.fleet.cut():
+            self.left_s -= now - self.seen_at
+            self.moved_at = now
+        self.seen_at = now
+        if self.left_s <= 0:
+            full = now < self.world.no_room_until
+            self._ended(process, token, *(("no room",) if full else ()))
+        elif now - self.moved_at > promise.STALL_S:
+            self._ended(process, token, "(everything)")
+        elif now >= deadline:
+            process.answered(token, Progress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)
+        else:
+            next_s = min(1.0, deadline - now, self.left_s)
+            self.world.timeline.after(max(next_s, 0.001), self.go_on, process, token, deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    failed: bool
+    all_succeeded: bool
+    first_failure: tuple[int, int]
+    silence_s: float
+    log_bytes: int = 0
+
+    def silent_s(self, now: float) -> float:
+        return self.silence_s if self.silence_s > 1.0 else 0.0

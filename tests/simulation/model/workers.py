@@ -1,0 +1,148 @@
+"""A question that takes several calls: each is an event of its own, and the production rules of `clouds.tpu.calls` join them.
+
+A queued slice is asked about by its request and then by its node, and between the two answers anything may happen, the
+death of whoever asks included. The method is run again after each answer, with the answers so far; `Port` uses this for
+whatever is queued, and is quicker without for plain nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.clouds.tpu.calls import Answer, Questions
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.wire import node_json
+from orchestrator.emulator.wire.queue_json import operation_json, queued_json
+from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
+from orchestrator.errors import CloudError, CloudUnavailable
+
+if TYPE_CHECKING:
+    from tests.simulation.model.cloud import Sky
+    from tests.simulation.model.faults import Fate
+    from tests.simulation.model.process import Process, Token
+
+VERBS = {
+    "get_queued_resource": "queuedResources.get",
+    "list_queued_resources": "queuedResources.list",
+    "delete_queued_resource": "queuedResources.delete",
+    "get_node": "nodes.get",
+    "list_nodes": "nodes.list",
+    "delete_node": "nodes.delete",
+}
+METHODS = {Get: "get", Delete: "delete", ListSlices: "list"}
+
+
+class Unanswered(Exception):
+    """The next call that has to be made."""
+
+    def __init__(self, call: str, request: Mapping[str, Any]) -> None:
+        super().__init__(call)
+        self.call, self.request = call, request
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Answer):
+    """With the time of the Date header as it is, not as text."""
+
+    at: float = 0.0
+
+    @property
+    def server_now(self) -> float | None:
+        return self.at
+
+
+class Talk(Questions):
+    emulated = True
+
+    def __init__(self, sky: Sky, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:
+        self.sky, self.process, self.effect, self.token = sky, process, effect, token
+        self._method: Callable[..., Any] = getattr(self, METHODS[type(effect)])
+        self._arguments = tuple(getattr(effect, field) for field in type(effect).__dataclass_fields__)
+        self._answers: list[Answer | CloudError] = []
+        self._used = 0
+
+    def go_on(self) -> None:
+        process = self.process
+        if not process.alive:
+            return
+        if process.frozen:
+            process.when_thawed.append(self.go_on)
+            return
+        self._used = 0
+        try:
+            answer = self._method(*self._arguments)
+        except Unanswered as question:
+            self._send(question)
+        except CloudError as error:
+            process.answered(self.token, None, error)
+        else:
+            process.answered(self.token, answer, None)
+
+    def _ask(self, call: str, request: Mapping[str, Any]) -> Answer:
+        if self._used == len(self._answers):
+            raise Unanswered(call, request)
+        answer = self._answers[self._used]
+        self._used += 1
+        if isinstance(answer, CloudError):
+            raise answer
+        return answer
+
+    # -- one call travels --------------------------------------------------------------------------------------------
+
+    def _send(self, question: Unanswered) -> None:
+        process, world = self.process, self.sky.world
+        world.count_call(process)
+        fate = world.faults.of_call(VERBS[question.call], "client", process.machine.edge, process)
+        if fate.reaches:
+            world.timeline.after(fate.there_s, self._arrive, question, fate)
+            world.tick_of(process)
+        else:
+            assert fate.error is not None
+            world.faults.felt(process, fate)
+            world.timeline.after(fate.there_s + fate.back_s, self._heard, fate.error)
+
+    def _arrive(self, question: Unanswered, fate: Fate) -> None:
+        process, world = self.process, self.sky.world
+        answer: Answer | CloudError
+        try:
+            said = tell(self.sky, question.call, question.request, fate, process)
+            answer = Told(said, at=float(int(self.sky.now())))
+        except NoReply:
+            answer = CloudUnavailable("connection reset")
+        except ApiError as refusal:
+            answer = self.sky.error_of(refusal)
+        if fate.error is not None:
+            world.faults.felt(process, fate)
+            answer = fate.error
+        if not world.tick_of(process):
+            world.timeline.after(fate.back_s, self._heard, answer)
+
+    def _heard(self, answer: Answer | CloudError) -> None:
+        self._answers.append(answer)
+        self.go_on()
+
+
+def tell(sky: Sky, call: str, request: Mapping[str, Any], fate: Fate, process: Process) -> dict[str, Any]:
+    """The reply to one call, as JSON."""
+    name = request.get("name", "")
+    match call:
+        case "get_node":
+            return node_json.node_json(sky.node(name), "v2")
+        case "get_queued_resource":
+            return queued_json(sky.look().queue.row(name), "v2")
+        case "delete_node":
+            return operation_json(sky.delete(name, fate, process.role, process), "v2")
+        case "delete_queued_resource":
+            force = request.get("force", False)
+            return operation_json(sky.delete_request(name, fate, process.role, process, force=force), "v2")
+    _, project, _, zone = request["parent"].split("/")
+    state = sky.look()
+    if call == "list_nodes":
+        nodes, silent = state.listed(project, zone, fate.effect)
+        return {"nodes": [node_json.node_json(node, "v2") for node in nodes], "unreachable": silent}
+    silent = state.silent(zone, fate.effect)
+    rows = state.queue.listed(project, zone, silent)
+    return {"queuedResources": [queued_json(row, "v2") for row in rows], "unreachable": silent}

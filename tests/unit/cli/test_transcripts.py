@@ -1,0 +1,248 @@
+"""What a person and a program see, as transcripts: ids and times are replaced, everything else is exact."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.cli_fixture import Tpujob
+from tests.unit.clouds.stub_api import Reply, stub_api
+
+JOB = """
+name: demo
+tpu: {zone: us-central1-a}
+command: echo hi
+limits: {max_duration: 30m}
+"""
+EMULATED = "EMULATED Cloud TPU on this machine: no Google Cloud project is configured; nothing is billed"
+
+
+def plain(text: str) -> str:
+    """The text without what differs each time. (A quick job may end before the switch had time to say that it is armed.)"""
+    text = re.sub(r"^switch .*\n", "", text, flags=re.MULTILINE)
+    # A slow machine's slice lives longer, and costs more.
+    text = re.sub(
+        r"(less than \$0\.01|(about )?\$0\.\d\d)(?=, price table| \(emulated: |\)  |$)", "MONEY", text, flags=re.M
+    )
+    text = re.sub(r"Python 3\.\d+ (?=here)", "PYTHON ", text)
+    text = re.sub(r"tpujob-[0-9a-z]{6}-[0-9a-z]{10}", "NODE", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "DAY", text)
+    text = re.sub(r"\d\d:\d\d:\d\dZ", "TIME", text)
+    text = re.sub(
+        r"^(|run +|.* runs/demo-)[0-9a-z]{10}(?=\t| ·)", r"\1RUN", text, flags=re.MULTILINE
+    )  # perhaps all letters
+    text = re.sub(r"(tpujob show |runs/demo-)[0-9a-z]{10}\b", r"\1RUN", text)
+    text = re.sub(r"\b(\d+ m )?\d+(\.\d+)? s\b", "SECONDS", text)
+    return re.sub(r"\b(?=[0-9a-z]*\d)[0-9a-z]{10}\b", "RUN", text)
+
+
+def test_a_run(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(JOB))
+    assert plain(done.stderr) == (
+        f"cloud    {EMULATED}\n"
+        "plan     v5litepod-8 · us-central1-a · v2-alpha-tpuv5-lite · on-demand · 1 worker · 8 cores emulated as 2"
+        " · ends by DAY at the latest\n"
+        "plan     on Google Cloud this would be about $9.60/h, at most $4.80 (30 m at $9.60/h) (price table 2026-11)\n"
+        "plan     the job's own code gets PYTHON here; a TPU VM has Python 3.10\n"
+        "lease    NODE · no guardian (TPUJOB_GUARDIAN=off)\n"
+        "ready    v5litepod-8 us-central1-a in SECONDS · NODE\n"
+        "run      RUN · SECONDS · runs/demo-RUN · tpujob show RUN\n"
+    )
+    *lines, spans, cost, released = done.stdout.splitlines()
+    assert lines == ["worker0 | hi", "result   succeeded"]
+    assert spans.startswith("spans ") and plain(released) == "released NODE absent (checked TIME)"
+    assert plain(cost) == "cost     $0.00 (emulated; on Google Cloud MONEY, price table 2026-11)"
+
+
+def test_a_plan(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("plan", tpujob.job(JOB))
+    assert done.stdout == (
+        "   type         zone           how        runtime               $/h  at most $  why\n"
+        "1  v5litepod-8  us-central1-a  on-demand  v2-alpha-tpuv5-lite  9.60       4.80  asked for\n"
+    )
+    assert "request  POST https://tpu.googleapis.com/v2/projects/emulated/locations/us-central1-a/nodes?" in done.stderr
+
+
+def test_a_plan_as_json_has_the_exact_request_of_every_candidate(tpujob: Tpujob) -> None:
+    job = JOB.replace(
+        "tpu: {zone: us-central1-a}", "tpu: [{zone: us-central1-a}, {zone: us-east1-b, provisioning: queued}]"
+    )
+    shape = json.loads(tpujob("plan", tpujob.job(job), "--json").stdout)
+    assert sorted(shape) == [
+        "asked", "candidates", "cloud", "cores", "dropped", "job", "max_duration_s", "max_results_bytes", "order",
+        "overlap_usd", "project", "race", "request", "wait_s", "workers", "worst_case_usd",
+    ]  # fmt: skip
+    assert shape["request"]["method"] == "POST"
+    assert shape["request"]["body"]["acceleratorType"] == "v5litepod-8"
+    assert shape["request"]["body"]["labels"]["tpujob"] == "1"
+    assert shape["worst_case_usd"] == pytest.approx(4.8)
+    first, second = shape["candidates"]
+    assert first["request"] == shape["request"] and "/us-east1-b/queuedResources?" in second["request"]["url"]
+
+
+ALTERNATIVES = """
+command: echo hi
+tpu:
+  order: cheapest
+  max_price_per_hour: 10
+  any_of:
+    - {accelerator: v5litepod-8, zone: "us-central1-a, europe-west4-a"}
+    - {accelerator: v3-8, zone: any}
+"""
+
+
+def test_a_plan_of_alternatives_knows_what_was_granted_and_what_the_project_has_and_says_what_it_dropped(
+    tpujob: Tpujob,
+) -> None:
+    (tpujob.directory / "home" / ".config" / "tpujob").mkdir(parents=True)
+    settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
+    settings.write_text("quota: [5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a]\n")
+    assert "project  what emulated has, asked on " in tpujob("offers", "--refresh", "--type", "v3-8").stderr
+    done = tpujob("plan", tpujob.job(ALTERNATIVES))
+    first, *others = done.stdout.splitlines()[1:]
+    assert first.split()[1:7] == ["v3-8", "europe-west4-a", "on-demand", "tpu-ubuntu2204-base", "granted", "granted"]
+    assert first.endswith("your settings say that it is granted (5 on-demand v3-8)")
+    assert [line.split()[2] for line in others] == [
+        "us-central1-a", "us-central1-b", "us-central1-f", "us-east1-d", "us-central1-a"
+    ]  # fmt: skip
+    assert "plan     not v5litepod-8 (on-demand) in europe-west4-a: max_price_per_hour: " in done.stderr
+    assert "plan     what your project has is as it was asked on " in done.stderr
+
+
+def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("offers", "--type", "v3-8", "--zone", "europe-west4")
+        data = tpujob("offers", "--zone", "us-east1-d", "--type", "v3-8", "--json")
+    assert done.stdout == (
+        "type  topology  chips  hosts  HBM GiB  zone             $/h  spot $/h\n"
+        "v3-8  2x2           4      1      128  europe-west4-a  8.80      2.24\n"
+    )
+    assert done.stderr == (
+        "prices   price table 2026-11, for an hour of the whole slice; empty is unknown\n"
+        "project  what yours really has: `tpujob offers --refresh`\n"
+    )
+    shape = json.loads(data.stdout)
+    assert (shape["prices_as_of"], shape["project"]) == ("price table 2026-11", None)
+    (row,) = shape["offers"]
+    assert " ".join(row) == (
+        "accelerator_type generation topology chips cores hosts hbm_gib runtime_version zone region usd_per_hour "
+        "spot_usd_per_hour granted granted_spot project_has_it"
+    )
+    assert (row["usd_per_hour"], row["spot_usd_per_hour"]) == (8.0, None)
+
+
+def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujob: Tpujob) -> None:
+    with stub_api() as storage, tpujob.starting_no_emulator():
+        storage.answers(Reply(200, {"location": "EUROPE-WEST4"}))
+        there = {"STORAGE_EMULATOR_HOST": storage.url}
+        job = tpujob.job(JOB + "bucket: gs://my-bucket/runs\n")
+        for command in ("plan", "run"):
+            done = tpujob(command, job, env=there)
+            assert done.returncode == 64
+            assert (
+                "gs://my-bucket is in europe-west4, not in us-central1: copying between them costs about $"
+                in done.stderr
+            )
+            assert done.stderr.endswith("hint: `allow_egress: true` in the job accepts that\n")
+        allowed = tpujob(
+            "plan", tpujob.job(JOB + "bucket: gs://my-bucket/runs\nallow_egress: true\n", "allowed.yaml"), env=there
+        )
+        assert allowed.returncode == 0
+        storage.answers(Reply(501, "objects only"))
+        unknown = tpujob("plan", job, env=there)
+        assert unknown.returncode == 0 and "bucket   where gs://my-bucket lies is not known" in unknown.stderr
+
+
+def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("up", "--zone", "us-central1", "--dry-run")
+    assert done.returncode == 0 and json.loads(done.stdout)["body"]["runtimeVersion"] == "v2-alpha-tpuv5-lite"
+
+
+@pytest.mark.parametrize(
+    ("said", "idle_s"),
+    [((), "3600.0"), (("--idle", "never"), "null"), (("--idle", "2m"), "120.0"), (("--ttl", "30m"), "3600.0")],
+)
+def test_up_holds_for_an_hour_of_real_time_without_anybody_on_it_unless_told_otherwise(
+    tpujob: Tpujob, said: tuple[str, ...], idle_s: str
+) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("up", "--zone", "us-central1", "--accelerator", "tpu-v5e-8", "--dry-run", *said)
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)["body"]
+    assert body["acceleratorType"] == "v5litepod-8" and f'\n "idle_s": {idle_s},' in body["metadata"]["startup-script"]
+    ends = "plan     it is deleted after 1 h without a job or a login (`--idle` says otherwise, `--idle never` switches it off)"
+    assert (ends in done.stderr) == (not said)
+
+
+def test_status_of_nothing(tpujob: Tpujob) -> None:
+    done = tpujob("status")
+    assert plain(done.stdout) == (
+        "emulated cloud · asked the API at TIME · all zones, complete\n"
+        "Google Cloud · not asked: no project is configured\n"
+        "nothing of tpujob is alive there\n"
+    )
+    assert done.stderr == f"cloud    {EMULATED}\n"
+
+
+def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
+    tpujob("up", "alice", "--zone", "us-central1-a")
+    *_, head, row = plain(tpujob("status").stdout).splitlines()
+    assert re.split("  +", head) == ["SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE"]
+    claim, money = "held, idle, until DAY", ["emulated (MONEY)", "emulated ($230.40)"]
+    assert re.split("  +", row) == ["alice", "v5litepod-8", "us-central1-a", "READY", claim, *money, "NODE"]
+    (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
+    assert " ".join(row) == (
+        "name node project zone accelerator_type spot purpose lease state created_at deadline ends_at hold_until "
+        "down_at in_use followed usd_per_hour usd_so_far usd_at_most budget_usd mode emulated run owner yours remark"
+    )
+
+
+def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
+    tpujob("run", tpujob.job(JOB))
+    assert plain(tpujob("list").stdout) == "RUN\tdemo\tsucceeded\tDAY\tSECONDS\temulated\tMONEY\n"
+    shown = plain(tpujob("show", "demo").stdout)
+    assert "run      RUN · demo · succeeded · SECONDS · emulated\n" in shown
+    assert "cost     MONEY (emulated: not billed)\n" in shown
+    assert "story    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
+    assert " ".join(tpujob.only_run()) == (
+        "run name state rc detail cloud job spec created_at ended_at directory usd lease attempts story figures metrics files"
+    )
+
+
+def test_logs_of_a_run(tpujob: Tpujob) -> None:
+    tpujob("run", tpujob.job(JOB))
+    assert tpujob("logs", "demo").stdout == "worker0 | hi\n"
+    assert tpujob("logs", "demo", "-f", "--worker", "0").stdout == "hi\n"
+    assert tpujob("logs", "demo", "--json").stdout == '{"worker": 0, "line": "hi"}\n'
+    missing = tpujob("logs", "demo", "--worker", "5")
+    assert missing.returncode == 64 and "has no log of worker 5" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["show", "../../x"], 64, "there is no run '../../x'"),
+        (["collect", "nobody"], 64, "there is no run 'nobody'"),
+        (["run", "missing.yaml"], 64, "missing.yaml: there is no such file"),
+        (["up", "Bad_Name"], 64, "'Bad_Name' is not a job name"),
+        (["up", "--zone", "us-centrall1"], 64, "'us-centrall1' is not a zone or region with TPUs"),
+        (["up", "--accelerator", "v99-8"], 64, "'v99-8' is not a known accelerator type"),
+        (["up", "--ttl", "0"], 64, "--ttl 0: "),
+        (["up", "--cloud", "azure"], 64, "azure"),
+        (["stop", "nobody"], 64, "there is no slice named 'nobody'"),
+        (["ssh"], 64, "there is no slice"),
+        (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-8"),
+        (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
+        (["nonsense"], 64, "No such command 'nonsense'"),
+        (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
+    ],
+)
+def test_a_mistake_gets_a_line_a_code_and_no_traceback(tpujob: Tpujob, words: list[str], code: int, said: str) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob(*words)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,63 @@
+"""Asking a project what it has: every zone, in parallel, and a zone that does not answer is not a zone without TPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.client import availability
+from orchestrator.core.lease.slices import Listing
+from orchestrator.errors import AuthError, CloudUnavailable
+
+
+class Cloud:
+    """Three zones, of which some do not answer."""
+
+    def __init__(self, **silent: Exception) -> None:
+        self.silent = silent
+
+    def zones(self, project: str) -> Listing[str]:
+        return Listing(("a", "b", "c"))
+
+    def accelerator_types(self, project: str, zone: str) -> Listing[str]:
+        if zone in self.silent:
+            raise self.silent[zone]
+        return Listing((f"v4-{project}", f"v6e-{zone}"))
+
+
+def session(directory: Path, project: str = "p") -> Any:
+    return SimpleNamespace(directory=directory, target=SimpleNamespace(kind="google", project=project))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cloud]:
+    clouds: list[Cloud] = []
+    monkeypatch.setattr("orchestrator.client.teardown_client.reach", lambda target: clouds[-1])
+    return clouds
+
+
+def test_what_every_zone_said_is_remembered_for_this_project_only(tmp_path: Path, asked: list[Cloud]) -> None:
+    assert availability.known(session(tmp_path)) is None
+    asked.append(Cloud(b=CloudUnavailable("timed out")))
+    found = availability.refresh(session(tmp_path))
+    assert found.zones == {"a": ("v4-p", "v6e-a"), "c": ("v4-p", "v6e-c")} and found.silent == {"b": "timed out"}
+    assert availability.known(session(tmp_path)) == found
+    assert availability.known(session(tmp_path, "other")) is None
+    assert [path.name for path in tmp_path.iterdir()] == [availability.FILE]
+
+
+def test_when_no_zone_answers_the_old_answer_stays(tmp_path: Path, asked: list[Cloud]) -> None:
+    asked.append(Cloud())
+    before = availability.refresh(session(tmp_path))
+    asked.append(Cloud(a=AuthError("denied"), b=AuthError("denied"), c=AuthError("denied")))
+    with pytest.raises(AuthError, match="denied"):
+        availability.refresh(session(tmp_path))
+    assert availability.known(session(tmp_path)) == before
+
+
+def test_a_file_that_cannot_be_read_is_as_if_nobody_had_asked(tmp_path: Path) -> None:
+    (tmp_path / availability.FILE).write_text("{")
+    assert availability.known(session(tmp_path)) is None

@@ -1,0 +1,64 @@
+"""The inhibitor is a process of the system's that must end with ours; fake ones on PATH play it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.client import sleep_inhibitor
+from orchestrator.client.sleep_inhibitor import stay_awake
+from tests.waiting import HANG_S, until
+
+pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="plays systemd-inhibit")
+GRANTED = 'while [ "$1" != sh ]; do shift; done; exec "$@"'
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleep_inhibitor, "ANSWERS_WITHIN_S", HANG_S)
+
+
+def put(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = directory / "systemd-inhibit"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+
+def test_without_such_a_program_nothing_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert stay_awake("why") is False
+
+
+@pytest.mark.parametrize("script", ["exit 1", "sleep 0.3; echo Access denied >&2; exit 1"], ids=["at once", "late"])
+def test_a_refusal_is_not_taken_for_a_promise(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, script, monkeypatch)
+    assert stay_awake("why") is False
+
+
+def test_one_that_never_answers_promises_nothing_and_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600", monkeypatch)
+    monkeypatch.setattr(sleep_inhibitor, "ANSWERS_WITHIN_S", 0.5)
+    assert stay_awake("why") is False
+    assert not (tmp_path / "pid").exists() or has_ended(int((tmp_path / "pid").read_text() or "0"))
+
+
+def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
+    code = "from orchestrator.client import sleep_inhibitor as awake; import os; awake.ANSWERS_WITHIN_S = 180; "
+    code += "print(awake.stay_awake('why'), flush=True); os._exit(9)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True"
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: has_ended(pid), "the end of the inhibitor")
+
+
+def has_ended(pid: int) -> bool:
+    """Also when nobody has asked for its exit status yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

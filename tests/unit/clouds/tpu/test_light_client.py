@@ -1,0 +1,314 @@
+"""The light client: what it weighs, whom it trusts with a token, and what it takes for an answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.clouds.google import credentials, fetch
+from orchestrator.clouds.google.credentials import EmulatorToken, GoogleToken, connect_light
+from orchestrator.clouds.tpu.light_client import LightApi
+from orchestrator.core.lease.slices import EVERYWHERE, SliceName
+from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.settings import Target
+from tests import ROOT
+from tests.unit.clouds.stub_api import Reply, StubApi, stub_api
+from tests.waiting import HANG_S
+
+NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
+NODE = {"name": f"projects/acme-project/locations/us-central1-a/nodes/{NAME.node}", "state": "READY"}
+
+
+@pytest.fixture
+def stub() -> Iterator[StubApi]:
+    with stub_api() as running:
+        yield running
+
+
+@pytest.fixture
+def api(stub: StubApi) -> LightApi:
+    return LightApi(stub.url, EmulatorToken("the-token"), emulated=True)
+
+
+# -- weight ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_to_the_emulator_imports_neither_google_nor_requests(stub: StubApi) -> None:
+    stub.answers(Reply(200, NODE))
+    code = f"""
+import sys
+from orchestrator.clouds.google.credentials import connect_light
+from orchestrator.core.lease.slices import SliceName
+from orchestrator.settings import Target
+api = connect_light(Target("emulated", "emulated"), {stub.url!r}, "t")
+assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"
+print([name for name in sys.modules if name.partition(".")[0] in ("google", "requests", "grpc", "urllib3", "cryptography")])
+"""
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (said.stdout.strip(), said.stderr) == ("[]", "")
+
+
+def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: StubApi, api: LightApi) -> None:
+    rows = [{**NODE}, {**NODE, "name": NODE["name"].replace("us-central1-a", "us-east5-b")}]
+    stub.answers(Reply(200, {"nodes": rows, "unreachable": ["projects/acme-project/locations/us-east1-d"]}))
+    listing = api.list("acme-project", EVERYWHERE)
+    assert [row.name.zone for row in listing.rows] == ["us-central1-a", "us-east5-b"]
+    assert not listing.complete and stub.asked[-1].path == "/v2/projects/acme-project/locations/-/nodes"
+    for question in (api.get, api.delete):
+        with pytest.raises(BadRequest, match="is not a zone"):
+            question(SliceName("acme-project", EVERYWHERE, NAME.node))
+
+
+# -- trust -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoint", "token"),
+    [
+        ("google", "http://127.0.0.1:8080", None),
+        ("google", "https://tpu.googleapis.com.evil.com", None),
+        ("google", "http://tpu.googleapis.com", None),
+        ("google", None, "emulator-token"),
+        ("emulated", "https://tpu.googleapis.com", "emulator-token"),
+        ("emulated", "http://10.0.0.1:8080", "emulator-token"),
+        ("emulated", None, None),
+    ],
+)
+def test_no_secret_goes_to_the_other_side(kind: str, endpoint: str | None, token: str | None) -> None:
+    with pytest.raises(ConfigError):
+        connect_light(Target(kind, "acme-project"), endpoint, token)
+
+
+def test_the_emulators_token_is_sent_with_every_call(stub: StubApi, api: LightApi) -> None:
+    stub.answers(Reply(200, NODE))
+    api.get(NAME)
+    [asked] = stub.asked
+    assert (asked.method, asked.path) == ("GET", f"/v2/{NODE['name']}")
+    assert asked.headers["authorization"] == "Bearer the-token"
+
+
+def test_guest_attributes_are_asked_for_with_a_body(stub: StubApi, api: LightApi) -> None:
+    items = [{"namespace": "tpujob", "key": "switch", "value": "{}"}]
+    stub.answers(Reply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
+    assert api.published(NAME) == ({"tpujob/switch": "{}"},)
+    [asked] = stub.asked
+    assert (asked.method, asked.path, asked.body) == ("POST", f"/v2/{NODE['name']}:getGuestAttributes", b"{}")
+
+
+class Login:
+    """Stands for google-auth: each look at the machine's login gives the next credentials."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens, self.looks = list(tokens), 0
+
+    def __call__(self, request: Callable[..., Any]) -> Any:
+        self.looks += 1
+        token = self.tokens.pop(0)
+        if token == "revoked":
+            raise AuthError("Google did not renew your credentials: invalid_grant")
+        if token == "unreachable":
+            raise CloudUnavailable("Google's sign-in server cannot be reached")
+
+        class Credentials:
+            pass
+
+        found = Credentials()
+        found.token, found.valid = token, True  # type: ignore[attr-defined]
+        return found
+
+
+@pytest.fixture
+def google(stub: StubApi) -> LightApi:
+    """The behaviour for Google's endpoint, against the stub."""
+    return LightApi(stub.url, GoogleToken(), emulated=False)
+
+
+def test_nobody_signs_in_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    login = Login()
+    monkeypatch.setattr(credentials, "google_credentials", login)
+    api = connect_light(Target("google", "acme-project"))
+    assert (api.endpoint, api.emulated, login.looks) == ("https://tpu.googleapis.com", False, 0)
+    assert api.capabilities.settles_within_s == 2700
+
+
+def test_a_refused_token_is_replaced_by_that_of_a_new_login(
+    stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = Login("old", "new")
+    monkeypatch.setattr(credentials, "google_credentials", login)
+    refused = Reply(401, {"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "expired"}})
+    stub.answers(refused, Reply(200, NODE))
+    assert google.get(NAME) is not None
+    assert [asked.headers["authorization"] for asked in stub.asked] == ["Bearer old", "Bearer new"]
+    assert google.get(NAME) is not None
+    assert login.looks == 2, "a token that works is used again"
+
+
+def test_a_token_is_renewed_before_it_expires(stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "google_credentials", Login("first", "second"))
+    stub.answers(Reply(200, NODE))
+    google.get(NAME)
+    google._bearer._credentials.valid = False  # type: ignore[attr-defined]
+    google.get(NAME)
+    assert [asked.headers["authorization"] for asked in stub.asked] == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(("token", "kind"), [("revoked", AuthError), ("unreachable", CloudUnavailable)])
+def test_a_login_that_does_not_work_is_the_calls_error_and_nothing_is_sent(
+    stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch, token: str, kind: type[Exception]
+) -> None:
+    monkeypatch.setattr(credentials, "google_credentials", Login(token, "fine"))
+    with pytest.raises(kind):
+        google.get(NAME)
+    assert not stub.asked
+    stub.answers(Reply(200, NODE))
+    assert google.get(NAME) is not None, "the next call tries again"
+
+
+def test_a_service_account_signs_in_over_the_standard_library(
+    stub: StubApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """google-auth itself, with a real key, against a sign-in server of ours."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "client_email": "sweeper@acme-project.iam.gserviceaccount.com",
+        "private_key": key.decode(),
+        "private_key_id": "1",
+        "token_uri": f"{stub.url}/token",
+    }
+    path = tmp_path / "key.json"
+    path.write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    stub.answers(Reply(200, {"access_token": "ya29.x", "expires_in": 3600, "token_type": "Bearer"}))
+    assert GoogleToken().token() == "ya29.x"
+    [asked] = stub.asked
+    assert (asked.method, asked.path) == ("POST", "/token")
+    assert b"assertion=" in asked.body
+    stub.answers(Reply(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}))
+    with pytest.raises(AuthError, match="did not renew"):
+        GoogleToken().token()
+
+
+# -- what counts as an answer ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def raw_server(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, list[bytes]]]:
+    """Sends the pieces one by one after reading the request, then closes."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as connection:
+                heard.append(connection.recv(65536))
+                for piece in pieces:
+                    try:
+                        connection.sendall(piece)
+                    except OSError:
+                        return
+                    time.sleep(pause_s)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", heard
+        thread.join()
+
+
+@pytest.mark.usefixtures("accepted")
+def test_a_reply_that_trickles_in_is_left_at_the_timeout() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with raw_server(head, *[b" "] * 1000, pause_s=0.02) as (host, _):  # whoever reads all of it says something else
+        api = LightApi(f"http://{host}", EmulatorToken("t"), emulated=True, timeout_s=0.2)
+        with pytest.raises(CloudUnavailable, match="did not answer in time"):
+            api.get(NAME)
+
+
+def test_a_reply_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MAX_REPLY_BYTES", 1 << 20)
+    endless = raw_server(b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 65536] * 40)
+    with endless as (host, _), pytest.raises(CloudUnavailable, match="longer than 1 MiB"):
+        LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
+
+
+def test_something_that_does_not_speak_http_is_said_to_be_out_of_reach() -> None:
+    with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as (host, _), pytest.raises(CloudUnavailable):
+        LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
+
+
+def test_a_large_reply_is_read_whole(stub: StubApi, api: LightApi) -> None:
+    nodes = [NODE | {"name": f"{NODE['name']}-{number}", "labels": {"x": "y" * 60}} for number in range(5000)]
+    stub.answers(Reply(200, {"nodes": nodes}))
+    assert len(api.list(NAME.project, NAME.zone).rows) == 5000
+
+
+def test_the_way_to_google_goes_through_the_proxy_and_the_proxy_does_not_see_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    with raw_server(b"HTTP/1.1 403 Forbidden\r\n\r\n") as (proxy, heard):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret%21@{proxy}")
+        with pytest.raises(CloudUnavailable, match="Tunnel connection failed: 403") as caught:
+            fetch.fetch(
+                "GET",
+                "https://tpu.googleapis.com/v2/x",
+                None,
+                {"Authorization": "Bearer t"},
+                timeout_s=HANG_S,
+                proxies=True,
+            )
+    assert caught.value.hint == "see HTTPS_PROXY"
+    assert heard[0].startswith(b"CONNECT tpu.googleapis.com:443 HTTP/1.")
+    assert b"Bearer" not in heard[0]
+    assert b"Proxy-Authorization: Basic bWU6c2VjcmV0IQ==" in heard[0]
+
+
+def test_a_proxy_of_an_unknown_kind_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(CloudUnavailable, match="not of a kind that is known here"):
+        fetch.fetch("GET", "https://tpu.googleapis.com/v2/x", None, {}, timeout_s=HANG_S, proxies=True)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"labels": 5},
+        {"labels": {"a": 5}},
+        {"networkEndpoints": {}},
+        {"networkEndpoints": [5]},
+        {"createTime": "yesterday"},
+        {"createTime": 5},
+        {"acceleratorType": []},
+        {"schedulingConfig": "spot"},
+    ],
+)
+def test_a_node_with_a_field_of_another_type_is_not_this_apis(
+    stub: StubApi, api: LightApi, node: dict[str, Any]
+) -> None:
+    stub.answers(Reply(200, NODE | node))
+    with pytest.raises(UnexpectedReply):
+        api.get(NAME)
+
+
+def test_fields_that_are_null_are_as_good_as_absent(stub: StubApi, api: LightApi) -> None:
+    fields = ("labels", "networkEndpoints", "createTime", "acceleratorType", "schedulingConfig", "health")
+    stub.answers(Reply(200, NODE | dict.fromkeys(fields)))
+    view = api.get(NAME)
+    assert view is not None
+    assert (view.labels, view.hosts, view.created_at, view.health) == ({}, (), None, None)

@@ -1,0 +1,391 @@
+"""Bad job files and the exact line that each gets: what, why, fix, at the right place, and nothing but a JobSpecError."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.jobfile import model
+from orchestrator.errors import JobSpecError
+
+COMMAND = "command: ls\n"
+EMPTY = "job.yaml:1: the job file is empty; copy jobs/hello.yaml and change it"
+NOT_A_NAME = "is not a job name: letters a-z, digits and `-`, a letter first and no `-` last; for example"
+UNITS = "is not a duration: write numbers with units, such as 90s, 30m, 1h30m or 2d (6m to 7d)"
+
+
+def problems(text: str | bytes) -> list[str]:
+    with pytest.raises(JobSpecError) as caught:
+        model.load(text, path="job.yaml")
+    assert caught.value.exit_code == 64
+    assert caught.value.hint == "`tpujob plan job.yaml` checks a file without creating anything"
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", EMPTY),
+        ("# only a comment\n", EMPTY),
+        ("---\nnull\n", EMPTY),
+        (
+            COMMAND + 'setup: !!python/object/apply:os.system ["id"]\n',
+            "job.yaml:2: setup: tags (`!!python/object/apply:os.system`) are not allowed; write a plain value",
+        ),
+        (COMMAND + "setup: !x y\n", "job.yaml:2: setup: tags (`!x`) are not allowed; write a plain value"),
+        (
+            "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+            "job.yaml:2: b[0]: aliases (`*a`) are not allowed; write the value out",
+        ),
+        (
+            "command: ls\n\ntpu:\n  zone: us-central1\n  spot: true\n\n  zone: us-east1\n",
+            "job.yaml:7: tpu.zone: duplicate key, first set on line 4; keep one of the two",
+        ),
+        ("command: ls\ntpu:\n\tzone: us-central1\n", "job.yaml:3: a tab in the indentation; YAML wants spaces"),
+        (
+            b"\xef\xbb\xbf" + COMMAND.encode(),
+            "job.yaml:1: the file starts with a byte order mark; save it as UTF-8 without BOM",
+        ),
+        (COMMAND.encode("utf-16"), "job.yaml:1: the file is UTF-16 or binary; save it as UTF-8"),
+        (COMMAND.encode("utf-16-be"), "job.yaml:1: the file is UTF-16 or binary; save it as UTF-8"),
+        (b"command: ls\nname: \xe9t\xe9\n", "job.yaml:2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        ("command: ls\nname: a\0b\n", "job.yaml:2: a NUL byte does not belong in a text file; delete it"),
+        (
+            "command: ls\r\nname: a\x1b]0;x\r\n",
+            "job.yaml:2: the control character U+001B does not belong in a text file; delete it",
+        ),
+        (
+            "#" * (1024 * 1024 + 1),
+            "job.yaml:1: the file has more than 1 MiB; a job file is a page of text: is this the right one?",
+        ),
+        (
+            "- command: ls\n",
+            "job.yaml:1: a job file is a mapping (`key: value` lines), not a list; remove the leading `-`",
+        ),
+        ("hello\n", "job.yaml:1: a job file is a mapping (`key: value` lines), not a single value"),
+        (COMMAND + "---\ncommand: pwd\n", "job.yaml:2: a second document starts here; write one job per file"),
+        (
+            "command: ls\nname: a: b\n",
+            "job.yaml:2: not valid YAML: unexpected `:`; put a value that holds `: ` in quotes, or look at the line above",
+        ),
+        ("name: a\ncommand: 'ls\n\n", "job.yaml:2: not valid YAML: a quote opened here is never closed"),
+        (
+            "name: a\nartifacts: [x, y\n\n",
+            "job.yaml:2: not valid YAML: a bracket or brace is not closed, or a comma is missing",
+        ),
+        (
+            'name: "\\UFFFFFFFF"\n',
+            "job.yaml:1: the file is not YAML that can be read; look for odd characters and escapes",
+        ),
+        (
+            "[" * 1000 + ": x",
+            "job.yaml:1: a job file is a mapping (`key: value` lines), not a list; remove the leading `-`",
+        ),
+        ("? " * 1000, "job.yaml:1: more than 20000 values, or more than 20 levels: this is no job file"),
+        (COMMAND + "? [a]\n: b\n", "job.yaml:2: a key is not a plain word; write `key: value`"),
+        (
+            COMMAND + "tpu: {1: a}\n",
+            "job.yaml:2: tpu: the key `1` is not a word; put it in quotes if it is meant",
+        ),
+    ],
+)
+def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) -> None:
+    assert problems(text) == [line]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            COMMAND + "tpu:\n  acclerator: v5e-8\n",
+            "job.yaml:3: tpu.acclerator: unknown key; did you mean `accelerator`?",
+        ),
+        ("trian:\n  epochs: 1\n", "job.yaml:1: trian: unknown key; did you mean `train`?"),
+        (
+            COMMAND + "zone: us-central1\n",
+            "job.yaml:2: zone: does not belong here; did you mean `tpu.zone`?",
+        ),
+        (
+            COMMAND + "max_hours: 3\n",
+            "job.yaml:2: max_hours: unknown key; did you mean `limits.max_duration`?",
+        ),
+        (
+            COMMAND + "limits: {max_hours: 3}\n",
+            "job.yaml:2: limits.max_hours: unknown key; did you mean `max_duration`?",
+        ),
+        (
+            COMMAND + "colour: red\n",
+            "job.yaml:2: colour: unknown key; known here: "
+            "name, on, tpu, train, command, setup, env, code, artifacts, bucket, allow_egress, limits, on_preemption, "
+            "max_restarts",
+        ),
+        (
+            COMMAND + "tpu: [v5litepod-8]\n",
+            "job.yaml:2: tpu[0]: expected a mapping (indented `key: value` lines), got the text `v5litepod-8`",
+        ),
+        (
+            "name: nothing-to-do\n",
+            "job.yaml:1: nothing to run: add `train:` (the built-in training) or `command:` (any shell command)",
+        ),
+        (
+            COMMAND + "on: clouds\n",
+            "job.yaml:2: on: must be `tpu` or `local`, not the text `clouds`",
+        ),
+        (
+            COMMAND + "on: local\nbucket: gs://bucket/x\n",
+            "job.yaml:3: bucket: has no use with `on: local`: the artifacts are on this machine anyway; remove it",
+        ),
+        (
+            "train:\ncommand: ls\n",
+            "job.yaml:2: command: a job has either `train:` or `command:`, not both; remove one of them",
+        ),
+    ],
+)
+def test_an_unknown_or_misplaced_key_gets_a_suggestion(text: str, line: str) -> None:
+    assert problems(text) == [line]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "advice"),
+    [
+        (
+            "v5litepod-7",
+            "`v5litepod-7` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-1",
+        ),
+        ("v5e-9", "`v5e-9` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-16"),
+        ("v99-8", "`v99-8` is not a known accelerator type; nearest: v4-8, v3-8, v2-8"),
+        ("tpu", "`tpu` is not a known accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"),
+        ("8", "`8` is not a known accelerator type; nearest: v6e-8, v5p-8, v5litepod-8"),
+    ],
+)
+def test_an_unknown_accelerator_type_gets_the_nearest(accelerator: str, advice: str) -> None:
+    assert problems(f"{COMMAND}tpu:\n  accelerator: {accelerator}\n") == [f"job.yaml:3: tpu.accelerator: {advice}"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "advice"),
+    [
+        (
+            "us-central1-b",
+            "`us-central1-b` does not offer v5litepod-8; offered in: "
+            "us-central1-a, us-east1-b, us-east1-c, us-west1-c and 22 more",
+        ),
+        (
+            "us-centrall1",
+            "`us-centrall1` is not a zone or a known region; nearest: us-central1, us-central1-f, us-central1-c",
+        ),
+        (
+            "us-central1-z",
+            "`us-central1-z` is not a zone with TPUs; nearest: us-central1-f, us-central1-c, us-central1-b",
+        ),
+        (
+            "'; rm -rf ~'",
+            "`; rm -rf ~` is not a zone or a known region; zones look like us-central1-a, regions like us-central1",
+        ),
+        (
+            "../..",
+            "`../..` is not a zone or a known region; zones look like us-central1-a, regions like us-central1",
+        ),
+        ("[]", "is empty; name a zone or region, or remove the key to take any zone that has the type"),
+        ("5", "expected a zone, a region or a list of them, such as us-central1-a"),
+    ],
+)
+def test_a_bad_zone_says_where_to_go(zone: str, advice: str) -> None:
+    assert problems(f"{COMMAND}tpu:\n  zone: {zone}\n") == [f"job.yaml:3: tpu.zone: {advice}"]
+
+
+def test_in_a_list_of_zones_the_bad_one_is_named() -> None:
+    text = COMMAND + "tpu:\n  zone:\n    - us-central1\n    - mars-north1\n"
+    assert problems(text) == [
+        "job.yaml:5: tpu.zone[1]: `mars-north1` is not a zone or a known region; "
+        "zones look like us-central1-a, regions like us-central1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ('"$(reboot)"', f"`$(reboot)` {NOT_A_NAME} `reboot`"),
+        ("a" * 200, f"`{'a' * 39}…` has 200 characters; at most 40 are allowed; for example `{'a' * 40}`"),
+        ("mn\u0456st", f"`mn\u0456st` {NOT_A_NAME} `mnst`"),  # a Cyrillic letter that looks like an i
+        ("mnist-", f"`mnist-` {NOT_A_NAME} `mnist`"),
+        ("-oProxyCommand=x", f"`-oProxyCommand=x` {NOT_A_NAME} `oproxycommand-x`"),
+        ("12", 'expected text, got `12`; write it in quotes: "12"'),
+        ("true", 'expected text, got `true`; write it in quotes: "true"'),
+        ("", "expected text, got nothing; give it a value, or remove the key"),
+    ],
+)
+def test_a_bad_name_gets_the_rule_and_a_good_one(name: str, advice: str) -> None:
+    assert problems(f"{COMMAND}name: {name}\n") == [f"job.yaml:2: name: {advice}"]
+
+
+@pytest.mark.parametrize(
+    ("duration", "advice"),
+    [
+        ("0", f"`0` {UNITS}"),
+        ("-1", f"`-1` {UNITS}"),
+        (".inf", f"`.inf` {UNITS}"),
+        (".nan", f"`.nan` {UNITS}"),
+        ("soon", f"`soon` {UNITS}"),
+        ("1e9", f"`1e+09` {UNITS}"),
+        ("true", f"`true` {UNITS}"),
+        ("", f"`null` {UNITS}"),
+        ("30", "`30` is not a duration: write numbers with units, such as 30m or 30h (6m to 7d)"),
+        ("12:30:00", "`12:30:00` is not a duration: write numbers with units, such as 12h30m (6m to 7d)"),
+        ("5m", "`5m` is not between 6m and 7d; write for example 2h"),
+        ("8d", "`8d` is not between 6m and 7d; write for example 2h"),
+    ],
+)
+def test_a_bad_duration_says_how_durations_are_written(duration: str, advice: str) -> None:
+    assert problems(f"{COMMAND}limits:\n  max_duration: {duration}\n") == [f"job.yaml:3: limits.max_duration: {advice}"]
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        ("A=B: x", "env.A=B: is not a variable name; use letters, digits and `_`, not a digit first"),
+        ("TPU_NAME: x", "env.TPU_NAME: is set by tpujob on every worker; choose another name"),
+        ("TPUJOB_RUN: x", "env.TPUJOB_RUN: is set by tpujob on every worker; choose another name"),
+        ('A: "x\\ny"', "env.A: has a line break in its value; write the value on one line"),
+        ('A: "x\\0y"', "env.A: contains a NUL byte; remove the escape"),
+        ("A: 1", "env.A: expected text; write the value in quotes"),
+        ("A: [x]", "env.A: expected text; write the value in quotes"),
+        ("A: '${env:}'", "env.A: has a `${env:` that names no variable; write ${env:NAME}"),
+        ("A: '${env:B C}'", "env.A: has a `${env:` that names no variable; write ${env:NAME}"),
+    ],
+)
+def test_a_bad_variable_gets_the_rule(env: str, line: str) -> None:
+    assert problems(f"{COMMAND}env:\n  {env}\n") == [f"job.yaml:3: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("env: {TOKEN: hf_abcdefghijklmnopqrstuvwx}", "env.TOKEN"),
+        ("env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef}", "env.WANDB_API_KEY"),
+        ("env: {A: 'x ya29.a0AfH6SMBx'}", "env.A"),
+        ("env: {A: AIzaSyA1234567890abcdefghijklmnopqrstu}", "env.A"),
+        ("env: {A: '-----BEGIN RSA PRIVATE KEY-----'}", "env.A"),
+        ("setup: git clone https://ghp_0123456789abcdefghij@github.com/x/y", "setup"),
+        ("setup: ['true', 'curl -H \"Authorization: Bearer abcdefghijklmnopqrst\" x']", "setup[1]"),
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_repeated(text: str, place: str) -> None:
+    (line,) = problems(COMMAND + text + "\n")
+    name = place.removeprefix("env.") if place.startswith("env.") else "TOKEN"
+    assert line == (
+        f"job.yaml:2: {place}: looks like a secret, and files are shared; "
+        f"export it and write `env: {{{name}: ${{env:{name}}}}}`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("", "is empty; write what to run, such as `python train.py`"),
+        ("'  '", "is empty; write what to run, such as `python train.py`"),
+        ("[]", "is empty; write what to run, such as `python train.py`"),
+        ("[python, 1]", 'argument 2 of the list is not text; write it in quotes: "1"'),
+        ("[python, true]", 'argument 2 of the list is not text; write it in quotes: "true"'),
+        ("5", "expected a command as text, or a list of its arguments"),
+        ("{a: b}", "expected a command as text, or a list of its arguments"),
+        ('"ls\\0-l"', "contains a NUL byte; remove the escape"),
+        ("echo ${env:HOME}", "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"),
+    ],
+)
+def test_a_bad_command_says_what_is_expected(command: str, advice: str) -> None:
+    assert problems(f"command: {command}\n") == [f"job.yaml:1: command: {advice}"]
+
+
+@pytest.mark.parametrize("key", ["code", "train.data_dir"])
+@pytest.mark.parametrize("path", ["/", "~", "~/src", "/etc", "C:/src", "'\\\\host\\share'"])
+def test_a_directory_is_relative_to_the_file(key: str, path: str) -> None:
+    text = f"command: ls\ncode: {path}\n" if key == "code" else f"train:\n  data_dir: {path}\n"
+    shown = path.strip("'")
+    assert problems(text) == [
+        f"job.yaml:2: {key}: `{shown}` is not relative to this file; write a path such as `src` or `../src`"
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["../../etc", "/etc/passwd", "a/../../b", "~/x", "'a\\b'"])
+def test_an_artifact_pattern_stays_below_the_job(pattern: str) -> None:
+    assert problems(f"{COMMAND}artifacts:\n  - ok/**\n  - {pattern}\n") == [
+        f"job.yaml:4: artifacts[1]: `{pattern.strip(chr(39))}` leaves the job's directory; "
+        "write a pattern below it, such as `out/*.json`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("epochs: 1e3", "train.epochs: expected a whole number, got `1e3`; write 1000"),
+        ("epochs: 1_000", "train.epochs: expected a whole number, got the text `1_000`; write 1000"),
+        ("epochs: '8'", "train.epochs: expected a whole number, got the text `8`; write 8, without quotes"),
+        ("epochs: 0", "train.epochs: must be at least 1, not `0`"),
+        ("epochs: true", "train.epochs: expected a whole number, got `true`"),
+        ("eval: yes", "train.eval: expected `true` or `false`, got the text `yes`; write true"),
+        ("eval: off", "train.eval: expected `true` or `false`, got the text `off`; write false"),
+        ("lr: .nan", "train.lr: must be a finite number, not `.nan`"),
+        ("lr: 0", "train.lr: must be greater than 0, not `0`"),
+        ("examples: ~", "train.examples: expected a whole number, got the text `~`; write null, or remove the key"),
+        ("cores: 9", "train.cores: v5litepod-8 has 8 cores, not 9; write at most 8, or `all`"),
+        ("cores: 0", "train.cores: expected `all` or a number of cores from 1 on, not `0`"),
+        ("cores: true", "train.cores: expected `all` or a number of cores from 1 on, not `true`"),
+        (
+            "dataset: mnits",
+            "train.dataset: must be `mnist` or `fashion-mnist` or `synthetic` or `idx`, not the text `mnits`; "
+            "did you mean `mnist`?",
+        ),
+    ],
+)
+def test_a_bad_training_setting_says_what_to_write(setting: str, line: str) -> None:
+    assert problems(f"train:\n  {setting}\n") == [f"job.yaml:2: {line}"]
+
+
+def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
+    text = (
+        "name: Mnist\n"
+        "tpu:\n"
+        "  acclerator: v5litepod-8\n"
+        "  zone: us-central1-b\n"
+        "train:\n"
+        "  epochs: many\n"
+        "  epochs: 2\n"
+        "  eval: !!bool yes\n"
+        "limits: {max_duration: 9d}\n"
+    )
+    assert [line.partition(": ")[2].partition(": ")[0] for line in problems(text)] == [
+        "name",
+        "tpu.acclerator",
+        "tpu.zone",
+        "train.epochs",
+        "train.epochs",
+        "train.eval",
+        "limits.max_duration",
+    ]
+
+
+def test_a_flood_of_mistakes_is_cut_and_counted() -> None:
+    lines = problems(COMMAND + "env:\n" + "".join(f"  A{number}: {number}\n" for number in range(100)))
+    assert len(lines) == model.MAX_REPORTED + 1
+    assert lines[-1] == "job.yaml: and 80 more mistakes"
+
+
+def test_what_came_from_the_file_cannot_steer_a_terminal() -> None:
+    (line,) = problems(COMMAND + 'name: "\u202egnp"\n')
+    assert "\u202e" not in line
+
+
+def test_a_newer_type_than_the_table_may_be_asked_for_explicitly() -> None:
+    tpu = "tpu: {accelerator: v7-8, zone: mars-north1-a, unlisted: true}\n"
+    assert problems(COMMAND + tpu) == [
+        "job.yaml:2: tpu.runtime: v7-8 is not in the catalog, so it has no default runtime; name one here"
+    ]
+    spec = model.load(COMMAND + tpu.replace("{", "{runtime: v2-alpha-tpu7, "), path="job.yaml")
+    assert (spec.tpu.accelerator, spec.tpu.runtime_version) == ("v7-8", "v2-alpha-tpu7")
+
+
+def test_even_an_unlisted_type_has_a_form() -> None:
+    (line,) = problems(COMMAND + "tpu: {accelerator: $(id), runtime: x, unlisted: true}\n")
+    assert line == (
+        "job.yaml:2: tpu.accelerator: `$(id)` is not an accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"
+    )

@@ -1,0 +1,189 @@
+"""The `tpu:` section: one wish, a list of alternatives, or a mapping with both, and the line that each mistake gets."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from orchestrator.core.jobfile import model, yaml_source
+from orchestrator.core.jobfile.tpu_section import Tpu
+from orchestrator.core.planning.plan import Wish, make
+from orchestrator.core.text import settings_file
+from orchestrator.errors import JobSpecError
+from tests import ROOT
+
+COMMAND = "command: ls\n"
+ALTERNATIVES = """\
+tpu:
+  zone: us-central1
+  spot: true
+  any_of:
+    - accelerator: v5litepod-16
+    - accelerator: v5litepod-8
+      provisioning: queued
+      zone: [us-west4-a, us-central1-a]
+    - {accelerator: v6e-8, zone: any, spot: false}
+"""
+
+
+def tpu(text: str) -> Tpu:
+    return model.load(COMMAND + text, path="job.yaml").tpu
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(JobSpecError) as caught:
+        model.load(COMMAND + text, path="job.yaml")
+    return caught.value.problems
+
+
+def wishes(text: str) -> list[tuple[str, tuple[str, ...], str]]:
+    return [(one.accelerator, one.zone, str(one.way)) for one in tpu(text).alternatives]
+
+
+def test_one_wish_is_its_own_only_alternative() -> None:
+    assert wishes("tpu: {accelerator: v6e-8, spot: true}\n") == [("v6e-8", (), "spot")]
+    assert wishes("") == [("v5litepod-8", (), "on-demand")]
+
+
+def test_a_type_may_be_called_what_people_call_it() -> None:
+    text = "tpu: {any_of: [{accelerator: v5e-16}, {accelerator: tpu-v6e-8}]}\n"
+    assert [kind for kind, _, _ in wishes(text)] == ["v5litepod-16", "v6e-8"]
+    assert tpu("tpu: {accelerator: tpu-v5e-8}\n").runtime_version == "v2-alpha-tpuv5-lite"
+    [line] = problems("tpu: {accelerator: tpu-v5e-7}\n")
+    assert "`tpu-v5e-7` is not a known accelerator type; nearest: v5litepod-8, v5litepod-" in line
+
+
+def test_alternatives_inherit_what_stands_beside_them_and_override_it() -> None:
+    assert wishes(ALTERNATIVES) == [
+        ("v5litepod-16", ("us-central1",), "spot"),
+        ("v5litepod-8", ("us-west4-a", "us-central1-a"), "queued"),
+        ("v6e-8", ("any",), "on-demand"),
+    ]
+
+
+def test_a_list_is_short_for_any_of() -> None:
+    listed = "tpu:\n  - {accelerator: v4-8, spot: true}\n  - {}\n"
+    assert wishes(listed) == [("v4-8", (), "spot"), ("v5litepod-8", (), "on-demand")]
+
+
+def test_how_to_choose_stands_beside_the_wishes() -> None:
+    chosen = tpu("tpu: {queue: true, order: cheapest, max_price_per_hour: 12, wait: 6h, race: true}\n")
+    assert (chosen.order, chosen.max_price_per_hour, chosen.wait, chosen.race) == ("cheapest", 12.0, 21600.0, True)
+    plain = tpu("")
+    assert (plain.order, plain.max_price_per_hour, plain.wait, plain.race) == ("as-listed", None, 0.0, False)
+    assert tpu("tpu: {wait: 0}\n").wait == 0.0
+
+
+def test_what_happens_after_a_preemption_is_the_jobs_own() -> None:
+    spec = model.load(COMMAND + "on_preemption: restart\nmax_restarts: 5\nallow_egress: true\n", path="job.yaml")
+    assert (spec.on_preemption, spec.max_restarts, spec.allow_egress) == ("restart", 5, True)
+    plain = model.load(COMMAND, path="job.yaml")
+    assert (plain.on_preemption, plain.max_restarts, plain.allow_egress) == ("stop", 3, False)
+
+
+@pytest.mark.parametrize(
+    "text", [ALTERNATIVES, "tpu: [{accelerator: v4-8}, {}]\n", "tpu: {wait: 0, zone: any}\n", "tpu:\n"]
+)
+def test_the_schema_of_editors_takes_every_form(text: str) -> None:
+    tpu(text)
+    data = yaml_source.read(COMMAND + text).data
+    jsonschema.validate(data, model.schema(), cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("tpu: []\n", "2: tpu: is empty; list what the job can live with, or remove the key"),
+        ("tpu:\n  any_of: []\n", "3: tpu.any_of: is empty; list what the job can live with, or remove the key"),
+        ("tpu: [" + "{}, " * 51 + "]\n", "2: tpu: has 51 alternatives; write at most 50"),
+        (
+            "tpu:\n  any_of:\n    - {}\n    - acclerator: v4-8\n",
+            "5: tpu.any_of[1].acclerator: unknown key; did you mean `accelerator`?",
+        ),
+        ("tpu:\n  - {}\n  - acclerator: v4-8\n", "4: tpu[1].acclerator: unknown key; did you mean `accelerator`?"),
+        ("tpu:\n  - preemptible: true\n", "3: tpu[0].preemptible: unknown key; did you mean `spot`?"),
+        ("tpu:\n  - order: fastest\n", "3: tpu[0].order: does not belong here; did you mean `tpu.order`?"),
+        (
+            "tpu:\n  - {}\n  - accelerator: v4-9\n",
+            "4: tpu[1].accelerator: `v4-9` is not a known accelerator type; nearest: v4-8, v4-16, v4-32",
+        ),
+        (
+            "tpu:\n  zone: us-central2-b\n  any_of:\n    - accelerator: v4-8\n    - accelerator: v2-8\n",
+            "3: tpu.zone: `us-central2-b` does not offer v2-8; offered in: "
+            "us-central1-b, us-central1-c, us-central1-f, asia-east1-c and 1 more",
+        ),
+        (
+            "tpu:\n  any_of:\n    - zone: [us-central1-a, mars]\n",
+            "4: tpu.any_of[0].zone[1]: `mars` is not a zone or a known region; "
+            "zones look like us-central1-a, regions like us-central1",
+        ),
+        (
+            "tpu: {provisioning: preemptible}\n",
+            "2: tpu.provisioning: must be `on-demand` or `spot` or `reserved` or `flex-start` or `queued`, "
+            "not the text `preemptible`",
+        ),
+        (
+            "tpu:\n  spot: true\n  provisioning: queued\n",
+            "3: tpu.spot: and `provisioning: queued` contradict each other; remove one of them",
+        ),
+        (
+            "tpu:\n  provisioning: flex-start\n  queue: false\n",
+            "4: tpu.queue: cannot be false with `provisioning: flex-start`, which is always queued; remove it",
+        ),
+        ("tpu: {race: true}\n", "2: tpu.race: only what is queued can race; add `queue: true`, or remove this"),
+        (
+            "tpu: {wait: 6}\n",
+            "2: tpu.wait: `6` is not a duration: write numbers with units, such as 6m or 6h (up to 7d)",
+        ),
+        ("tpu: {wait: 8d}\n", "2: tpu.wait: `8d` is longer than 7d; write for example 6h"),
+        (
+            "tpu: {max_price_per_hour: cheap}\n",
+            "2: tpu.max_price_per_hour: `cheap` is not an amount of dollars; write for example 12",
+        ),
+        (
+            "max_restarts: 2\n",
+            "2: max_restarts: only counts with `on_preemption: restart`; add that, or remove this",
+        ),
+        (
+            "on_preemption: resume\n",
+            "2: on_preemption: must be `stop` or `restart`, not the text `resume`",
+        ),
+        ("restarts: 2\n", "2: restarts: unknown key; did you mean `max_restarts`?"),
+    ],
+)
+def test_every_mistake_is_one_line_at_its_place_as_written(text: str, line: str) -> None:
+    assert problems(text) == [f"job.yaml:{line}"]
+
+
+def test_more_cores_than_an_alternative_has_are_refused() -> None:
+    text = "train: {cores: 8}\ntpu: [{accelerator: v5litepod-8}, {accelerator: v5litepod-4}]\n"
+    with pytest.raises(JobSpecError) as caught:
+        model.load(text, path="job.yaml")
+    assert caught.value.problems == [
+        "job.yaml:1: train.cores: v5litepod-4 has 4 cores, not 8; write at most 4, or `all`"
+    ]
+
+
+def test_a_type_of_no_table_needs_its_own_runtime_also_as_an_alternative() -> None:
+    assert problems("tpu:\n  - {}\n  - {accelerator: v9-8, zone: mars-north1-a, unlisted: true}\n") == [
+        "job.yaml:4: tpu[1].runtime: v9-8 is not in the catalog, so it has no default runtime; name one here"
+    ]
+
+
+def test_a_local_job_is_told_what_says_nothing_to_it() -> None:
+    spec = model.load("on: local\ncommand: ls\non_preemption: restart\nallow_egress: true\n", path="job.yaml")
+    assert spec.warnings() == [
+        "job.yaml:4: allow_egress: says nothing to a job with `on: local`",
+        "job.yaml:3: on_preemption: says nothing to a job with `on: local`",
+    ]
+
+
+def test_the_examples_of_the_page_are_what_it_says() -> None:
+    page = (ROOT / "docs" / "job-file.md").read_text("utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))
+    spec = model.load(COMMAND + choosing, path="job.yaml")
+    assert [str(one.way) for one in spec.tpu.alternatives] == ["spot", "spot", "queued"]
+    assert make([Wish(one.accelerator, one.zone) for one in spec.tpu.alternatives]).candidates
+    ((_, granted),) = settings_file.read(quota, file="settings.yaml")
+    assert [one.words for one in granted.grants()] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]

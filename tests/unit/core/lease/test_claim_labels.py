@@ -1,0 +1,143 @@
+"""What the labels of a slice say about its claims, and when a claim has ended."""
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.claim_labels import Stamp, ended, labels, lease_until, read, switch_acts_by
+from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
+from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
+from orchestrator.core.lease.timings import GOOGLE, emulated
+
+NOW = 1_800_000_000.0
+
+
+def lease(**changes: object) -> Lease:
+    made = Lease(
+        id="0123456789",
+        handle="mnist",
+        purpose=Purpose.RUN,
+        cloud="google",
+        name=SliceName("p", "us-central1-a", "tpujob-owner0-0123456789"),
+        accelerator_type="v5litepod-8",
+        runtime_version="v2",
+        spot=False,
+        owner="owner0",
+        deadline=NOW + 86400,
+        created_at=NOW,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def view(labels: dict[str, str], created_at: float | None = NOW) -> SliceView:
+    name = SliceName("p", "us-central1-a", "tpujob-owner0-0123456789")
+    return SliceView(name, SliceState.READY, "READY", "v5litepod-8", "v2", labels, created_at)
+
+
+def test_the_first_claim_reaches_over_provisioning_and_boot() -> None:
+    assert lease_until(lease(), NOW, GOOGLE) == NOW + GOOGLE.provision_s + GOOGLE.boot_s
+
+
+def test_the_first_claim_of_a_queued_slice_reaches_over_its_waiting_too() -> None:
+    waiting = lease(ready_by=NOW + 6 * 3600)
+    assert lease_until(waiting, NOW, GOOGLE) == NOW + 6 * 3600 + GOOGLE.provision_s + GOOGLE.boot_s
+    late = NOW + 7 * 3600  # sent again, when the time in the queue is over
+    assert lease_until(waiting, late, GOOGLE) == late + GOOGLE.provision_s + GOOGLE.boot_s
+    short = replace(waiting, deadline=NOW + 6 * 3600 + 60)
+    assert lease_until(short, NOW, GOOGLE) == short.deadline
+    ready = replace(waiting, state=LeaseState.READY, ready_at=NOW + 600)
+    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+
+
+def test_the_switch_of_a_queued_slice_is_promised_from_when_it_may_begin_to_live() -> None:
+    plain, waiting = lease(), lease(ready_by=NOW + 6 * 3600)
+    assert switch_acts_by(waiting, NOW, GOOGLE) - switch_acts_by(plain, NOW, GOOGLE) == 6 * 3600
+
+
+def test_an_attached_run_claims_a_little_ahead_again_and_again() -> None:
+    ready = lease(state=LeaseState.READY, ready_at=NOW)
+    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+
+
+def test_what_is_brought_and_not_held_yet_claims_no_more_than_a_run() -> None:
+    ready = lease(purpose=Purpose.HOLD, state=LeaseState.READY, ready_at=NOW)
+    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+
+
+def test_no_claim_reaches_beyond_the_deadline() -> None:
+    ready = lease(state=LeaseState.READY, ready_at=NOW, deadline=NOW + 1000)
+    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 1000
+
+
+@pytest.mark.parametrize(
+    ("event", "until", "mode"),
+    [
+        (Held("0123456789", NOW, NOW + 3600), NOW + 3600, Mode.HOLD),
+        (Detached("0123456789", NOW), NOW + 86400, Mode.DETACHED),
+    ],
+)
+def test_what_is_held_or_detached_claims_to_its_end(event: Held | Detached, until: float, mode: Mode) -> None:
+    moved = apply(lease(state=LeaseState.READY, ready_at=NOW), event)
+    said = labels(moved, NOW + 60, GOOGLE)
+    assert (said["tpujob-lease"], said["tpujob-mode"]) == (str(int(until)), str(mode))
+
+
+def test_extending_a_hold_moves_its_end_and_the_deadline_only_as_far_as_needed() -> None:
+    held = apply(lease(state=LeaseState.READY, ready_at=NOW), Held("0123456789", NOW, NOW + 3600))
+    longer = apply(held, Extended("0123456789", NOW, NOW + 7200))
+    assert (longer.hold_until, longer.deadline) == (NOW + 7200, NOW + 86400)
+    assert apply(held, Extended("0123456789", NOW, NOW + 90000)).deadline == NOW + 90000
+
+
+def test_what_was_written_is_read_again() -> None:
+    stamp = read(view(labels(lease(), NOW, GOOGLE)), GOOGLE)
+    assert stamp == Stamp(NOW + GOOGLE.provision_s + GOOGLE.boot_s, NOW + 86400)
+
+
+@pytest.mark.parametrize("text", [None, "", "soon", "-1", "9e99", "1" * 40, "٣" * 10, "0x10", " 1800000000"])
+def test_an_unreadable_lease_becomes_one_counted_from_creation_and_is_remarked_on(text: str | None) -> None:
+    said = {**labels(lease(), NOW, GOOGLE), "tpujob-lease": text}
+    stamp = read(view({key: value for key, value in said.items() if value is not None}), GOOGLE)
+    assert stamp is not None
+    assert stamp.lease_until == min(NOW + GOOGLE.provision_s + claim_labels.DEFAULT_LIFE_S, NOW + 86400)
+    assert "tpujob-lease" in stamp.odd[0]
+
+
+def test_without_labels_and_without_a_birthday_nothing_is_said() -> None:
+    assert read(view({"tpujob": "1"}, created_at=None), GOOGLE) is None
+
+
+def test_a_claim_ends_only_after_the_margin() -> None:
+    stamp = Stamp(NOW, NOW + 1000)
+    assert ended(stamp, NOW + GOOGLE.margin_s, GOOGLE) is None
+    assert "lease" in str(ended(stamp, NOW + GOOGLE.margin_s + 1, GOOGLE))
+    assert "deadline" in str(ended(stamp, NOW + 1000 + GOOGLE.margin_s + 1, GOOGLE))
+
+
+def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
+    """The relations between the periods on which docs/guarantee.md builds."""
+    for pace in (GOOGLE, emulated(), emulated(300)):
+        assert pace.label_ttl_s > 2 * pace.renew_s  # one renewal may fail altogether
+        assert pace.grace_s == pytest.approx(3 * pace.beat_s)
+        assert pace.ttl_s > 2 * pace.grace_s
+        assert (
+            pace.provision_s + pace.boot_s > pace.label_ttl_s - pace.renew_s
+        )  # the create call's claim is not at once old
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins_after_s"),
+    [
+        pytest.param({"ready_at": NOW}, GOOGLE.ttl_s, id="a run: no sign of life from now on"),
+        pytest.param({"purpose": Purpose.HOLD, "hold_until": NOW + 7200, "ready_at": NOW}, 7200, id="held: its time"),
+        pytest.param({"ready_at": NOW, "detached_at": NOW}, 86400, id="detached: its deadline"),
+        pytest.param({"ready_at": NOW, "deadline": NOW + 60}, 60, id="a run with a minute left"),
+        pytest.param(
+            {}, GOOGLE.provision_s + GOOGLE.boot_s + GOOGLE.ttl_s, id="still being created: its VM has to boot first"
+        ),
+    ],
+)
+def test_by_when_the_switch_has_deleted_it(changes: dict[str, object], begins_after_s: float) -> None:
+    by = switch_acts_by(lease(**changes), NOW, GOOGLE)
+    assert by == NOW + begins_after_s + GOOGLE.grace_s + 3 * GOOGLE.poll_s

@@ -1,0 +1,121 @@
+"""The life of a lease: what may happen in which state, and when somebody must tear it down."""
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.lease.lease import (
+    Created,
+    Detached,
+    Down,
+    Gone,
+    Held,
+    Lease,
+    LeaseEvent,
+    LeaseState,
+    Mode,
+    NotAllowed,
+    Ready,
+    Refused,
+    Sent,
+    Settled,
+    apply,
+    dead_wood,
+)
+from tests.unit.engine.virtual import lease_and_request
+
+INTENT, _ = lease_and_request(now=0.0)
+CREATING = apply(apply(INTENT, Sent(INTENT.id, 1.0)), Created(INTENT.id, 2.0, "operation-1"))
+READY = apply(CREATING, Ready(INTENT.id, 3.0))
+DOWN = apply(READY, Down(INTENT.id, 4.0, "test"))
+GONE = apply(DOWN, Gone(INTENT.id, 5.0, "proof"))
+
+
+def test_a_life_goes_from_intent_to_gone() -> None:
+    states = [lease.state for lease in (INTENT, CREATING, READY, DOWN, GONE)]
+    assert states == [LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN, LeaseState.GONE]
+
+
+@pytest.mark.parametrize("lease", [INTENT, CREATING, READY, GONE], ids=lambda lease: lease.state.value)
+def test_only_what_is_down_can_be_gone(lease: Lease) -> None:
+    with pytest.raises(NotAllowed):
+        apply(lease, Gone(lease.id, 9.0, "proof"))
+
+
+EVERY_EVENT: list[LeaseEvent] = [
+    Sent("x", 9.0),
+    Refused("x", 9.0, "no"),
+    Created("x", 9.0, "operation-2"),
+    Settled("x", 9.0),
+    Ready("x", 9.0),
+    Held("x", 9.0, 99.0),
+    Down("x", 9.0, "again"),
+    Gone("x", 9.0, "again"),
+]
+
+
+@pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
+def test_what_is_gone_stays_gone(event: LeaseEvent) -> None:
+    with pytest.raises(NotAllowed):
+        apply(GONE, event)
+
+
+@pytest.mark.parametrize(
+    "event", [Ready("x", 9.0), Held("x", 9.0, 99.0), Sent("x", 9.0)], ids=lambda e: type(e).__name__
+)
+def test_nothing_brings_back_what_is_to_be_deleted(event: LeaseEvent) -> None:
+    with pytest.raises(NotAllowed):
+        apply(DOWN, event)
+
+
+def test_a_second_down_has_the_last_word_and_the_first_time() -> None:
+    again = apply(DOWN, Down(DOWN.id, 9.0, "tpujob down"))
+    assert (again.reason, again.down_at) == ("tpujob down", DOWN.down_at)
+
+
+def test_one_create_that_became_ready_has_settled() -> None:
+    assert READY.settled
+
+
+def test_ready_settles_nothing_while_a_second_create_may_be_on_its_way() -> None:
+    twice = apply(apply(INTENT, Sent(INTENT.id, 1.0)), Sent(INTENT.id, 2.0))
+    assert not apply(twice, Ready(INTENT.id, 3.0)).settled
+
+
+def test_a_definite_no_takes_a_create_off_the_count() -> None:
+    assert apply(apply(INTENT, Sent(INTENT.id, 1.0)), Refused(INTENT.id, 2.0, "quota")).sends == 0
+
+
+def test_a_hold_never_outlives_the_deadline() -> None:
+    assert apply(READY, Held(READY.id, 4.0, READY.deadline + 1000)).hold_until == READY.deadline
+
+
+HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
+
+
+@pytest.mark.parametrize(
+    ("lease", "now", "owner_alive", "overdue"),
+    [
+        pytest.param(INTENT, 10.0, True, False, id="its process lives"),
+        pytest.param(INTENT, 10.0, False, True, id="its process died before the create"),
+        pytest.param(CREATING, 10.0, False, True, id="its process died while creating"),
+        pytest.param(READY, 10.0, False, True, id="its process died while running"),
+        pytest.param(READY, INTENT.deadline, True, True, id="past its deadline, whoever lives"),
+        pytest.param(HELD, 10.0, False, False, id="held"),
+        pytest.param(HELD, 1000.0, False, True, id="held until just now"),
+        pytest.param(HELD, 1000.0, True, False, id="held until just now, with a job on it"),
+        pytest.param(DOWN, 10.0, True, False, id="being torn down by a living process"),
+        pytest.param(DOWN, 10.0, False, True, id="its teardown was cut off"),
+        pytest.param(GONE, 10.0, False, False, id="gone"),
+        pytest.param(replace(CREATING, hold_until=1e9), 10.0, False, True, id="held on paper, but never ready"),
+    ],
+)
+def test_who_must_be_torn_down(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
+    assert (dead_wood(lease, now=now, owner_alive=owner_alive) is not None) is overdue
+
+
+def test_what_a_detached_job_left_behind_is_held_like_anything_else() -> None:
+    left = apply(apply(READY, Detached(READY.id, 4.0)), Held(READY.id, 5.0, 1000.0))
+    assert (left.mode, left.detached_at, left.hold_until) == (Mode.HOLD, None, 1000.0)
+    assert dead_wood(left, now=999.0, owner_alive=False) is None
+    assert "is over" in (dead_wood(left, now=1000.0, owner_alive=False) or "")

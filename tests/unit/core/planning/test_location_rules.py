@@ -1,0 +1,42 @@
+"""Accelerator types and places, as a person writes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import catalog
+from orchestrator.core.planning import location_rules
+
+
+def test_places_are_split_at_commas() -> None:
+    assert location_rules.split_places("us-central1, europe-west4-a ,") == ("us-central1", "europe-west4-a")
+    assert location_rules.split_places(" , ") == ()
+
+
+@pytest.mark.parametrize("kind", catalog.types())
+def test_every_type_of_the_catalog_is_fine_where_it_is_offered(kind: str) -> None:
+    assert location_rules.accelerator_problem(kind) is None
+    for zone in catalog.zones_with(kind):
+        assert location_rules.place_problem(zone, kind) is None
+        assert location_rules.place_problem(zone.rpartition("-")[0], kind) is None
+
+
+def test_where_a_type_is_not_offered_the_nearest_zones_that_have_it_come_first() -> None:
+    problem = location_rules.place_problem("europe-west1", "v6e-8")
+    assert problem is not None
+    assert problem.startswith("`europe-west1` does not offer v6e-8; offered in: europe-west4-a, ")
+    assert problem.endswith(" more")
+
+
+def test_an_unlisted_type_may_be_asked_for_in_an_unlisted_zone_but_not_in_an_unknown_region() -> None:
+    assert location_rules.accelerator_problem("v7-8", unlisted=True) is None
+    assert location_rules.place_problem("mars-north1-a", "v7-8", unlisted=True) is None
+    assert location_rules.place_problem("mars-north1", "v7-8", unlisted=True) is not None
+
+
+@given(st.text())
+def test_any_text_gets_an_answer_of_one_printable_line(text: str) -> None:
+    for problem in (location_rules.accelerator_problem(text), location_rules.place_problem(text, "v5litepod-8")):
+        assert problem is None or problem.isprintable()

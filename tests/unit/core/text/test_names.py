@@ -1,0 +1,152 @@
+"""What nodes are called, what labels they carry, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.text import names
+
+
+def test_a_run_id_is_ten_letters_without_the_ambiguous_ones() -> None:
+    assert names.new_run_id(0) == "0000000000"
+    assert names.new_run_id(2**50 - 1) == "zzzzzzzzzz"
+    assert names.new_run_id(0b00001_00010) == "0000000012"
+
+
+@given(st.integers(0, 2**50 - 1), st.integers(0, 2**50 - 1))
+def test_different_bits_give_different_run_ids(one: int, other: int) -> None:
+    assert (names.new_run_id(one) == names.new_run_id(other)) == (one == other)
+    assert not set(names.new_run_id(one)) & set("ilou")
+
+
+def test_more_bits_than_a_run_id_holds_are_our_own_mistake() -> None:
+    with pytest.raises(AssertionError):
+        names.new_run_id(2**50)
+
+
+def test_an_owner_id_is_stable_and_differs_by_user_and_machine() -> None:
+    assert names.owner_id("ada", "laptop") == names.owner_id("ada", "laptop")
+    others = {names.owner_id("ada", "desktop"), names.owner_id("bob", "laptop"), names.owner_id("adal", "aptop")}
+    assert len(others | {names.owner_id("ada", "laptop")}) == 4
+    assert names.owner_id("\udcff", "x") != names.owner_id("", "x")  # a user name that is not text
+
+
+@given(st.text(), st.integers(0, 2**50 - 1), st.none() | st.integers(0, 4095))
+def test_every_node_name_is_allowed_by_the_api(user: str, bits: int, index: int | None) -> None:
+    owner, run = names.owner_id(user, "machine"), names.new_run_id(bits)
+    node = names.node_name(owner, run, index)
+    assert node == f"tpujob-{owner}-{run}" + ("" if index is None else f"-{index}")
+    assert names.node_problem(node) is None
+
+
+def test_the_labels_are_those_that_a_sweep_reads() -> None:
+    labels = names.labels(
+        run="7q2m4x1pzt", owner="k3f9ab", lease_until=1795255421.9, deadline=1795341821.0, name="mnist", mode="attached"
+    )
+    assert labels == {
+        "tpujob": "1",
+        "tpujob-run": "7q2m4x1pzt",
+        "tpujob-owner": "k3f9ab",
+        "tpujob-lease": "1795255421",
+        "tpujob-deadline": "1795341821",
+        "tpujob-name": "mnist",
+        "tpujob-mode": "attached",
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "labels", "ours"),
+    [
+        ("tpujob-k3f9ab-7q2m4x1pzt", {"tpujob": "1"}, True),
+        ("tpujob-k3f9ab-7q2m4x1pzt", {}, False),
+        ("training", {"tpujob": "1"}, False),
+        ("tpujobs", {"tpujob": "1"}, False),
+    ],
+)
+def test_a_node_is_ours_by_name_and_label_only_together(node: str, labels: dict[str, str], ours: bool) -> None:
+    assert names.is_ours(node, labels) is ours
+
+
+@given(st.text())
+def test_any_text_becomes_a_label_value_that_the_api_takes(text: str) -> None:
+    assert names.label_problem("owner", names.to_label_value(text)) is None
+
+
+@given(st.text())
+def test_any_text_becomes_a_job_name(text: str) -> None:
+    assert names.job_name_problem(names.to_job_name(text)) is None
+
+
+@pytest.mark.parametrize("text", ["my-project-1", "a23456", "a" * 30, "example.com:my-project"])
+def test_project_ids_of_google_are_taken(text: str) -> None:
+    assert names.project_problem(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-oProxyCommand=x",
+        "My-Project",
+        "a" * 31,
+        "short",
+        "ends-with-",
+        "1abcdef",
+        "a/../../b",
+        "",
+        "abcdef\n",
+        "prоject-1",
+    ],
+)
+def test_what_is_no_project_id_is_refused_with_the_rule(text: str) -> None:
+    problem = names.project_problem(text)
+    assert problem is not None and "6 to 30 lower-case letters" in problem
+
+
+@pytest.mark.parametrize("text", ["us-central1-a", "northamerica-northeast1-b", "europe-west12-c"])
+def test_zones_are_recognised_by_their_form(text: str) -> None:
+    assert names.zone_problem(text) is None
+    assert names.region_problem(text.rpartition("-")[0]) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["us-central1", "../..", "; rm -rf ~", "us-central1-a\n", "-", "US-CENTRAL1-A", "us-central1-aa"]
+)
+def test_what_is_no_zone_is_refused(text: str) -> None:
+    assert names.zone_problem(text) == "is not a zone; zones look like us-central1-a"
+
+
+@pytest.mark.parametrize("text", ["a", "node-1", "a" * 61])
+def test_node_names_of_the_api_are_taken(text: str) -> None:
+    assert names.node_problem(text) is None
+
+
+@pytest.mark.parametrize("text", ["", "A", "1a", "a-", "-a", "a_b", "a" * 62, "a/b", "$(reboot)", "a\n"])
+def test_what_is_no_node_name_is_refused(text: str) -> None:
+    assert names.node_problem(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("Team", "a", "is not a label key"),
+        ("1team", "a", "is not a label key"),
+        ("t" * 64, "a", "is not a label key"),
+        ("team", "two words", "is no label value"),
+        ("team", "A", "is no label value"),
+        ("team", "a" * 64, "is no label value"),
+        ("team", "a\n", "is no label value"),
+        ("tpujob-run", "a", "is reserved"),
+        ("tpujob", "1", "is reserved"),
+    ],
+)
+def test_bad_labels_get_the_rule(key: str, value: str, word: str) -> None:
+    problem = names.label_problem(key, value)
+    assert problem is not None and word in problem
+    assert names.labels_problem({"ok": "1", key: value}) == f"{key} {problem}"
+
+
+def test_a_node_has_at_most_64_labels() -> None:
+    assert names.labels_problem({f"l{number}": "" for number in range(64)}) is None
+    assert names.labels_problem({f"l{number}": "" for number in range(65)}) == "65 labels; a node has at most 64"

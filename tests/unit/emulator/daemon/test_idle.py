@@ -1,0 +1,61 @@
+"""When a daemon that nobody asks ends by itself, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.daemon import daemon
+
+
+class World:
+    """A daemon's driver, and a clock that `asleep` at each moment may look at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:
+        self.now, self.holds_anything = 0.0, False
+        self.asleep: Callable[[], None] = lambda: None
+        monkeypatch.setenv("TPUJOB_EMULATOR_IDLE_S", str(limit_s))
+        monkeypatch.setattr(daemon, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(daemon, "asyncio", SimpleNamespace(sleep=self._sleep))
+        driver: Any = SimpleNamespace(state=self)
+        self.idle = daemon._Idle(driver)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.asleep()
+
+    def ends_at(self) -> float:
+        shutdown = asyncio.Event()
+        asyncio.run(self.idle.watch(shutdown))
+        assert shutdown.is_set()
+        return self.now
+
+
+def test_it_ends_when_nobody_asked_for_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert World(monkeypatch, 3600).ends_at() == 3600
+
+
+def test_every_question_begins_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, 10)
+
+    def asked() -> None:
+        if world.now == 10:
+            world.idle.last = 7
+
+    world.asleep = asked
+    assert world.ends_at() == 17
+
+
+def test_while_it_holds_a_node_it_stays_and_ends_soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, 10)
+    world.holds_anything = True
+
+    def gone() -> None:
+        world.holds_anything = world.now < 500
+
+    world.asleep = gone
+    assert 500 <= world.ends_at() <= 501

@@ -1,0 +1,289 @@
+"""Faults as data: what is read, which calls are met, and in which order; all of it under a clock that the test owns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.emulator.faults.active_faults import ALL_IS_WELL, Decision, Faults
+from orchestrator.emulator.faults.fault import BadFault, read
+from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, Role
+
+NODE = "projects/p/locations/us-west4-a/nodes/tpujob-x"
+PLACE = "projects/p/locations/us-west4-a"
+
+
+def having(*rows: dict[str, Any], now: float = 100.0) -> Faults:
+    faults = Faults()
+    faults.add_all(rows, now)
+    return faults
+
+
+def kinds_met(faults: Faults, calls: int, operation: str = "nodes.get", now: float = 100.0) -> list[str | None]:
+    decisions = [faults.decide(operation, "client", NODE, now) for _ in range(calls)]
+    return [decision.ending.kind if decision.ending else None for decision in decisions]
+
+
+# -- which calls --------------------------------------------------------------------------------------------------
+
+
+def test_without_faults_all_is_well() -> None:
+    assert Faults().decide("nodes.get", "client", NODE, 0) is ALL_IS_WELL
+
+
+@pytest.mark.parametrize(
+    ("when", "met"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6]),
+        ({"calls": 2}, [2]),
+        ({"calls": [1, 3]}, [1, 3]),
+        ({"calls": "1,3-4,6-"}, [1, 3, 4, 6]),
+        ({"first": 2}, [1, 2]),
+        ({"probability": 0}, []),
+        ({"probability": 1}, [1, 2, 3, 4, 5, 6]),
+        ({"probability": 1, "calls": "5-"}, [5, 6]),
+    ],
+)
+def test_when_says_which_calls_by_their_number(when: dict[str, Any], met: list[int]) -> None:
+    said = kinds_met(having({"kind": "drop", "when": when}), 6)
+    assert [number for number, kind in enumerate(said, 1) if kind] == met
+
+
+def test_a_fault_counts_only_the_calls_that_match_it() -> None:
+    faults = having({"kind": "drop", "operation": "nodes.delete", "when": {"calls": 2}})
+    assert kinds_met(faults, 3, "nodes.get") == [None] * 3
+    assert kinds_met(faults, 3, "nodes.delete") == [None, "drop", None]
+    [row] = faults.dump()
+    assert (row["calls"], row["hits"]) == (3, 1)
+
+
+def test_times_count_from_when_the_fault_was_added_and_calls_outside_of_them_do_not_count() -> None:
+    faults = having({"kind": "drop", "when": {"from_s": 10, "until_s": 20, "calls": "1-2"}}, now=1000)
+    said = {at: kinds_met(faults, 1, now=at)[0] for at in (1000, 1009.9, 1010, 1015, 1016, 1020)}
+    assert [at for at, kind in said.items() if kind] == [1010, 1015]
+
+
+@pytest.mark.parametrize(
+    ("fault", "operation", "caller", "name", "state", "met"),
+    [
+        ({"operation": "nodes.*"}, "nodes.patch", "client", NODE, None, True),
+        ({"operation": "nodes.*"}, "operations.get", "client", NODE, None, False),
+        ({"operation": ["nodes.get", "operations.*"]}, "operations.list", "client", PLACE, None, True),
+        ({"operation": "nodes.get, nodes.delete"}, "nodes.delete", "client", NODE, None, True),
+        ({"caller": "vm"}, "nodes.get", "client", NODE, None, False),
+        ({"caller": "vm"}, "nodes.get", "vm", NODE, None, True),
+        ({"caller": "any"}, "nodes.get", "vm", NODE, None, True),
+        ({"match": {"node": "tpujob-*"}}, "nodes.get", "client", NODE, None, True),
+        ({"match": {"node": "other-*"}}, "nodes.get", "client", NODE, None, False),
+        ({"match": {"node": "*"}}, "nodes.list", "client", PLACE, None, False),
+        ({"match": {"zone": "us-*"}}, "nodes.list", "client", PLACE, None, True),
+        ({"match": {"zone": "europe-*"}}, "nodes.get", "client", NODE, None, False),
+        ({"match": {"state": "CREATING"}}, "nodes.delete", "client", NODE, "CREATING", True),
+        ({"match": {"state": "CREATING"}}, "nodes.delete", "client", NODE, "READY", False),
+        ({}, "locations.list", "client", "projects/p/locations/-", None, True),
+    ],
+)
+def test_what_a_fault_matches(
+    fault: dict[str, Any], operation: str, caller: str, name: str, state: str | None, met: bool
+) -> None:
+    decision = having({"kind": "drop"} | fault).decide(operation, caller, name, 100, state)
+    assert (decision.ending is not None) is met
+
+
+def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
+    faults = having(
+        {"kind": "status", "status": 500, "when": {"calls": 1}},
+        {"kind": "lost_reply"},
+        {"kind": "slow", "seconds": 2},
+        {"kind": "slow", "seconds": 3},
+        {"kind": "clock", "seconds": -60},
+        {"kind": "hidden"},
+    )
+    first, second = (faults.decide("nodes.create", "client", NODE, 100) for _ in range(2))
+    assert (first.ending and first.ending.kind, first.effect, first.happens) == ("status", None, False)
+    assert (second.ending and second.ending.kind, second.effect and second.effect.kind) == ("lost_reply", "hidden")
+    assert second.happens
+    assert (second.slow_s, second.clock_s) == (5, -60)
+    assert [(row["id"], row["hits"]) for row in faults.dump()] == [
+        *(("f1", 1), ("f2", 1), ("f3", 2), ("f4", 2), ("f5", 2), ("f6", 1))
+    ]
+    assert set(first.hits) == {"f1", "f3", "f4", "f5"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "happens"),
+    [
+        ({"kind": "lost_reply"}, True),
+        ({"kind": "drop"}, False),
+        ({"kind": "status"}, False),
+        ({"kind": "status", "effect": True}, True),
+        ({"kind": "hang"}, False),
+        ({"kind": "hang", "effect": True}, True),
+        ({"kind": "garbage"}, True),
+        ({"kind": "garbage", "effect": False}, False),
+        ({"kind": "slow"}, True),
+        ({"kind": "late"}, True),
+    ],
+)
+def test_whether_a_call_has_its_effect_all_the_same(fault: dict[str, Any], happens: bool) -> None:
+    assert having(fault).decide("nodes.create", "client", NODE, 100).happens is happens
+
+
+def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
+    fault = {"kind": "drop", "when": {"probability": 0.5, "seed": 3}}
+    said = kinds_met(having(fault), 400)
+    assert said == kinds_met(having(fault), 400)
+    assert said != kinds_met(having({"kind": "drop", "when": {"probability": 0.5, "seed": 4}}), 400)
+    assert 140 < sum(kind is not None for kind in said) < 260
+
+
+def test_clearing_takes_some_or_all_away_and_ids_are_never_used_twice() -> None:
+    faults = having({"kind": "drop"}, {"kind": "hang"}, {"kind": "slow"})
+    assert faults.clear(["f2", "f9"]) == 1
+    assert [fault.id for fault in faults] == ["f1", "f3"]
+    assert faults.clear() == 2
+    assert not faults
+    assert faults.add({"kind": "drop"}, 0).id == "f4"
+
+
+def test_a_list_with_a_mistake_adds_nothing() -> None:
+    faults = Faults()
+    with pytest.raises(BadFault):
+        faults.add_all([{"kind": "drop"}, {"kind": "nothing"}], 0)
+    assert not faults
+
+
+# -- as data ------------------------------------------------------------------------------------------------------
+
+times = st.floats(0, 1e6, allow_nan=False)
+
+
+def parameter(name: str, default: Any) -> st.SearchStrategy[Any]:
+    if name in CHOICES:
+        return st.sampled_from(CHOICES[name])
+    if isinstance(default, bool):
+        return st.booleans()
+    if isinstance(default, list):
+        return st.lists(st.text())
+    return st.text() if isinstance(default, str) else times
+
+
+@st.composite
+def fault_data(draw: st.DrawFn) -> dict[str, Any]:
+    name = draw(st.sampled_from(sorted(KINDS)))
+    kind = KINDS[name]
+    when: dict[str, Any] = draw(st.fixed_dictionaries({}, optional={"probability": st.floats(0, 1), "from_s": times}))
+    if draw(st.booleans()):
+        when["calls"] = draw(st.lists(st.integers(1, 50), min_size=1))
+    given_parameters = {key: parameter(key, default) for key, default in kind.parameters.items()}
+    optional: dict[str, Any] = {
+        "operation": st.sampled_from(kind.operations),
+        "caller": st.sampled_from(["client", "vm", "any"]),
+        "match": st.fixed_dictionaries({}, optional={"node": st.text(min_size=1), "zone": st.text(min_size=1)}),
+    }
+    return draw(st.fixed_dictionaries({"kind": st.just(name)}, optional=optional | given_parameters)) | {"when": when}
+
+
+@given(fault_data())
+def test_what_is_written_can_be_read_and_says_the_same(data: dict[str, Any]) -> None:
+    fault = read(data)
+    again = read(json.loads(json.dumps(fault.as_json())))
+    assert again == fault
+
+
+@given(fault_data(), st.lists(st.sampled_from(OPERATIONS), max_size=12))
+def test_after_a_restart_faults_go_on_where_they_were(data: dict[str, Any], calls: list[str]) -> None:
+    stayed, restarted = having(data), having(data)
+    for operation in calls:
+        restarted = Faults.load(json.loads(json.dumps(restarted.dump())))
+        said = [_plain(faults.decide(operation, "client", NODE, 100)) for faults in (stayed, restarted)]
+        assert said[0] == said[1]
+    assert stayed.dump() == restarted.dump()
+
+
+def _plain(decision: Decision) -> tuple[Any, ...]:
+    return decision.hits, decision.slow_s, decision.clock_s, decision.happens
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_kind_has_defaults_that_are_fine(name: str) -> None:
+    fault = read({"kind": name})
+    assert fault.operations == set(KINDS[name].operations)
+    assert set(KINDS[name].operations) <= set(OPERATIONS)
+    assert dict(fault.parameters) == dict(KINDS[name].parameters)
+    assert (fault.role is Role.EFFECT) == (name in EFFECTS)
+
+
+EFFECTS = {
+    *("hidden", "late", "stockout", "create_fails_leaving_node", "operation_fails", "operation_forgets", "stuck"),
+    *(
+        "stalled",
+        "delete_dropped",
+        "refuse_delete",
+        "unreachable",
+        "stale_list",
+        "page_loop",
+        "page_error",
+        "operation_gone",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], r"^A fault is a JSON object, not \[\]\.$"),
+        ({}, "A fault needs a kind; there are status, lost_reply,"),
+        ({"kind": "boom"}, "A fault needs a kind; there are"),
+        ({"kind": ["drop"]}, "A fault needs a kind; there are"),
+        ({"kind": "drop", "wen": {}}, 'no field "wen" in a fault of kind "drop"; there are kind, operation, caller'),
+        ({"kind": "drop", "seconds": 1}, 'no field "seconds" in a fault of kind "drop"'),
+        (
+            {"kind": "drop", "operation": "nodes.destroy"},
+            'No operation is called "nodes.destroy"; there are nodes.create',
+        ),
+        ({"kind": "drop", "operation": 3}, "operation is a text like nodes.delete"),
+        (
+            {"kind": "hidden", "operation": "nodes.get"},
+            'of kind "hidden" is about nodes.create, queuedResources.create, not about',
+        ),
+        ({"kind": "drop", "caller": "me"}, "caller is one of client, vm, any, not 'me'"),
+        ({"kind": "drop", "match": 1}, "Match is a JSON object, not 1"),
+        ({"kind": "drop", "match": {"name": "n"}}, 'no field "name" in match; there are node, zone, state'),
+        ({"kind": "drop", "match": {"node": 1}}, "match.node is a text, not 1"),
+        ({"kind": "drop", "when": {"nth": 1}}, 'no field "nth" in when; there are calls, first'),
+        ({"kind": "drop", "when": {"calls": 0}}, "counts from 1"),
+        ({"kind": "drop", "when": {"calls": "3-2"}}, "counts from 1"),
+        ({"kind": "drop", "when": {"calls": "x"}}, "when.calls is like 2"),
+        ({"kind": "drop", "when": {"calls": "٣"}}, "when.calls is like 2"),
+        ({"kind": "drop", "when": {"calls": "1", "first": 1}}, "give one of them"),
+        ({"kind": "drop", "when": {"first": 0}}, "when.first is a whole number"),
+        ({"kind": "drop", "when": {"probability": 1.5}}, "when.probability is between 0 and 1"),
+        ({"kind": "drop", "when": {"probability": "1"}}, "when.probability is a number"),
+        ({"kind": "drop", "when": {"seed": 0.5}}, "when.seed is a whole number"),
+        ({"kind": "drop", "when": {"from_s": -1}}, "when.from_s is a number of seconds"),
+        ({"kind": "drop", "when": {"from_s": 5, "until_s": 5}}, "is not after"),
+        ({"kind": "hidden", "seconds": "5"}, "seconds is a number, not '5'"),
+        ({"kind": "hidden", "seconds": True}, "seconds is a number, not True"),
+        ({"kind": "hidden", "seconds": float("nan")}, "seconds is a number, not nan"),
+        ({"kind": "hidden", "seconds": -1}, "seconds must be between 0 and 1e9, not -1"),
+        ({"kind": "hidden", "seconds": float("inf")}, "seconds must be between"),
+        ({"kind": "status", "status": 418}, "status is one of 400, 401"),
+        ({"kind": "status", "effect": 1}, "effect is true or false, not 1"),
+        ({"kind": "status", "message": 1}, "message is a text, not 1"),
+        ({"kind": "garbage", "form": "xml"}, "form is one of truncated, html"),
+        ({"kind": "unreachable", "zones": "a"}, "zones is a list of texts"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(data: Any, said: str) -> None:
+    with pytest.raises(BadFault, match=said) as caught:
+        read(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_a_clock_may_be_behind() -> None:
+    assert read({"kind": "clock", "seconds": -86400}).seconds == -86400

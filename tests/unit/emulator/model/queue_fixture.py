@@ -1,0 +1,136 @@
+"""The emulated cloud with its queue, under a clock that the test owns; hosts follow at once unless they are held."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.model.cloud_state import CloudState
+from orchestrator.emulator.model.queue_records import QueuedResource
+from orchestrator.emulator.model.records import Host, Node, Operation, Power, Settings
+from orchestrator.emulator.wire.node_request import parse_create
+from orchestrator.emulator.wire.queue_request import parse_queued
+
+ZONE = "us-central1-a"
+PLACE = f"projects/p/locations/{ZONE}"
+NODE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+DELAYS: dict[str, float] = {
+    **{"provision_s": 10, "stop_s": 3, "start_s": 5, "delete_s": 2},
+    **{"accept_s": 1, "queue_s": 4, "suspend_s": 1, "refuse_s": 1.5},
+}
+
+
+class QueueCloud:
+    """Everything is called by its id; places are the one zone of the fixture unless a test says otherwise."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.state = CloudState("seed", Settings(**{**DELAYS, **settings}))
+        self.now = 1000.0
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def queue(
+        self,
+        queue_id: str = "q",
+        *,
+        node: dict[str, Any] | None = None,
+        zone: str = ZONE,
+        version: str = "v2",
+        request_id: str = "",
+        spec: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Operation:
+        wanted = {"nodeId": f"{queue_id}-node"} if spec is None else spec
+        body = {"tpu": {"nodeSpec": [{"node": node or NODE} | wanted]}} | fields
+        row = parse_queued("p", zone, queue_id, body, version, self.now)
+        effect = self.state.decide("queuedResources.create", "client", row.name, self.now).effect
+        try:
+            return self.state.queue.create(row, version, self.now, effect, request_id)
+        finally:
+            self.follow()
+
+    def unqueue(self, queue_id: str = "q", *, force: bool = False, request_id: str = "") -> Operation:
+        name = f"{PLACE}/queuedResources/{queue_id}"
+        effect = self.state.decide("queuedResources.delete", "client", name, self.now).effect
+        operation = self.state.queue.delete(
+            name, force=force, api_version="v2", now=self.now, effect=effect, request_id=request_id
+        )
+        self.follow()
+        return operation
+
+    def reset(self, queue_id: str = "q") -> Operation:
+        operation = self.state.queue.reset(f"{PLACE}/queuedResources/{queue_id}", "v2", self.now)
+        self.follow()
+        return operation
+
+    def create(self, node_id: str = "n", *, zone: str = ZONE, project: str = "p", **spec: Any) -> Operation:
+        wanted = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
+        try:
+            return self.state.create(
+                project=project, zone=zone, node_id=node_id, spec=wanted.spec, workers=wanted.workers,
+                usd_per_hour=wanted.usd_per_hour, api_version="v2", now=self.now,
+            )  # fmt: skip
+        finally:
+            self.follow()
+
+    def delete(self, node_id: str) -> Operation:
+        operation = self.state.delete(f"{PLACE}/nodes/{node_id}", "v2", self.now)
+        self.follow()
+        return operation
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Stops at whatever is due in between, as the driver does."""
+        end = self.now + seconds
+        while (due := self.state.next_due()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.state.advance(self.now)
+            self.follow()
+        self.now = end
+        self.state.advance(end)
+        self.follow()
+
+    def follow(self) -> None:
+        for node in list(self.state.nodes.values()):
+            if node.power != node.wanted_power:
+                hosts = [Host(22, 80)] if node.wanted_power is Power.ON else None
+                self.state.powered(node.uid, node.wanted_power, self.now, hosts)
+
+    def restart(self) -> None:
+        """The daemon comes back with what it had written."""
+        self.state = CloudState.load(json.loads(json.dumps(self.state.dump())))
+        self.state.lose_sight()
+        self.follow()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def row(self, queue_id: str = "q") -> QueuedResource:
+        return self.state.queue.row(f"{PLACE}/queuedResources/{queue_id}")
+
+    def shown(self, queue_id: str = "q") -> str | None:
+        try:
+            return str(self.row(queue_id).state)
+        except ApiError as refusal:
+            assert refusal.status == "NOT_FOUND"
+            return None
+
+    def node(self, node_id: str = "q-node") -> Node:
+        return self.state.node(f"{PLACE}/nodes/{node_id}")
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        return {node.node_id: node.state for node in self.state.nodes.values()}
+
+    def states(self, until: str, queue_id: str = "q", patience_s: float = 1000.0) -> list[str]:
+        """All that it shows on its way into that state, each once."""
+        seen: list[str] = []
+        end = self.now + patience_s
+        while self.now < end:
+            if (state := str(self.shown(queue_id))) not in seen[-1:]:
+                seen.append(state)
+            if state == until:
+                return seen
+            self.wait(0.25)
+        raise AssertionError(f"never {until}: {seen}")

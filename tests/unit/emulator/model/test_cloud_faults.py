@@ -1,0 +1,546 @@
+"""What faults do to the emulated cloud itself, and what may happen to its nodes; under a clock that the test owns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.faults.kinds import KINDS, Role
+from orchestrator.emulator.model.cloud_state import CloudState
+from orchestrator.emulator.model.records import LOST, SETTLED_POWER, Host, Node, Operation, Power, Settings
+from orchestrator.emulator.wire import queue_json
+
+SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+PLACE = "projects/p/locations/z"
+
+
+class Cloud:
+    """The machine behind its faults, as a driver uses it: provisions in 10 s, deletes in 2 s; hosts follow at once."""
+
+    def __init__(self, *faults: dict[str, Any]) -> None:
+        self.state = CloudState("seed", Settings(provision_s=10, stop_s=3, start_s=5, delete_s=2))
+        self.now = 1000.0
+        self.state.faults.add_all(faults, self.now)
+
+    def effect(self, operation: str, name: str) -> Fault | None:
+        return self.state.decide(operation, "client", name, self.now).effect
+
+    def create(self, node_id: str = "n") -> Operation:
+        effect = self.effect("nodes.create", f"{PLACE}/nodes/{node_id}")
+        said: dict[str, Any] = {"project": "p", "zone": "z", "node_id": node_id, "spec": dict(SPEC), "workers": 1}
+        return self._followed(
+            lambda: self.state.create(**said, usd_per_hour=3.6, api_version="v2", now=self.now, effect=effect)
+        )
+
+    def delete(self, node_id: str = "n") -> Operation:
+        name = f"{PLACE}/nodes/{node_id}"
+        effect = self.effect("nodes.delete", name)
+        return self._followed(lambda: self.state.delete(name, "v2", self.now, effect))
+
+    def power(self, verb: str, node_id: str = "n") -> Operation:
+        name = f"{PLACE}/nodes/{node_id}"
+        effect = self.effect(f"nodes.{verb}", name)
+        return self._followed(lambda: self.state.change_power(name, verb, "v2", self.now, effect))
+
+    def relabel(self, node_id: str = "n", **labels: str) -> Operation:
+        name = f"{PLACE}/nodes/{node_id}"
+        effect = self.effect("nodes.patch", name)
+        return self._followed(lambda: self.state.patch(name, {"labels": labels}, "v2", self.now, effect))
+
+    def list(self, zone: str = "z") -> tuple[dict[str, str], list[str]]:
+        nodes, silent = self.state.listed("p", zone, self.effect("nodes.list", f"projects/p/locations/{zone}"))
+        return {node.node_id: node.state for node in nodes}, silent
+
+    def seen(self, node_id: str = "n") -> str | None:
+        try:
+            return self.state.node(f"{PLACE}/nodes/{node_id}").state
+        except ApiError as refusal:
+            assert refusal.status == "NOT_FOUND"
+            return None
+
+    def wait(self, seconds: float) -> None:
+        """Stops at whatever is due in between, as a driver does."""
+        end = self.now + seconds
+        while (due := self.state.next_due()) is not None and self.now < due <= end:
+            self.now = due
+            self.state.advance(due)
+            self.follow()
+        self.now = end
+        self.state.advance(end)
+        self.follow()
+
+    def follow(self) -> None:
+        for node in [*self.state.nodes.values()]:
+            if node.power != node.wanted_power:
+                hosts = [Host(22, 80)] if node.wanted_power is Power.ON else None
+                self.state.powered(node.uid, node.wanted_power, self.now, hosts)
+
+    def billed(self) -> float:
+        return float(self.state.meter.read(self.now)["totals"]["node_seconds"])
+
+    @property
+    def node(self) -> Node:
+        return self.state.nodes[f"{PLACE}/nodes/n"]
+
+    def _followed(self, ask: Callable[[], Operation]) -> Operation:
+        try:
+            return ask()
+        finally:
+            self.follow()
+
+
+def ready(*faults: dict[str, Any]) -> Cloud:
+    """With a READY node, created before there were any faults."""
+    cloud = Cloud()
+    cloud.create()
+    cloud.wait(10)
+    cloud.state.faults.add_all(faults, cloud.now)
+    return cloud
+
+
+# -- creating -----------------------------------------------------------------------------------------------------
+
+
+def test_a_hidden_node_exists_and_bills_but_nobody_sees_it_for_a_while() -> None:
+    cloud = Cloud({"kind": "hidden", "seconds": 15})
+    operation = cloud.create()
+    cloud.wait(14)
+    assert (operation.done, operation.error) == (True, None)
+    assert (cloud.seen(), cloud.list()[0], cloud.billed()) == (None, {}, 14)
+    for refused in (cloud.delete, cloud.relabel, lambda: cloud.power("stop")):
+        with pytest.raises(ApiError, match="was not found"):
+            refused()
+    with pytest.raises(ApiError, match="already exists"):
+        cloud.create()
+    cloud.wait(1)
+    assert (cloud.seen(), cloud.list()[0]) == ("READY", {"n": "READY"})
+
+
+def test_a_late_create_has_no_reply_and_comes_long_after() -> None:
+    cloud = Cloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
+    with pytest.raises(NoReply):
+        cloud.create()
+    assert cloud.state.next_due() == 1040
+    cloud.wait(39)
+    assert (cloud.seen(), cloud.billed(), cloud.state.operations) == (None, 0, {})
+    with pytest.raises(ApiError, match="was not found"):
+        cloud.delete()
+    cloud.wait(1)
+    assert (cloud.seen(), [op.verb for op in cloud.state.operations.values()]) == ("CREATING", ["create"])
+    cloud.wait(10)
+    assert (cloud.seen(), cloud.billed()) == ("READY", 10)
+
+
+def test_a_late_create_of_a_name_that_was_taken_meanwhile_comes_to_nothing() -> None:
+    cloud = Cloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
+    with pytest.raises(NoReply):
+        cloud.create()
+    cloud.create()
+    uid = cloud.node.uid
+    cloud.wait(100)
+    assert (cloud.node.uid, cloud.seen(), len(cloud.state.meter.bills)) == (uid, "READY", 1)
+
+
+def test_a_stockout_by_fault_ends_as_one_by_settings() -> None:
+    cloud = Cloud({"kind": "stockout", "when": {"first": 1}})
+    operation = cloud.create()
+    cloud.wait(10)
+    assert operation.error is not None
+    assert (operation.error["code"], cloud.seen()) == (8, None)
+    assert operation.error["message"].startswith('There is no more capacity in the zone "z"')
+    cloud.create()
+    cloud.wait(10)
+    assert cloud.seen() == "READY"
+
+
+@pytest.mark.parametrize("state", ["CREATING", "UNKNOWN"])
+def test_a_failed_create_can_leave_a_node_that_stays_until_it_is_deleted(state: str) -> None:
+    cloud = Cloud({"kind": "create_fails_leaving_node", "state": state})
+    operation = cloud.create()
+    cloud.wait(1000)
+    assert operation.error is not None
+    assert operation.error["code"] == 8
+    assert (cloud.seen(), cloud.billed(), cloud.node.power) == (state, 1000, Power.OFF)
+    deletion = cloud.delete()
+    cloud.wait(2)
+    assert (cloud.seen(), deletion.done, deletion.error, cloud.billed()) == (None, True, None, 1002)
+
+
+def test_an_operation_of_a_create_can_fail_although_the_node_comes_up() -> None:
+    cloud = Cloud({"kind": "operation_fails", "operation": "nodes.create", "seconds": 4})
+    operation = cloud.create()
+    cloud.wait(4)
+    assert operation.error == {"code": 13, "message": "an internal error has occurred"}
+    assert cloud.seen() == "CREATING"
+    cloud.wait(6)
+    assert cloud.seen() == "READY"
+
+
+def test_a_stuck_create_takes_as_long_as_it_is_told() -> None:
+    cloud = Cloud({"kind": "stuck", "operation": "nodes.create", "seconds": 500})
+    operation = cloud.create()
+    cloud.wait(499)
+    assert (cloud.seen(), operation.done) == ("CREATING", False)
+    cloud.wait(1)
+    assert (cloud.seen(), operation.done) == ("READY", True)
+
+
+# -- deleting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_delete_whose_operation_fails_leaves_a_node_that_runs_as_before() -> None:
+    cloud = ready({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 4, "when": {"first": 4}})
+    for _ in range(2):
+        operation = cloud.delete()
+        cloud.wait(3)
+        assert (cloud.seen(), operation.done, cloud.node.power) == ("DELETING", False, Power.ON)
+        assert cloud.delete().name == operation.name  # the second of two deletes at once joins the first
+        cloud.wait(1)
+        assert operation.error == {"code": 13, "message": "an internal error has occurred"}
+        assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)
+    cloud.delete()
+    cloud.wait(2)
+    assert cloud.seen() is None
+
+
+def test_a_failing_delete_of_a_node_that_is_being_created_does_not_stop_the_create() -> None:
+    cloud = Cloud({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 4})
+    creation = cloud.create()
+    cloud.wait(8)
+    deletion = cloud.delete()
+    assert not creation.done
+    cloud.wait(4)
+    assert deletion.error is not None
+    cloud.wait(0)
+    assert (cloud.seen(), creation.done, creation.error) == ("READY", True, None)
+
+
+def test_the_words_of_a_failure_can_be_chosen() -> None:
+    fault = {"kind": "operation_fails", "code": "PERMISSION_DENIED", "message": "no", "seconds": 0}
+    cloud = ready(fault | {"operation": "nodes.delete"})
+    operation = cloud.delete()
+    cloud.wait(0)
+    assert operation.error == {"code": 7, "message": "no"}
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_delete_dropped_while_creating_is_done_and_the_node_comes_up_later(hidden: bool) -> None:
+    cloud = Cloud({"kind": "delete_dropped", "hidden": hidden, "seconds": 1})
+    creation = cloud.create()
+    cloud.wait(3)
+    deletion = cloud.delete()
+    cloud.wait(1)
+    assert (deletion.done, deletion.error, creation.done) == (True, None, False)
+    assert cloud.seen() == (None if hidden else "CREATING")
+    cloud.wait(6)
+    assert (cloud.seen(), creation.done) == ("READY", True)
+    cloud.delete()  # a node that is READY is deleted as always
+    cloud.wait(2)
+    assert (cloud.seen(), cloud.billed()) == (None, 12)
+
+
+def test_a_delete_refused_while_creating_says_so_and_changes_nothing() -> None:
+    cloud = Cloud({"kind": "refuse_delete"})
+    cloud.create()
+    with pytest.raises(ApiError, match="delete is not supported while in state CREATING") as refusal:
+        cloud.delete()
+    assert (refusal.value.http, refusal.value.status) == (400, "FAILED_PRECONDITION")
+    cloud.wait(10)
+    assert cloud.seen() == "READY"
+    cloud.delete()
+    cloud.wait(2)
+    assert cloud.seen() is None
+
+
+def test_a_stuck_delete_stays_in_deleting_and_bills() -> None:
+    cloud = ready({"kind": "stuck", "operation": "nodes.delete", "seconds": 3600})
+    operation = cloud.delete()
+    cloud.wait(3599)
+    assert (cloud.seen(), operation.done, cloud.billed()) == ("DELETING", False, 3609)
+    cloud.wait(1)
+    assert (cloud.seen(), operation.done) == (None, True)
+
+
+@pytest.mark.parametrize("verb", ["create", "delete", "stop", "patch"])
+def test_a_forgotten_change_is_done_without_error_or_result_and_nothing_happened(verb: str) -> None:
+    fault = {"kind": "operation_forgets", "operation": f"nodes.{verb}"}
+    cloud = Cloud(fault) if verb == "create" else ready(fault)
+    before = (cloud.seen(), len(cloud.state.meter.bills))
+    ask = {"create": cloud.create, "delete": cloud.delete, "stop": lambda: cloud.power("stop"), "patch": cloud.relabel}
+    operation = ask[verb]()
+    assert (operation.done, operation.error, operation.response) == (True, None, None)
+    assert {"error", "response"}.isdisjoint(queue_json.operation_json(operation, "v2"))
+    cloud.wait(100)
+    assert (cloud.seen(), len(cloud.state.meter.bills)) == before
+
+
+# -- other changes ------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_whose_operation_fails_leaves_a_node_that_is_ready() -> None:
+    cloud = ready({"kind": "operation_fails", "operation": "nodes.stop", "seconds": 2})
+    operation = cloud.power("stop")
+    assert cloud.seen() == "STOPPING"
+    cloud.wait(2)
+    assert (cloud.seen(), operation.done, cloud.node.power) == ("READY", True, Power.ON)
+    assert operation.error is not None
+
+
+def test_a_patch_whose_operation_fails_changes_nothing() -> None:
+    cloud = ready({"kind": "operation_fails", "operation": "nodes.patch", "seconds": 2})
+    operation = cloud.relabel(a="1")
+    cloud.wait(2)
+    assert operation.error is not None
+    assert "labels" not in cloud.node.spec
+
+
+def test_a_stuck_patch_refuses_every_other_change_until_it_is_done() -> None:
+    cloud = ready({"kind": "stuck", "operation": "nodes.patch", "seconds": 30, "when": {"first": 1}})
+    operation = cloud.relabel(a="1")
+    assert cloud.node.spec["labels"] == {"a": "1"}
+    for refused in (cloud.delete, cloud.relabel, lambda: cloud.power("stop")):
+        with pytest.raises(ApiError, match="unable to queue the operation") as refusal:
+            refused()
+        assert refusal.value.http == 409
+    cloud.wait(30)
+    assert (operation.done, operation.error) == (True, None)
+    cloud.delete()
+    cloud.wait(2)
+    assert cloud.seen() is None
+
+
+# -- looking ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unreachable_zone_is_left_out_and_named() -> None:
+    cloud = ready({"kind": "unreachable", "when": {"first": 2}})
+    assert cloud.list() == ({}, ["z"])
+    assert cloud.list("-") == ({}, ["z"])
+    assert cloud.list() == ({"n": "READY"}, [])
+
+
+def test_the_zones_that_are_unreachable_can_be_named() -> None:
+    cloud = ready({"kind": "unreachable", "zones": ["y"]})
+    assert cloud.list("-") == ({"n": "READY"}, ["y"])
+
+
+def test_an_unreachable_list_of_nothing_is_not_a_complete_one() -> None:
+    assert Cloud({"kind": "unreachable"}).list("-") == ({}, ["-"])
+
+
+def test_a_stale_list_shows_what_was_there_and_how_it_looked() -> None:
+    cloud = Cloud({"kind": "stale_list", "seconds": 5})
+    cloud.create()
+    assert cloud.list()[0] == {}
+    cloud.wait(6)
+    assert cloud.list()[0] == {"n": "CREATING"}
+    cloud.wait(4)
+    assert (cloud.list()[0], cloud.seen()) == ({"n": "CREATING"}, "READY")
+    cloud.wait(5)
+    cloud.relabel(a="1")
+    cloud.delete()
+    cloud.wait(2)
+    [old], _ = cloud.state.listed("p", "z", cloud.effect("nodes.list", PLACE))
+    assert (old.state, "labels" in old.spec, cloud.seen()) == ("READY", False, None)
+    cloud.wait(3)
+    [old], _ = cloud.state.listed("p", "z", cloud.effect("nodes.list", PLACE))
+    assert (old.state, old.spec["labels"]) == ("DELETING", {"a": "1"})
+    cloud.wait(2)
+    assert cloud.list()[0] == {}
+
+
+def test_a_stale_list_does_not_show_what_was_hidden_then() -> None:
+    cloud = Cloud({"kind": "hidden", "seconds": 8}, {"kind": "stale_list", "seconds": 5})
+    cloud.create()
+    cloud.wait(12)
+    assert (cloud.list()[0], cloud.seen()) == ({}, "READY")
+    cloud.wait(1)
+    assert cloud.list()[0] == {"n": "CREATING"}
+
+
+def test_a_forgotten_operation_is_absent_though_it_goes_on() -> None:
+    cloud = Cloud({"kind": "operation_gone"})
+    operation = cloud.create()
+    effect = cloud.effect("operations.get", operation.name)
+    with pytest.raises(ApiError, match="was not found"):
+        cloud.state.operation(operation.name, effect)
+    assert cloud.state.operation(operation.name) is operation
+    cloud.wait(10)
+    assert operation.done
+
+
+def test_a_call_about_an_operation_counts_as_one_about_its_node() -> None:
+    cloud = Cloud({"kind": "operation_gone", "match": {"node": "m", "state": "CREATING"}})
+    others, its = cloud.create("n"), cloud.create("m")
+    assert cloud.effect("operations.get", others.name) is None
+    assert cloud.effect("operations.get", its.name) is not None
+    cloud.wait(10)
+    assert cloud.effect("operations.get", its.name) is None
+
+
+# -- what happens to nodes ----------------------------------------------------------------------------------------
+
+
+def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only_be_deleted() -> None:
+    cloud = ready()
+    cloud.state.put(cloud.node.name, "PREEMPTED", cloud.now)
+    cloud.follow()
+    cloud.wait(100)
+    assert (cloud.seen(), cloud.list()[0], cloud.node.power, cloud.billed()) == (
+        *("PREEMPTED", {"n": "PREEMPTED"}, Power.OFF, 10),
+    )
+    for verb in ("start", "stop"):
+        with pytest.raises(ApiError, match=f"{verb} is not supported while in state PREEMPTED"):
+            cloud.power(verb)
+    with pytest.raises(ApiError, match="update is not supported while in state PREEMPTED"):
+        cloud.relabel(a="1")
+    with pytest.raises(ApiError, match="already exists"):
+        cloud.create()
+    cloud.delete()
+    cloud.wait(2)
+    assert (cloud.seen(), cloud.billed()) == (None, 10)
+
+
+def test_a_preemption_ends_the_operation_under_way_with_the_words_of_the_api() -> None:
+    cloud = Cloud()
+    operation = cloud.create()
+    cloud.state.put(cloud.node.name, "PREEMPTED", cloud.now)
+    cloud.wait(100)
+    assert operation.error is not None
+    assert operation.error["code"] == 3
+    assert "update is not supported while in state PREEMPTED [EID: 0x" in operation.error["message"]
+    assert cloud.seen() == "PREEMPTED"
+
+
+def test_a_vanished_node_is_absent_for_everybody_at_once_and_bills_no_more_once_its_hosts_are_gone() -> None:
+    cloud = ready()
+    node = cloud.node
+    cloud.state.vanish(node.name, cloud.now)
+    assert (cloud.seen(), cloud.list()[0], node.wanted_power) == (None, {}, Power.GONE)
+    cloud.follow()
+    assert (cloud.state.nodes, cloud.billed()) == ({}, 10)
+
+
+@pytest.mark.parametrize("state", [state for state in SETTLED_POWER if state != "READY"])
+def test_a_node_put_into_a_state_stays_there_until_it_is_put_back_and_boots_again(state: str) -> None:
+    cloud = ready()
+    cloud.node.boot_pending = False
+    cloud.state.put(cloud.node.name, state, cloud.now)
+    cloud.wait(1000)
+    assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == (state, SETTLED_POWER[state], False)
+    cloud.state.put(cloud.node.name, "READY", cloud.now)
+    cloud.follow()
+    assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)
+
+
+def test_there_are_states_that_no_node_can_be_put_into() -> None:
+    cloud = ready()
+    with pytest.raises(ApiError, match=r'into READY, STOPPED, PREEMPTED, .*, not into "DELETING"'):
+        cloud.state.put(cloud.node.name, "DELETING", cloud.now)
+    with pytest.raises(ApiError, match="was not found"):
+        cloud.state.put(f"{PLACE}/nodes/other", "READY", cloud.now)
+
+
+# -- any order ----------------------------------------------------------------------------------------------------
+
+NODES = st.sampled_from(["n", "m"])
+CLOUD_KINDS = sorted(name for name, kind in KINDS.items() if kind.role is Role.EFFECT)
+
+
+class AnyFaults(RuleBasedStateMachine):
+    """Whatever is asked in whatever order under whatever faults: the meter is right, and in the end everything goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cloud = Cloud()
+
+    @rule(
+        kind=st.sampled_from(CLOUD_KINDS),
+        seconds=st.sampled_from([0, 3, 30]),
+        when=st.sampled_from([{}, {"first": 1}, {"probability": 0.5}]),
+    )
+    def break_something(self, kind: str, seconds: float, when: dict[str, Any]) -> None:
+        fault = {"kind": kind, "when": when} | ({"seconds": seconds} if "seconds" in KINDS[kind].parameters else {})
+        self.cloud.state.faults.add(fault, self.cloud.now)
+
+    @precondition(lambda self: self.cloud.state.faults)
+    @rule()
+    def mend_everything(self) -> None:
+        self.cloud.state.faults.clear()
+
+    @rule(node=NODES, verb=st.sampled_from(["create", "delete", "stop", "start", "patch", "list"]))
+    def ask(self, node: str, verb: str) -> None:
+        cloud = self.cloud
+        asks: dict[str, Callable[[], Any]] = {
+            "create": lambda: cloud.create(node),
+            "delete": lambda: cloud.delete(node),
+            "patch": lambda: cloud.relabel(node, a="1"),
+            "list": lambda: cloud.list("-"),
+        }
+        try:
+            asks.get(verb, lambda: cloud.power(verb, node))()
+        except NoReply:
+            assert verb == "create"
+        except ApiError as refusal:
+            assert refusal.status in ("ALREADY_EXISTS", "NOT_FOUND", "FAILED_PRECONDITION", "ABORTED")
+
+    @precondition(lambda self: self.cloud.state.nodes)
+    @rule(data=st.data(), state=st.sampled_from([*SETTLED_POWER, "vanish"]))
+    def happen(self, data: st.DataObject, state: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.cloud.state.nodes)))
+        if state == "vanish":
+            self.cloud.state.vanish(name, self.cloud.now)
+        else:
+            self.cloud.state.put(name, state, self.cloud.now)
+        self.cloud.follow()
+
+    @rule(seconds=st.sampled_from([0, 1, 5, 20]))
+    def wait(self, seconds: float) -> None:
+        self.cloud.wait(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        self.cloud.state = CloudState.load(json.loads(json.dumps(self.cloud.state.dump())))
+        self.cloud.state.lose_sight()
+        self.cloud.follow()
+
+    @invariant()
+    def the_meter_runs_for_exactly_the_nodes_that_exist_and_were_not_taken(self) -> None:
+        running = [bill.uid for bill in self.cloud.state.meter.bills if bill.until is None]
+        nodes = self.cloud.state.nodes.values()
+        taken = {node.uid for node in nodes if node.state in LOST}
+        going = {node.uid for node in nodes if node.state == "DELETING"}  # maybe after it was taken
+        assert len(running) == len(set(running))
+        assert {node.uid for node in nodes} - taken - going <= set(running) <= {node.uid for node in nodes}
+
+    @invariant()
+    def whatever_is_under_way_will_end(self) -> None:
+        state = self.cloud.state
+        assert all(node.due is not None for node in state.nodes.values() if node.operation is not None)
+        waiting = {op.name for op in state.operations.values() if not op.done and op.due is None}
+        resumed = [node.resume.operation for node in state.nodes.values() if node.resume]
+        assert waiting == {name for name in [*(n.operation for n in state.nodes.values()), *resumed] if name}
+
+    def teardown(self) -> None:
+        """Mended and left alone, everything can be deleted, late creates too, and every operation has ended."""
+        cloud = self.cloud
+        cloud.state.faults.clear()
+        cloud.wait(100)
+        for node in [*cloud.state.nodes.values()]:
+            cloud.delete(node.node_id)
+        cloud.wait(2)
+        assert (cloud.state.nodes, cloud.state.late, cloud.state.next_due()) == ({}, [], None)
+        assert all(operation.done for operation in cloud.state.operations.values())
+
+
+AnyFaults.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyFaults = AnyFaults.TestCase

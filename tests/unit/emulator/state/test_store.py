@@ -1,0 +1,132 @@
+"""The state directory: what is written at a change is what the next daemon reads, however much is over by then."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.state import archive
+from orchestrator.emulator.state.store import AlreadyRunning, DamagedState, Store
+from tests.unit.emulator.model.queue_fixture import PLACE, QueueCloud
+
+SPOT = {"schedulingConfig": {"spot": True}}
+
+
+def reopened(store: Store) -> Store:
+    """As by the next daemon: the lock of the last one is gone with its process."""
+    import os
+
+    os.close(store._lock)
+    return Store(store.directory)
+
+
+def live(cloud: QueueCloud, store: Store, lives: int) -> None:
+    """Lives of all kinds; every change is saved, some of them are still under way at the end."""
+    for _ in range(lives):
+        cloud.create(**SPOT)
+        store.save(cloud.state)
+        cloud.wait(10)
+        cloud.queue()
+        cloud.wait(20)
+        store.save(cloud.state)
+        cloud.state.preempt(f"{PLACE}/nodes/n", cloud.now)
+        cloud.unqueue(force=True)
+        cloud.delete("n")
+        store.save(cloud.state)
+        cloud.wait(20)
+    cloud.queue("under-way")
+    cloud.create("alive")
+    cloud.wait(3)
+
+
+def test_the_next_daemon_reads_what_the_last_one_saved(tmp_path: Path) -> None:
+    cloud, store = QueueCloud(), Store(tmp_path)
+    live(cloud, store, 3)
+    store.save(cloud.state)
+    again = reopened(store)
+    assert again.load().dump() == cloud.state.dump()
+    saved = json.loads((tmp_path / "state.json").read_text())
+    assert all(row["ended_at"] is None for row in saved["operations"])
+    assert all(row["until"] is None for row in saved["bills"])
+
+
+def test_what_was_written_and_not_yet_spoken_of_does_not_count(tmp_path: Path) -> None:
+    cloud, store = QueueCloud(), Store(tmp_path)
+    live(cloud, store, 1)
+    store.save(cloud.state)
+    before = cloud.state.dump()
+    cloud.wait(50)
+    store._finished.keep(cloud.state)  # the daemon is killed before the state file is replaced
+    assert reopened(store).load().dump() == before
+
+
+def test_what_is_over_is_written_once_and_anew_when_it_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MOST_LINES", 20)
+    cloud, store = QueueCloud(), Store(tmp_path)
+    live(cloud, store, 12)
+    store.save(cloud.state)
+    [path] = tmp_path.glob("finished-*.jsonl")
+    lines = path.read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    assert path.name != "finished-1.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert reopened(store).load().dump() == cloud.state.dump()
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "short", "[]"])
+def test_a_damaged_file_is_said_and_not_overwritten(tmp_path: Path, damage: str) -> None:
+    cloud, store = QueueCloud(), Store(tmp_path)
+    live(cloud, store, 1)
+    store.save(cloud.state)
+    [path] = tmp_path.glob("finished-*.jsonl")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "torn":
+        path.write_text(path.read_text()[:-30])
+    elif damage == "short":
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    else:
+        (tmp_path / "state.json").write_text(damage)
+    again = reopened(store)
+    with pytest.raises(DamagedState, match="move it away to start anew"):
+        again.load()
+
+
+def test_a_state_file_of_before_is_read_too(tmp_path: Path) -> None:
+    cloud, store = QueueCloud(), Store(tmp_path)
+    live(cloud, store, 1)
+    (tmp_path / "state.json").write_text(json.dumps(cloud.state.dump()))
+    assert reopened(store).load().dump() == cloud.state.dump()
+
+
+def test_a_daemon_waits_for_a_client_that_looks_whether_it_runs_however_slow_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+
+    def asked(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 100:
+            looking.close()
+
+    monkeypatch.setattr("orchestrator.emulator.state.store.time.sleep", asked)
+    looking = (tmp_path / "daemon.lock").open("w")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    Store(tmp_path)
+    assert len(pauses) == 100
+
+
+def test_a_second_daemon_is_refused_at_once(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    with pytest.raises(AlreadyRunning):
+        Store(first.directory)
+
+
+def test_a_directory_that_cannot_be_on_a_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot contain ':'"):
+        Store(tmp_path / "a:b")

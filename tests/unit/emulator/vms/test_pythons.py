@@ -1,0 +1,181 @@
+"""The Pythons of emulated workers: what is in them, what pip may do there, and what a daemon that dies leaves behind."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.vms import pythons
+from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, Lent, Pythons, lends_torch
+from tests.death import dies_at
+from tests.waiting import HANG_S
+from tests.wheels import wheel
+
+SEES_TORCH = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+HAS_TORCH = pythons._with_requirements(["torch"]) != []
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs the `local` extra")
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Path:
+    made = tmp_path / "a state directory" / "worker0"  # with spaces
+    Pythons(tmp_path / "lent").equip(made, lend_torch=False)
+    return made
+
+
+def run(place: Path, *words: str, program: str = "python") -> subprocess.CompletedProcess[str]:
+    """As a worker does: in an environment that has nothing of ours."""
+    argv = [str(place / "bin" / program), *words]
+    env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+
+
+def pip(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    done = run(place, *words, "--disable-pip-version-check", program="pip")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def version(place: Path, module: str) -> str:
+    return run(place, "-c", f"import {module}; print({module}.__version__)").stdout.strip()
+
+
+@pytest.mark.parametrize("name", [COMMANDS, TRAINING])
+def test_none_of_tpujobs_own_packages_is_there(worker: Path, name: str) -> None:
+    for module in ("pydantic", "typer", "asyncssh", "orchestrator"):
+        assert f"No module named '{module}'" in run(worker / name, "-c", f"import {module}").stderr
+
+
+@needs_torch
+def test_torch_is_there_for_trainings_and_for_commands_only_where_it_is_lent(worker: Path, tmp_path: Path) -> None:
+    assert run(worker / COMMANDS, "-c", SEES_TORCH).returncode == 1
+    assert run(worker / TRAINING, "-c", SEES_TORCH).returncode == 0
+    assert (worker / TRAINING / "bin" / "torchrun").exists() and not lends_torch(worker)
+    generous = tmp_path / "generous"
+    Pythons(tmp_path / "lent").equip(generous, lend_torch=True)
+    assert run(generous / COMMANDS, "-c", SEES_TORCH).returncode == 0 and lends_torch(generous)
+
+
+@pytest.mark.torch
+@needs_torch
+@pytest.mark.exhaustive
+def test_lent_torch_computes_and_its_scripts_start(worker: Path) -> None:
+    code = "import torch, numpy; print(torch.ones(2).numpy().sum())"
+    assert run(worker / TRAINING, "-c", code).stdout.strip() == "2.0"
+    assert "usage: torchrun" in run(worker / TRAINING, "--help", program="torchrun").stdout
+
+
+def test_what_is_lent_is_shadowed_by_an_install_and_there_again_after_an_uninstall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pythons, "TORCH", ("packaging",))  # stands for torch, small as it is
+    ours = Path(str(metadata.distribution("packaging").locate_file("packaging")))
+    before = sorted(ours.rglob("*.py"))
+    Pythons(tmp_path / "lent").equip(tmp_path, lend_torch=False)
+    training, lent = tmp_path / TRAINING, metadata.version("packaging")
+    wheel(tmp_path / "wheels", "packaging", "9999.1")
+    assert version(training, "packaging") == lent
+    refused = pip(training, "uninstall", "--yes", "packaging").stdout
+    assert "outside environment" in refused, refused
+    pip(training, "install", "--no-index", "--find-links", str(tmp_path / "wheels"), "--upgrade", "packaging")
+    assert version(training, "packaging") == "9999.1"
+    pip(training, "uninstall", "--yes", "packaging")
+    assert version(training, "packaging") == lent == metadata.version("packaging")
+    assert sorted(ours.rglob("*.py")) == before
+
+
+def test_pip_can_replace_itself(worker: Path) -> None:
+    lent = version(worker / COMMANDS, "pip")
+    wheel(worker / "wheels", "pip", "9999.1")
+    pip(worker / COMMANDS, "install", "--no-index", "--find-links", str(worker / "wheels"), "--upgrade", "pip")
+    assert version(worker / COMMANDS, "pip") == "9999.1" and version(worker / TRAINING, "pip") == lent
+
+
+def test_what_a_job_installed_stays_when_the_worker_comes_up_again(worker: Path, tmp_path: Path) -> None:
+    wheel(tmp_path / "wheels", "mine")
+    pip(worker / COMMANDS, "install", "--no-index", "--find-links", str(tmp_path / "wheels"), "mine")
+    Pythons(tmp_path / "lent").equip(worker, lend_torch=True)
+    assert version(worker / COMMANDS, "mine") == "0.0.1"
+    assert not lends_torch(worker), "it was decided when the worker was made"
+
+
+def test_torch_that_is_installed_while_the_daemon_runs_is_lent_to_the_next_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pythons, "TORCH", ("late",))  # stands for torch, small as it is
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    daemons = Pythons(tmp_path / "lent")
+    before, after = tmp_path / "before", tmp_path / "after"
+    daemons.equip(before, lend_torch=True)
+    with zipfile.ZipFile(wheel(tmp_path / "wheels", "late")) as archive:
+        archive.extractall(tmp_path / "site-packages")
+    daemons.equip(before, after, lend_torch=True)
+    assert [version(after / name, "late") for name in (TRAINING, COMMANDS)] == ["0.0.1", "0.0.1"]
+    assert version(before / TRAINING, "late") == "", "a worker stays as it was made"
+
+
+def test_workers_of_another_python_than_the_daemons_are_made_anew(worker: Path, tmp_path: Path) -> None:
+    python = worker / COMMANDS / "bin" / "python"
+    (worker / COMMANDS / pythons.WHOLE).write_text("of a Python that is gone")
+    python.unlink()
+    Pythons(tmp_path / "lent").equip(worker, lend_torch=False)
+    assert python.exists()
+
+
+def test_an_environment_without_pip_lends_the_one_that_python_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As uv and pipx make them."""
+    if pythons._bundled_pip() is None:
+        pytest.skip("this Python has no ensurepip")
+    hide_pip(monkeypatch)
+    Pythons(tmp_path / "lent").equip(tmp_path, lend_torch=False)
+    assert "lent/pip-" in pip(tmp_path / COMMANDS, "--version").stdout
+
+
+def test_without_any_pip_a_worker_does_not_reach_for_that_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_pip(monkeypatch)
+    monkeypatch.setattr(pythons, "_bundled_pip", lambda: None)
+    Pythons(tmp_path / "lent").equip(tmp_path, lend_torch=False)
+    done = run(tmp_path / COMMANDS, "--version", program="pip")
+    assert done.returncode != 0 and "No module named 'pip'" in done.stderr
+
+
+def hide_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Callable[[Sequence[str]], Any] = pythons._with_requirements
+    monkeypatch.setattr(pythons, "_with_requirements", lambda names: [] if list(names) == ["pip"] else find(names))
+
+
+def test_a_daemon_that_dies_while_it_makes_them_leaves_what_the_next_one_makes_whole(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text("")
+    for line in count():
+        dies = dies_at(line, pythons, lambda: make_one(tmp_path))
+        made = make_one(tmp_path)
+        assert pythons._pth(made, "one").exists() and (made / "bin" / "tool").exists(), line
+        assert (tmp_path / "lent" / "one" / "module.py").exists(), line
+        assert not [path.name for path in (tmp_path / "lent").iterdir() if path.suffix == ".new"]
+        if not dies:
+            break
+        (made / pythons.WHOLE).unlink()
+        shutil.rmtree(tmp_path / "lent")
+    assert line > 10 and run(made, "-c", "import module").returncode == 0
+
+
+def make_one(directory: Path) -> Path:
+    links = pythons._whole(
+        directory / "lent" / "one",
+        lambda draft: (draft / "module.py").symlink_to(directory / "package" / "module.py"),
+    )
+    pythons.make(directory / "python", [Lent("one", links, {"tool": "module:main"})])
+    return directory / "python"

@@ -1,0 +1,106 @@
+"""What gRPC calls are over REST: against the rules that google-cloud-tpu carries for its own REST transport."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.cloud.tpu_v2.services.tpu.transports import rest_base
+
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.wire import transcoding
+from orchestrator.emulator.wire.transcoding import EMPTY, OPERATION, RULES, Status, http_call, status_of
+
+V2, ALPHA = "google.cloud.tpu.v2.Tpu", "google.cloud.tpu.v2alpha1.Tpu"
+NODE = "projects/p/locations/z/nodes/n"
+
+
+def googles_rules() -> Iterator[tuple[str, dict[str, str]]]:
+    base = rest_base._BaseTpuRestTransport
+    for name in dir(base):
+        if (options := getattr(getattr(base, name), "_get_http_options", None)) is not None:
+            yield name.removeprefix("_Base"), options()[0]
+
+
+@pytest.mark.parametrize(("method", "theirs"), list(googles_rules()))
+def test_every_rule_of_v2_is_googles_own(method: str, theirs: dict[str, str]) -> None:
+    ours = next(rules[method] for service, rules in RULES.items() if service != ALPHA and method in rules)
+    assert (ours.verb.lower(), f"/v2/{ours.path}") == (theirs["method"], theirs["uri"])
+    assert transcoding.camel(ours.body or "") == transcoding.camel(theirs.get("body", ""))
+
+
+def test_every_method_of_both_services_has_a_rule() -> None:
+    from google.cloud.tpu_v2.services.tpu.transports.grpc import TpuGrpcTransport
+    from google.cloud.tpu_v2alpha1.services.tpu.transports.grpc import TpuGrpcTransport as Alpha
+
+    from tests.unit.emulator.stubs import methods_of
+
+    for transport in (TpuGrpcTransport, Alpha):
+        for service, method in methods_of(transport):
+            assert method in RULES[service], f"{service}/{method}"
+
+
+def test_types_are_those_of_the_services_own_package() -> None:
+    package = "google.cloud.tpu.v2alpha1"
+    assert transcoding.type_names(ALPHA, "CreateNode") == (f"{package}.CreateNodeRequest", OPERATION)
+    assert transcoding.type_names(V2, "GetNode") == ("google.cloud.tpu.v2.GetNodeRequest", "google.cloud.tpu.v2.Node")
+    assert transcoding.type_names(transcoding.OPERATIONS, "CancelOperation")[1] == EMPTY
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "request_", "verb", "target", "body"),
+    [
+        (V2, "GetNode", {"name": NODE}, "GET", f"/v2/{NODE}", None),
+        (ALPHA, "GetNode", {"name": NODE}, "GET", f"/v2alpha1/{NODE}", None),
+        (
+            *(V2, "CreateNode", {"parent": "projects/p/locations/z", "nodeId": "n", "node": {"labels": {"a": "b"}}}),
+            *("POST", "/v2/projects/p/locations/z/nodes?nodeId=n", {"labels": {"a": "b"}}),
+        ),
+        (
+            *(V2, "UpdateNode", {"node": {"name": NODE, "tags": ["t"]}, "updateMask": "tags,labels"}),
+            *("PATCH", f"/v2/{NODE}?updateMask=tags%2Clabels", {"name": NODE, "tags": ["t"]}),
+        ),
+        (
+            *(V2, "DeleteQueuedResource", {"name": "projects/p/locations/z/queuedResources/q", "force": True}),
+            *("DELETE", "/v2/projects/p/locations/z/queuedResources/q?force=true", None),
+        ),
+        (V2, "GetGuestAttributes", {"name": NODE, "workerIds": ["1"]}, "POST", None, {"workerIds": ["1"]}),
+        (V2, "StopNode", {"name": NODE}, "POST", f"/v2/{NODE}:stop", {}),
+        (
+            *(transcoding.LOCATIONS, "ListLocations", {"name": "projects/p", "pageSize": 5}),
+            *("GET", "/v2/projects/p/locations?pageSize=5", None),
+        ),
+    ],
+)
+def test_a_call_becomes_the_request_that_the_rule_says(
+    service: str, method: str, request_: dict[str, Any], verb: str, target: str | None, body: Any
+) -> None:
+    call = http_call(service, method, request_, transcoding.TPU_VERSIONS.get(service, "v2"))
+    assert (call.verb, call.body) == (verb, body)
+    assert target in (None, call.target)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "n", "projects/p/locations/z/nodes", f"{NODE}/x", "projects//locations/z/nodes/n"]
+)
+def test_a_name_of_another_shape_is_refused(name: str) -> None:
+    with pytest.raises(ApiError, match="expected projects/") as refusal:
+        http_call(V2, "GetNode", {"name": name}, "v2")
+    assert refusal.value.status == "INVALID_ARGUMENT"
+
+
+def test_signs_that_mean_something_in_a_url_stay_part_of_the_name() -> None:
+    assert http_call(V2, "GetNode", {"name": f"{NODE}?a=b#c"}, "v2").target == f"/v2/{NODE}%3Fa%3Db%23c"
+
+
+def test_a_refusal_keeps_its_code_its_words_and_its_details() -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "R"}]
+    body = json.dumps({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}})
+    assert status_of(429, body) == Status(8, "m", details)
+
+
+@pytest.mark.parametrize(("http_status", "code"), [(400, 13), (404, 12), (429, 14), (502, 14), (418, 2)])
+def test_a_page_that_is_not_the_apis_is_told_by_its_http_status(http_status: int, code: int) -> None:
+    assert status_of(http_status, "<html>").code == code

@@ -1,0 +1,205 @@
+"""What a guardian decides once its process is gone, under a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.core.lease.slices import SliceName
+from orchestrator.engine.effects.base import Effect, Sleep, Tell
+from orchestrator.engine.guardian import loop
+from orchestrator.engine.guardian.loop import watch_over
+from orchestrator.errors import TpujobError
+from orchestrator.ledger.ledger import LedgerUnavailable
+
+START = 1_000_000.0
+DAY = 86400.0
+
+
+def lease(node: str = "a", **changes: Any) -> Lease:
+    made = Lease(
+        id=node,
+        handle=node,
+        purpose=Purpose.RUN,
+        cloud="emulated",
+        name=SliceName("p", "us-central1-a", f"tpujob-owner0-{node}"),
+        accelerator_type="v5litepod-8",
+        runtime_version="v2-alpha-tpuv5-lite",
+        spot=False,
+        owner="owner0",
+        deadline=START + DAY,
+        created_at=START,
+        state=LeaseState.READY,
+    )
+    return replace(made, **changes)
+
+
+@dataclass
+class Machine:
+    """One guardian's view: leases, who lives, how well recovery goes, who has the duty."""
+
+    leases: list[Lease]
+    alive: set[str] = field(default_factory=set)
+    recoveries_that_fail: int = 0
+    duty_is_taken: bool = False
+    time: float = START
+    recovered_at: list[float] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    unreadable: int = 0
+    duty_asked: int = 0
+    at: dict[float, Callable[[Machine], None]] = field(default_factory=dict)
+
+    @property
+    def ledger(self) -> Machine:
+        return self
+
+    @property
+    def owners(self) -> Any:
+        return type("Owners", (), {"alive": lambda _, lease_id: lease_id in self.alive})()
+
+    def open_leases(self) -> list[Lease]:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise LedgerUnavailable("the ledger cannot be used: disk full")
+        return list(self.leases)
+
+    def now(self, cloud: str | None = None) -> float:
+        return self.time
+
+    def tell(self, told: Tell) -> None:
+        self.told.append(told.text)
+
+    def recover(self) -> None:
+        self.recovered_at.append(self.time)
+        if self.recoveries_that_fail:
+            self.recoveries_that_fail -= 1
+            return
+        self.leases = [each for each in self.leases if self._claimed(each)]
+
+    def _claimed(self, each: Lease) -> bool:
+        if each.state is LeaseState.READY and (each.detached_at or each.hold_until or each.id in self.alive):
+            return self.time < each.ends_at
+        return False
+
+    def take_duty(self) -> bool:
+        self.duty_asked += 1
+        return not self.duty_is_taken
+
+    def watch(self, steps: int = 20_000) -> None:
+        program = watch_over()
+        answer: Any = None
+        error: Exception | None = None
+        for _ in range(steps):
+            try:
+                effect = program.send(answer) if error is None else program.throw(error)
+            except StopIteration:
+                return
+            answer, error = self._answer(effect)
+        raise AssertionError("it never ended")
+
+    def _answer(self, effect: Effect[Any]) -> tuple[Any, Exception | None]:
+        if isinstance(effect, Sleep):
+            assert effect.seconds > 0
+            self.slept.append(effect.seconds)
+            self.time += effect.seconds
+            for moment in [moment for moment in self.at if moment <= self.time]:
+                self.at.pop(moment)(self)
+            return None, None
+        try:
+            return effect.perform(self), None  # type: ignore[arg-type]
+        except TpujobError as error:
+            return None, error
+
+
+def test_with_nothing_owed_it_ends_at_once() -> None:
+    machine = Machine([])
+    machine.watch()
+    assert (machine.recovered_at, machine.slept, machine.duty_asked) == ([], [], 0)
+
+
+@pytest.mark.parametrize("state", [LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN])
+def test_what_a_killed_process_left_is_recovered_before_any_pause(state: LeaseState) -> None:
+    machine = Machine([lease(state=state)])
+    machine.watch()
+    assert (machine.recovered_at, machine.slept) == ([START], [])
+
+
+def test_a_recovery_that_proves_nothing_is_repeated_for_ever_with_growing_pauses() -> None:
+    machine = Machine([lease()], recoveries_that_fail=12)
+    machine.watch()
+    assert len(machine.recovered_at) == 13
+    assert machine.slept == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60, 60]
+
+
+def test_a_held_slice_is_waited_for_by_one_guardian_and_released_at_its_end() -> None:
+    held = lease(purpose=Purpose.HOLD, hold_until=START + 100)
+    machine = Machine([held])
+    machine.watch()
+    assert machine.recovered_at == [START + 100]
+    assert max(machine.slept) == loop.POLL_S, "it looks now and then, because the end may have been moved"
+    assert machine.duty_asked == 1
+    another = Machine([held], duty_is_taken=True)
+    another.watch()
+    assert (another.recovered_at, another.slept) == ([], [])
+
+
+def test_a_detached_run_is_left_alone_until_its_deadline() -> None:
+    machine = Machine([lease(detached_at=START, deadline=START + 3600)])
+    machine.watch()
+    assert machine.recovered_at == [START + 3600]
+
+
+def test_a_detached_run_that_was_released_meanwhile_is_no_reason_to_stay() -> None:
+    machine = Machine([lease(detached_at=START)], at={START + 500: lambda machine: machine.leases.clear()})
+    machine.watch()
+    assert machine.recovered_at == []
+    assert machine.time <= START + 500 + loop.POLL_S
+
+
+def test_an_end_that_was_moved_is_the_end() -> None:
+    held = lease(purpose=Purpose.HOLD, hold_until=START + 100)
+
+    def extend(machine: Machine) -> None:
+        machine.leases = [replace(held, hold_until=START + 900)]
+
+    machine = Machine([held], at={START + 60: extend})
+    machine.watch()
+    assert machine.recovered_at == [START + 900]
+
+
+def test_the_slice_of_a_living_process_is_not_touched_and_taken_over_when_that_dies_without_its_guardian() -> None:
+    machine = Machine([lease()], alive={"a"}, at={START + 1000: lambda machine: machine.alive.clear()})
+    machine.watch()
+    [at] = machine.recovered_at
+    assert START + 1000 <= at <= START + 1000 + loop.POLL_S
+
+
+def test_the_pauses_begin_anew_after_a_time_in_which_nothing_was_overdue() -> None:
+    machine = Machine([lease("a"), lease("b", hold_until=START + 200, purpose=Purpose.HOLD)], recoveries_that_fail=2)
+
+    def fail_again(machine: Machine) -> None:
+        machine.recoveries_that_fail = 1
+
+    machine.at = {START + 150: fail_again}
+    machine.watch()
+    assert machine.slept[:2] == [1, 2]
+    assert machine.slept[-1] == 1
+
+
+def test_a_ledger_that_cannot_be_read_is_asked_again() -> None:
+    machine = Machine([lease()], unreadable=3)
+    machine.watch()
+    assert machine.recovered_at == [START + 3 * loop.POLL_S]
+    assert machine.told == ["the ledger cannot be used: disk full; asking again"] * 3
+
+
+def test_it_never_spins() -> None:
+    machine = Machine([lease(deadline=START - 1, state=LeaseState.DOWN)], recoveries_that_fail=10**6)
+    with pytest.raises(AssertionError, match="never ended"):
+        machine.watch(steps=5000)
+    assert len(machine.recovered_at) <= machine.time - START + 2

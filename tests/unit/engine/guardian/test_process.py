@@ -1,0 +1,207 @@
+"""The guardian as a process: how it starts, in which surroundings, and what kills it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.engine.guardian import process as guardian
+from tests import ROOT
+from tests.cli_fixture import kill_all
+from tests.waiting import HANG_S, until
+
+SCOPE_THAT_WORKS = """#!/bin/sh
+echo "$@" >> "$FAKE_LOG"
+while [ "$1" != "--" ]; do shift; done; shift
+exec "$@"
+"""
+SCOPE_THAT_FAILS = '#!/bin/sh\necho "Failed to connect to bus" >&2\nexit 1\n'
+SCOPE_THAT_HANGS = "#!/bin/sh\nexec sleep 60\n"
+
+
+@pytest.fixture(autouse=True)
+def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_RUNTIME_DIR", "RUNNER_TRACKING_ID", "CI", "TPUJOB_GUARDIAN", guardian.CRASH_AT):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "state"
+    directory.mkdir()
+    yield directory
+    kill_all(guardians(directory))
+
+
+@pytest.fixture
+def user_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user manager to be seen, and a directory in which a test puts its systemd-run."""
+    runtime, programs = tmp_path / "run", tmp_path / "bin"
+    (runtime / "systemd").mkdir(parents=True)
+    (runtime / "systemd" / "private").touch()
+    programs.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "asked"))
+    return programs
+
+
+def program(directory: Path, text: str) -> None:
+    path = directory / "systemd-run"
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def guardians(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "orchestrator.engine.guardian.process" in words and str(directory) in words:
+            found.append(process)
+    return found
+
+
+def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """A process that arms a guardian, tells its pid and ends."""
+    code = "import sys; from pathlib import Path; from orchestrator.engine.guardian import process as guardian; "
+    code += f"guardian.SCOPE_TIMEOUT_S = {HANG_S}; "  # a busy machine is no reason to do without a scope here
+    code += "print(guardian.arm(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)))"
+    return subprocess.run(
+        [sys.executable, "-c", code, str(directory)],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+
+
+def until_gone(directory: Path) -> None:
+    until(lambda: not guardians(directory), "the end of the guardian")
+
+
+def test_it_ends_by_itself_when_its_process_ended_and_owes_nothing(state: Path) -> None:
+    done = armed(state)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 0
+    until_gone(state)
+
+
+def test_it_watches_as_long_as_its_process_lives(state: Path) -> None:
+    pid = guardian.arm(state)
+    process = psutil.Process(pid)
+    assert process.is_running() and [each.pid for each in guardians(state)] == [pid]
+    assert os.getsid(pid) == pid, "a terminal that closes does not take it along"
+    process.kill()
+
+
+def test_what_waits_has_imported_neither_the_ledger_nor_the_core(state: Path) -> None:
+    code = "import sys, orchestrator.engine.guardian.process; print(sorted(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "'subprocess'" in said
+    for heavy in ("sqlite3", "dataclasses", "json", "orchestrator.core", "orchestrator.ledger"):
+        assert f"'{heavy}'" not in said
+
+
+def test_under_a_user_manager_it_starts_in_a_scope_of_its_own(state: Path, user_manager: Path) -> None:
+    program(user_manager, SCOPE_THAT_WORKS)
+    done = armed(state)
+    assert done.returncode == 0
+    asked = (user_manager.parent / "asked").read_text()
+    assert asked.startswith("--user --scope --quiet --collect ")
+    until_gone(state)  # the pipe reached it through systemd-run
+    assert (state / "guardian.log").read_text() == ""
+
+
+@pytest.mark.parametrize("text", [SCOPE_THAT_FAILS, SCOPE_THAT_HANGS, "not a program"])
+def test_without_a_scope_it_starts_all_the_same_and_its_log_says_so(
+    state: Path, user_manager: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(user_manager, text)
+    monkeypatch.setattr(guardian, "SCOPE_TIMEOUT_S", 0.3)
+    pid = guardian.arm(state)
+    assert [each.pid for each in guardians(state)] == [pid]
+    assert "no scope of its own" in (state / "guardian.log").read_text()
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_without_a_user_manager_systemd_is_not_asked(state: Path, user_manager: Path) -> None:
+    program(user_manager, SCOPE_THAT_WORKS)
+    (user_manager.parent / "run" / "systemd" / "private").unlink()
+    assert armed(state).returncode == 0
+    assert not (user_manager.parent / "asked").exists()
+
+
+def test_a_directory_that_cannot_be_written_means_that_it_is_not_armed(state: Path) -> None:
+    (state / "guardian.log").mkdir()
+    with pytest.raises(guardian.NotArmed, match="cannot be started"):
+        guardian.arm(state)
+    assert guardians(state) == []
+
+
+def test_a_guardian_that_dies_before_it_watches_is_not_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(guardian.NotArmed, match="did not start"):
+        guardian.arm(state)
+
+
+# -- CI ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({}, False),
+        ({"CI": "true"}, True),
+        ({"RUNNER_TRACKING_ID": "github_1"}, True),
+        ({"CI": "true", "TPUJOB_GUARDIAN": "ci-detach"}, False),
+        ({"TPUJOB_GUARDIAN": "ci-detach"}, False),
+    ],
+)
+def test_in_a_ci_job_it_is_said_that_the_guardian_dies_with_it(environ: dict[str, str], says: bool) -> None:
+    text = guardian.ci_notice(environ)
+    assert (text is not None) is says
+    if text is not None:
+        assert "TPUJOB_GUARDIAN=ci-detach" in text and "dies with it" in text
+
+
+def test_the_notice_reaches_the_person(state: Path) -> None:
+    assert "this is a CI job" in armed(state, CI="true").stderr
+    assert armed(state).stderr == ""
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("on", True), ("ci-detach", False)])
+def test_only_who_asks_for_it_escapes_the_runners_clean_up(state: Path, mode: str, kept: bool) -> None:
+    done = armed(
+        state,
+        RUNNER_TRACKING_ID="github_1",
+        TPUJOB_GUARDIAN=mode,
+        **{guardian.CRASH_AT: ""},
+    )
+    assert done.returncode == 0
+    environment = guardian._environment({"RUNNER_TRACKING_ID": "github_1", "TPUJOB_GUARDIAN": mode})
+    assert ("RUNNER_TRACKING_ID" in environment) is kept
+
+
+# -- crash points ------------------------------------------------------------------------------------------------------
+
+
+def test_a_guardian_can_be_killed_as_soon_as_it_is_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(guardian.CRASH_AT, "armed:1")
+    guardian.arm(state)  # we live on, so an unharmed one would too
+    until_gone(state)
+
+
+def test_every_crash_point_that_is_registered_is_in_the_source_and_no_other_one() -> None:
+    source = "".join(path.read_text() for path in Path(guardian.__file__).parent.glob("*.py"))
+    called = [line.split('crash_point("')[1].split('"')[0] for line in source.splitlines() if 'crash_point("' in line]
+    assert sorted(called) == sorted(guardian.CRASH_POINTS)

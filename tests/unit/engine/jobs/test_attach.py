@@ -1,0 +1,147 @@
+"""`attach`: a detached job followed to its end, its artifacts brought home, its slice released; leaving costs nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.attempt import AttemptState
+from orchestrator.core.lease.lease import LeaseState
+from orchestrator.engine.jobs.attach import Attachment, attach
+from orchestrator.engine.jobs.run import run_job
+from orchestrator.engine.leases.recover import close_attempts, recover
+from orchestrator.remote.transfer.collect import Order
+from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def detached(world: VirtualWorld) -> Attachment:
+    world.drive(run_job(job(world, detach=True), CAN))
+    ((run, attempt),) = world.ledger.runs()
+    (lease,) = world.ledger.open_leases()
+    order = Order(attempt.id, Path("runs/x"), ())
+    return Attachment(run, attempt, lease, order, 3600.0, lambda worker, data: None)
+
+
+def attempt_of(world: VirtualWorld) -> Any:
+    ((_, attempt),) = world.ledger.runs()
+    return attempt
+
+
+def test_attaching_ends_like_an_attached_run(world: VirtualWorld) -> None:
+    outcome = world.drive(attach(detached(world), CAN))
+    assert (outcome.exit_code, outcome.detached) == (0, False)
+    assert attempt_of(world).state is AttemptState.SUCCEEDED
+    assert world.cloud.nodes == {} and world.ledger.open_leases() == []
+
+
+def test_the_code_of_a_failed_job_comes_home_and_the_slice_goes(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.fleet.rc = 7
+    outcome = world.drive(attach(to, CAN))
+    assert outcome.exit_code == 7
+    assert (attempt_of(world).rc, attempt_of(world).exit_code) == (7, 7)
+    assert world.cloud.nodes == {}
+
+
+def test_a_signal_while_the_job_runs_leaves_everything_as_it_was(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.fleet.ends_at = world.time + 3600
+    before = len(world.effects)
+    outcome = world.drive(attach(to, CAN), interrupt_at=12)
+    assert outcome.detached and outcome.exit_code == 130
+    assert "Delete" not in world.effects[before:]
+    assert world.ledger.lease(to.lease.id).state is LeaseState.READY
+    assert not attempt_of(world).state.ended
+
+
+def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.fleet.ends_at = world.time + 1e6
+    world.fleet.silent_since = world.time
+    outcome = world.drive(attach(to, CAN))
+    assert outcome.detached and outcome.exit_code == 71
+    assert world.ledger.lease(to.lease.id).state is LeaseState.READY
+
+
+def test_killed_at_any_effect_another_command_finishes_or_the_job_still_has_its_claim(tmp_path: Path) -> None:
+    def whole(directory: Path) -> int:
+        directory.mkdir()
+        world = VirtualWorld(directory)
+        to = detached(world)
+        before = len(world.effects)
+        world.drive(attach(to, CAN))
+        return len(world.effects) - before
+
+    for step in range(whole(tmp_path / "whole")):
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        world = VirtualWorld(directory)
+        to = detached(world)
+        with pytest.raises(Crash):
+            world.drive(attach(to, CAN), crash_at=step)
+        world.owners.held.clear()
+        world.drive(close_attempts())
+        world.drive(recover("emulated", CAN, budget_s=7200))
+        lease = world.ledger.lease(to.lease.id)
+        if lease.open:
+            assert lease.detached_at is not None and lease.state is LeaseState.READY
+            assert not attempt_of(world).state.ended
+            assert set(world.cloud.nodes) == {lease.name.node}
+        else:
+            assert world.cloud.nodes == {}
+
+
+def test_a_slice_that_its_switch_deleted_is_settled_by_the_next_command_that_looks(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.cloud.nodes.clear()
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []  # without looking, nobody knows
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600, look=True))
+    assert released.gone
+    world.drive(close_attempts())
+    assert attempt_of(world).state is AttemptState.INTERRUPTED
+    assert "artifacts" in attempt_of(world).detail
+    assert not world.ledger.lease(to.lease.id).open
+
+
+def test_a_detached_slice_that_was_preempted_is_released_by_whoever_looks(world: VirtualWorld) -> None:
+    detached(world)
+    for node in world.cloud.nodes.values():
+        node.preempted = True
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600, look=True))
+    assert released.gone and world.cloud.nodes == {}
+
+
+def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.cloud.nodes.clear()
+    world.cloud.workers = _vanished  # type: ignore[method-assign]
+    outcome = world.drive(attach(to, CAN))
+    assert outcome.exit_code == 71 and not outcome.detached
+    assert world.ledger.open_leases() == []
+
+
+def test_attaching_to_what_its_switch_is_deleting_does_not_say_that_the_job_goes_on(world: VirtualWorld) -> None:
+    to = detached(world)
+    for node in world.cloud.nodes.values():
+        node.deleted_at = world.time
+    world.cloud.workers = _deleting  # type: ignore[method-assign]
+    outcome = world.drive(attach(to, CAN))
+    assert outcome.exit_code == 71 and not outcome.detached
+    assert world.ledger.open_leases() == []
+
+
+def _deleting(name: Any) -> Any:
+    from orchestrator.errors import WrongState
+
+    raise WrongState("getGuestAttributes is not supported while in state DELETING")
+
+
+def _vanished(name: Any) -> Any:
+    from orchestrator.errors import Vanished
+
+    raise Vanished(f"{name.node} does not exist")

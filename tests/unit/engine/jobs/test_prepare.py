@@ -1,0 +1,76 @@
+"""What a slice is asked for with: names, labels, the switch, and nothing secret."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from orchestrator.core.jobfile import model
+from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.lease.timings import GOOGLE
+from orchestrator.core.planning.plan import Wish, make
+from orchestrator.engine.jobs.prepare import Place, drafts, phases
+from orchestrator.engine.provision import startup_script
+
+
+def place(directory: Path) -> Place:
+    def of(lease_id: str) -> Path:
+        found = directory / lease_id
+        found.mkdir(exist_ok=True)
+        return found
+
+    return Place("google", "my-project", "0wner0", of, GOOGLE, time.time)
+
+
+def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_path: Path) -> None:
+    plan = make([Wish("v5litepod-8", ("us-central1",))])
+    for lease, request in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN):
+        script = request.metadata["startup-script"]
+        assert startup_script.switch_source() in script
+        assert startup_script.switch_sha256() in script
+        assert lease.name.node in script and lease.id in script
+
+
+def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_path: Path) -> None:
+    plan = make([Wish("v5litepod-8", ("us-central1-a",))])
+    ((lease, request),) = drafts(
+        plan, place(tmp_path), handle="mnist", purpose=Purpose.HOLD, linger_s=90.0, idle_s=1800.0
+    )
+    script = request.metadata["startup-script"]
+    start = script.index('{\n "v": 1')
+    told = json.JSONDecoder().raw_decode(script[start:])[0]
+    assert (told["mode"], told["linger_s"], told["idle_s"], told["run"]) == ("run", 90.0, 1800.0, lease.id)
+    assert str(told["deadline"]) == request.labels["tpujob-deadline"]
+    assert str(told["lease"]) == request.labels["tpujob-lease"]
+
+
+def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
+    plan = make([Wish("v5litepod-8", ("us-central1-a", "us-west4-a"))])
+    names = [
+        lease.name.node
+        for _ in range(20)
+        for lease, _ in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+    ]
+    assert len(set(names)) == len(names) == 40
+
+
+def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_path: Path) -> None:
+    plan = make([Wish("v5litepod-16", ("us-central1-a",))])
+    ((lease, _),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+    run = Run("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
+    (main,) = phases(model.load("command: 'true'\n", path="job.yaml"), run, shipped=None, env={}, emulation=None)
+    hosts = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+    seen = main.request(Attempt("r1-1", "r1"), lease, hosts, "10.0.0.2:8476").env_by_worker
+    assert [variables["TPUJOB_WORKER"] for variables in seen] == ["0", "1", "2", "3"]
+    assert {variables["TPUJOB_HOSTS"] for variables in seen} == {"10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5"}
+    assert {(variables["TPUJOB_WORKERS"], variables["TPUJOB_TOPOLOGY"]) for variables in seen} == {("4", "4x4")}
+
+
+def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
+    plan = make([Wish("v5litepod-8", ("us-central1-a",))])
+    ((lease, request),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+    private = (tmp_path / lease.id / "id_ed25519").read_text()
+    assert "PRIVATE KEY" in private
+    assert not any(line in json.dumps(dict(request.metadata)) for line in private.splitlines() if len(line) > 40)

@@ -1,0 +1,320 @@
+"""A run that goes on although its slices are taken away: when it may, what it carries along, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.attempt import AttemptState
+from orchestrator.core.lease.lease import Extended, Lease, LeaseState
+from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
+from orchestrator.engine.jobs.job_run import JobRun, Outcome
+from orchestrator.engine.jobs.monitor import still_ours
+from orchestrator.engine.jobs.run import run_job
+from orchestrator.engine.provision.acquire import acquire
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
+from orchestrator.report import costs, story
+from orchestrator.report.words import outcome_lines
+from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+@dataclass(frozen=True)
+class Saved:
+    sha256: str
+
+
+def test_a_queued_slice_whose_request_is_suspending_was_taken_away(world: VirtualWorld) -> None:
+    """Its node is gone first; for a moment it looks as if somebody had deleted it."""
+    lease, request = lease_and_request(now=world.time)
+    ready = world.drive(acquire(lease, request, CAN))
+    get = world.cloud.get
+
+    def suspending(name: SliceName) -> SliceView | None:
+        view = get(name)
+        return None if view is None else replace(view, state=SliceState.DELETING, native_state="SUSPENDING")
+
+    world.cloud.get = suspending  # type: ignore[method-assign]
+    with pytest.raises(Preempted, match="SUSPENDING"):
+        world.drive(still_ours(ready))
+
+
+@dataclass
+class Bag:
+    """Luggage of which it is only known when it was packed and unpacked."""
+
+    world: VirtualWorld
+    directory: Path = Path("carried")
+    pulled_at: list[float] = field(default_factory=list)
+    unpacked: int = 0
+
+    def pull(self, fleet: object, deadline_s: float) -> Any:
+        self.pulled_at.append(self.world.time)
+        return Pulled()
+
+    def bundles(self, workers: int, into: Path) -> tuple[Saved | None, ...]:
+        self.unpacked += 1
+        return (Saved("a" * 64) if self.pulled_at else None, None)
+
+
+@dataclass(frozen=True)
+class Pulled:
+    files: tuple[object, ...] = ()
+    size_bytes: int = 0
+
+
+def restartable(world: VirtualWorld, bag: Bag, times: int = 3) -> JobRun:
+    names = iter(range(1, 100))
+
+    def redraft(used_s: float, spent_usd: float) -> Any:
+        if used_s > 86400:
+            raise DeadlineExceeded("too little is left")
+        lease, request = lease_and_request(next(names), zone=ZONE, now=world.time)
+        return ((replace(lease, spot=True, run=plain.run.id), replace(request, spot=True)),)
+
+    plain = job(world)
+    spot = tuple((replace(lease, spot=True), request) for lease, request in plain.drafts)
+    return replace(plain, drafts=spot, redraft=redraft, max_restarts=times, luggage=bag)  # type: ignore[arg-type]
+
+
+def run(prepared: JobRun, world: VirtualWorld, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:
+    return world.drive(run_job(prepared, CAN), between=between)
+
+
+def lose_each(how: Callable[[VirtualWorld, Node], None], times: int) -> Callable[[VirtualWorld], None]:
+    """The first `times` slices, each 700 s after it was READY."""
+    hit: set[str] = set()
+
+    def between(world: VirtualWorld) -> None:
+        for name, node in world.cloud.nodes.items():
+            if name not in hit and len(hit) < times and world.fleet.ends_at and world.time > node.ready_at + 700:
+                hit.add(name)
+                how(world, node)
+
+    return between
+
+
+def preempt(world: VirtualWorld, node: Node) -> None:
+    node.preempted = True
+
+
+def attempts(world: VirtualWorld) -> list[tuple[str, str]]:
+    [(run_, _)] = world.ledger.runs()
+    rows = world.ledger._db.execute("select id, state from attempt where run_id = ? order by rowid", (run_.id,))
+    return [(str(identity), str(state)) for identity, state in rows]
+
+
+def test_a_slice_that_was_taken_away_is_proven_gone_before_the_next_one_is_asked_for(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    alive: list[int] = []
+    lose = lose_each(preempt, 2)
+
+    def between(world: VirtualWorld) -> None:
+        lose(world)
+        alive.append(len(world.cloud.nodes))
+
+    outcome = run(restartable(world, Bag(world)), world, between)
+    assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
+    assert [loss.reason for loss in outcome.losses] == ["preempted"] * 2
+    assert max(alive) == 1
+    assert attempts(world) == [
+        ("0123456789-1", "interrupted"),
+        ("0123456789-2", "interrupted"),
+        ("0123456789-3", "succeeded"),
+    ]
+    assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
+
+
+def test_a_slice_that_is_taken_away_before_its_job_began_is_made_again_too(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that this machine sees is a worker that does not answer."""
+    reached: list[Lease] = []
+
+    def connect(lease: Lease, workers: object, deadline_s: float) -> Any:
+        reached.append(lease)
+        if len(reached) == 1:
+            world.cloud.nodes[lease.name.node].preempted = True
+            raise Unreachable("no route to host")
+        return world.fleet
+
+    monkeypatch.setattr(world, "connect", connect)
+    outcome = run(restartable(world, Bag(world)), world)
+    assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["preempted"]
+
+
+def test_a_worker_that_cannot_be_reached_though_its_slice_is_there_is_no_reason_to_pay_for_another(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(lease: Lease, workers: object, deadline_s: float) -> Any:
+        raise Unreachable("no route to host")
+
+    monkeypatch.setattr(world, "connect", connect)
+    outcome = run(restartable(world, Bag(world)), world)
+    assert isinstance(outcome.error, Unreachable) and outcome.losses == [] and world.cloud.nodes == {}
+
+
+def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    run(restartable(world, Bag(world)), world, lose_each(preempt, 1))
+    ended = [data for _, kind, data in world.ledger.events("0123456789-1") if kind == "ended"]
+    assert [event["cause"] for event in ended] == ["preempted"]
+
+
+def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    prepared = restartable(world, Bag(world))
+    lease, request = lease_and_request(50, zone="us-east1-c", now=world.time)
+    first = (replace(lease, run=prepared.run.id), request)
+    world.cloud.full_zones = {"us-east1-c"}
+    outcome = run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
+    [(run_, _)] = world.ledger.runs()
+    rows = story.attempts(world.ledger, run_, world.time)
+    assert [row["cause"] for row in rows] == ["preempted", None]
+    assert [no["where"] for no in rows[0]["tried"]] == ["v5litepod-8 us-east1-c"] and rows[1]["tried"] == []
+    assert 60 <= rows[0]["lost_s"] <= 150, "deleting, proving and creating anew"
+    assert rows[0]["usd"] == pytest.approx(9.6 * 0.25, rel=0.2)
+    total = costs.of_run(world.ledger, run_, world.time)
+    assert total == pytest.approx(rows[0]["usd"] + rows[1]["usd"]) and rows[1]["usd"] > 9.6 * 0.25
+    said = outcome_lines(outcome, emulated=False, result="", inside={}, usd=total)
+    assert f"cost     about ${total:,.2f} (" in said[2]
+    told = story.lines(rows)
+    assert told[0].startswith("attempt  1 · us-central1-a on-demand · ran 11 m") and "preempted" in told[0]
+    assert told[1].endswith("v5litepod-8 us-east1-c: no capacity") and told[2].startswith("attempt  2")
+
+
+def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    bag = Bag(world)
+    run(restartable(world, bag), world, lose_each(preempt, 1))
+    assert bag.unpacked == 1
+    pauses = [later - sooner for sooner, later in zip(bag.pulled_at, bag.pulled_at[1:], strict=False)]
+    assert bag.pulled_at and min(pauses, default=300) >= CAN.pace.renew_s / 6
+
+
+def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> None:
+    """The switch stops the job before the VM goes: that is no failure of the job, and its checkpoint can still be had."""
+    world.fleet.phase_s = 1000
+    bag = Bag(world)
+
+    def give_notice(world: VirtualWorld, node: Node) -> None:
+        world.cloud.notices.add(node.request.name.node)
+        world.fleet.rc, world.fleet.ends_at = 143, world.time
+        noticed.append(world.time)
+
+    def between(world: VirtualWorld) -> None:
+        lose(world)
+        if noticed and world.fleet.ends_at > noticed[0]:
+            world.fleet.rc = 0  # the next attempt
+
+    noticed: list[float] = []
+    lose = lose_each(give_notice, 1)
+    outcome = run(restartable(world, bag), world, between)
+    assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["preempted"]
+    assert any(0 <= at - noticed[0] <= 30 for at in bag.pulled_at)
+
+
+def test_a_job_that_fails_by_itself_is_not_tried_again(world: VirtualWorld) -> None:
+    world.fleet.rc = 3
+    outcome = run(restartable(world, Bag(world)), world)
+    assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 3 and outcome.losses == []
+
+
+def test_after_the_last_restart_that_is_allowed_the_run_ends_with_what_took_it_away(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    outcome = run(restartable(world, Bag(world), times=1), world, lose_each(preempt, 9))
+    assert isinstance(outcome.error, Preempted) and outcome.exit_code == 71
+    assert len(attempts(world)) == 2 and world.cloud.nodes == {}
+
+
+def test_without_on_preemption_restart_nothing_is_made_again(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    outcome = run(restartable(world, Bag(world), times=0), world, lose_each(preempt, 1))
+    assert isinstance(outcome.error, Preempted) and len(attempts(world)) == 1
+
+
+def test_what_is_left_of_a_lost_slice_and_cannot_be_proven_gone_ends_the_run_with_75(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+
+    def stuck(world: VirtualWorld, node: Node) -> None:
+        node.preempted = True
+        world.cloud.delete_s = 1e9
+
+    outcome = run(restartable(world, Bag(world)), world, lose_each(stuck, 1))
+    assert outcome.exit_code == 75 and isinstance(outcome.error, TeardownUnproven)
+    assert len(attempts(world)) == 1, "nothing is asked for beside something that may still be billed"
+
+
+def test_limits_hold_over_all_attempts_together(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1e6
+    seen: list[float] = []
+    prepared = restartable(world, Bag(world), times=9)
+    redraft = prepared.redraft
+    assert redraft is not None
+
+    def counted(used_s: float, spent_usd: float) -> Any:
+        seen.append(used_s)
+        assert spent_usd == pytest.approx(9.6 * used_s / 3600, rel=0.5)
+        return redraft(used_s, spent_usd)
+
+    outcome = run(replace(prepared, redraft=counted, max_duration_s=3600), world, lose_each(preempt, 3))
+    assert isinstance(outcome.error, DeadlineExceeded)
+    assert seen == sorted(seen) and 2000 <= seen[-1] <= 2400
+
+
+def test_an_extension_is_the_runs_and_not_lost_with_the_slice_it_was_typed_for(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 2000
+    used: list[float] = []
+    prepared = restartable(world, Bag(world))
+    redraft = prepared.redraft
+    assert redraft is not None
+    lose = lose_each(preempt, 1)
+
+    def counted(used_s: float, spent_usd: float) -> Any:
+        used.append(used_s)
+        return redraft(used_s, spent_usd)
+
+    def between(world: VirtualWorld) -> None:
+        for lease in world.ledger.open_leases():
+            if lease.state is LeaseState.READY and not extended and world.fleet.ends_at:
+                until = lease.deadline + 3600
+                world.ledger.record(Extended(lease.id, world.time, until))
+                extended.append(until)
+        lose(world)
+
+    extended: list[float] = []
+    outcome = run(replace(prepared, redraft=counted, max_duration_s=2400), world, between)
+    assert used == [pytest.approx(700 - 3600, abs=60)]
+    assert outcome.exit_code == 0, "2700 s of 2400 s and the hour that somebody added"
+
+
+def test_a_job_that_prints_nothing_for_too_long_hangs_and_is_tried_elsewhere(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    world.fleet.prints = 0
+    outcome = run(replace(restartable(world, Bag(world), times=1), stall_s=300), world)
+    assert [loss.reason for loss in outcome.losses] == ["hung"]
+    assert isinstance(outcome.error, SliceLost) and outcome.error.reason == "hung"
+
+
+def test_workers_that_are_silent_though_the_api_says_ready_are_given_up_after_ten_minutes(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 3000
+
+    def silence(world: VirtualWorld, node: Node) -> None:
+        world.fleet.silent_since = world.time
+
+    def between(world: VirtualWorld) -> None:
+        lose(world)
+        if len(world.cloud.calls) and world.fleet.ends_at > world.time + 2900:
+            world.fleet.silent_since = None  # the workers of another slice
+
+    lose = lose_each(silence, 1)
+    outcome = run(restartable(world, Bag(world)), world, between)
+    assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["unreachable"]

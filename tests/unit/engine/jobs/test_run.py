@@ -1,0 +1,232 @@
+"""What ends a run besides its own success, and that its slice ends with it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.attempt import AttemptState
+from orchestrator.core.lease.lease import Down, LeaseState, Purpose
+from orchestrator.engine.jobs.job_run import JobRun, Outcome
+from orchestrator.engine.jobs.run import run_job
+from orchestrator.engine.slices.held import Wanted, up
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Unreachable, Vanished
+from orchestrator.ledger.ledger import LedgerUnavailable
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def run(
+    world: VirtualWorld, prepared: JobRun | None = None, between: Callable[[VirtualWorld], None] | None = None
+) -> Outcome:
+    return world.drive(run_job(prepared or job(world), CAN), between=between)
+
+
+def while_running(act: Callable[[VirtualWorld], Any]) -> Callable[[VirtualWorld], None]:
+    """Do something once, twenty seconds into the job."""
+    done = []
+
+    def between(world: VirtualWorld) -> None:
+        if not done and world.fleet.ends_at and world.time >= world.fleet.ends_at - 80:
+            done.append(True)
+            act(world)
+
+    return between
+
+
+def test_a_job_that_succeeds_ends_with_a_proven_release(world: VirtualWorld) -> None:
+    outcome = run(world)
+    assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
+    assert outcome.tenure.released is not None and outcome.tenure.released.gone
+    assert world.fleet.cancelled and world.armed_before_create
+
+
+def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(world: VirtualWorld) -> None:
+    world.fleet.rc = 7
+    outcome = run(world)
+    assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 7
+    assert world.fleet.stopped == 1 and world.cloud.nodes == {}
+
+
+def test_a_job_that_reaches_its_limit_is_stopped_and_its_slice_deleted(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1e6
+    began = world.time
+    outcome = run(world, replace(job(world), max_duration_s=3600))
+    assert isinstance(outcome.error, DeadlineExceeded) and outcome.exit_code == 124
+    assert world.cloud.nodes == {} and world.time - began <= 3600
+
+
+def test_a_preempted_slice_is_noticed_and_what_is_left_of_it_deleted(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+
+    def preempt(world: VirtualWorld) -> None:
+        next(iter(world.cloud.nodes.values())).preempted = True
+
+    outcome = run(world, between=while_running(preempt))
+    assert isinstance(outcome.error, Preempted) and outcome.exit_code == 71
+    assert world.cloud.nodes == {}
+
+
+def test_a_slice_that_somebody_deleted_ends_the_run(world: VirtualWorld) -> None:
+    outcome = run(world, between=while_running(lambda world: world.cloud.nodes.clear()))
+    assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71
+    assert outcome.tenure.released is not None and outcome.tenure.released.gone
+
+
+def test_a_down_in_another_terminal_ends_the_run(world: VirtualWorld) -> None:
+    def say_down(world: VirtualWorld) -> None:
+        (lease,) = world.ledger.open_leases()
+        world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+
+    outcome = run(world, between=while_running(say_down))
+    assert isinstance(outcome.error, Vanished) and "another tpujob command" in outcome.error.message
+    assert outcome.state is AttemptState.INTERRUPTED and world.cloud.nodes == {}
+
+
+def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_empty(world: VirtualWorld) -> None:
+    world.cloud.full_zones = {ZONE}
+    world.cloud.unreachable = (ZONE,)
+    outcome = run(world, job(world, zones=(ZONE, "us-central1-b")))
+    assert isinstance(outcome.error, TeardownUnproven) and outcome.exit_code == 75
+    assert [node for call, node in world.cloud.calls if call == "create"] == ["tpujob-owner0-0000000000"]
+
+
+def test_a_create_whose_reply_was_lost_is_sent_again_under_the_same_name(world: VirtualWorld) -> None:
+    world.cloud.lose_create_reply = 1
+    run(world)
+    assert {node for call, node in world.cloud.calls if call == "create"} == {"tpujob-owner0-0000000000"}
+
+
+def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:
+    held = world.drive(
+        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+    ).lease
+    outcome = run(world, job(world, held=held))
+    assert outcome.exit_code == 0 and outcome.tenure.kept_until is not None
+    assert set(world.cloud.nodes) == {"tpujob-owner0-0000000009"}
+    assert world.ledger.open_leases()[0].state is LeaseState.READY
+
+
+def test_an_interrupted_job_on_a_held_slice_is_stopped_there(world: VirtualWorld) -> None:
+    held = world.drive(
+        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+    ).lease
+    world.effects.clear()
+    prepared = job(world, held=held)
+    at = world_effect(world, prepared, "Watch")
+    world.effects.clear()
+    again = replace(
+        prepared,
+        run=replace(prepared.run, id="1111111111"),
+        attempt=replace(prepared.attempt, id="1-1", run_id="1111111111"),
+    )
+    stopped = world.fleet.stopped
+    outcome = world.drive(run_job(again, CAN), interrupt_at=at)
+    assert outcome.exit_code == 130 and world.fleet.stopped == stopped + 1
+    assert len(world.cloud.nodes) == 1
+
+
+def world_effect(world: VirtualWorld, prepared: JobRun, name: str) -> int:
+    """At which effect of this run the first one of that name comes."""
+    world.drive(run_job(prepared, CAN))
+    return world.effects.index(name)
+
+
+def test_a_kept_slice_is_held_until_then(world: VirtualWorld) -> None:
+    outcome = run(world, replace(job(world), keep_s=1800))
+    assert outcome.exit_code == 0 and outcome.tenure.kept_until == pytest.approx(world.time + 1800, abs=5)
+    assert len(world.cloud.nodes) == 1
+    (lease,) = world.ledger.open_leases()
+    assert lease.purpose is Purpose.HOLD
+
+
+def test_a_bug_of_ours_releases_the_slice_too(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(bundle: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(world.fleet, "facts", broken)
+    outcome = run(world)
+    assert outcome.exit_code == 70 and outcome.error is not None and "a bug in tpujob" in outcome.error.message
+    assert world.cloud.nodes == {}
+
+
+def test_a_down_between_intent_and_create_is_no_bug_of_ours(world: VirtualWorld) -> None:
+    def say_down(world: VirtualWorld) -> None:
+        if world.effects[-1] == "Arm":
+            (lease,) = world.ledger.open_leases()
+            world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+
+    outcome = run(world, between=say_down)
+    assert isinstance(outcome.error, Vanished) and world.cloud.nodes == {}
+
+
+def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: VirtualWorld) -> None:
+    held = world.drive(
+        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+    ).lease
+    assert held is not None
+
+    def say_down(world: VirtualWorld) -> None:
+        world.ledger.record(Down(held.id, world.time, "tpujob down"))
+
+    outcome = run(world, job(world, held=held), between=while_running(say_down))
+    assert outcome.exit_code == 71 and outcome.tenure.kept_until is None
+    assert world.fleet.stopped == 0, "there is nobody left to stop"
+
+
+def test_trouble_with_the_ledger_at_the_end_changes_neither_result_nor_code(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = world.ledger.record
+
+    def broken(*events: object) -> None:
+        if type(events[0]).__name__ == "Ended":
+            raise LedgerUnavailable("disk full")
+        record(*events)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.ledger, "record", broken)
+    outcome = run(world)
+    assert outcome.exit_code == 0 and outcome.state is AttemptState.SUCCEEDED
+
+
+def test_an_interrupted_run_says_where_its_time_went(world: VirtualWorld) -> None:
+    outcome = world.drive(run_job(job(world), CAN), interrupt_at=world_effect_of(world, "Watch"))
+    assert outcome.spans["wait"] >= 60 and "main" in outcome.spans
+    assert sum(outcome.spans.values()) == pytest.approx(outcome.ended_at - outcome.started_at, abs=1)
+
+
+def world_effect_of(world: VirtualWorld, name: str) -> int:
+    (world.ledger.path.parent / "other").mkdir()
+    other = VirtualWorld(world.ledger.path.parent / "other")
+    other.drive(run_job(job(other), CAN))
+    return other.effects.index(name) + 3
+
+
+def test_a_worker_that_cannot_be_told_to_stop_does_not_hide_the_jobs_own_code(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(grace_s: float) -> None:
+        raise Unreachable("worker1: the connection was cut")
+
+    monkeypatch.setattr(world.fleet, "stop", unreachable)
+    world.fleet.rc = 7
+    outcome = run(world)
+    assert outcome.exit_code == 7 and world.cloud.nodes == {}
+    assert any("may still be running" in line for line in world.told)
+
+
+def test_the_end_of_a_long_job_is_announced_twice_and_that_of_a_short_one_never(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1e6
+    run(world, replace(job(world), max_duration_s=3 * 3600))
+    assert sum(line.startswith("limit ") for line in world.told) == 2
+    (world.ledger.path.parent / "other").mkdir()
+    other = VirtualWorld(world.ledger.path.parent / "other")
+    other.fleet.phase_s = 1e6
+    run(other, replace(job(other), max_duration_s=900))
+    assert not any(line.startswith("limit ") for line in other.told)

@@ -1,0 +1,320 @@
+"""What it takes to call a slice gone, and what never suffices."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lease.lease import Created, Gone, Intent, Lease, LeaseState, Ready, Refused, Sent
+from orchestrator.core.lease.slices import Listing, Operation, Queue, SliceName, SliceView
+from orchestrator.engine.leases.release import Released, release, release_all
+from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
+from orchestrator.ledger.ledger import LedgerUnavailable
+from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def created(world: VirtualWorld, *, ready: bool = True, n: int = 0) -> Lease:
+    """A lease with its slice in the cloud, as `acquire` leaves it."""
+    lease, request = lease_and_request(n)
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    operation = world.cloud.create(request)
+    world.ledger.record(Created(lease.id, world.time, operation.name))
+    if ready:
+        world.time += world.cloud.provision_s
+        world.ledger.record(Ready(lease.id, world.time))
+    return world.ledger.lease(lease.id)
+
+
+def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Released:
+    return world.drive(release(lease, CAN, reason="test", budget_s=budget_s))
+
+
+def test_a_ready_slice_is_deleted_and_gone_once_get_says_404_and_the_list_is_clean(world: VirtualWorld) -> None:
+    lease = created(world)
+    began = world.time
+    released = let_go(world, lease)
+    assert released.gone and released.deletes_sent == 1
+    assert world.cloud.nodes == {}
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE
+    assert 20 <= world.time - began < 40
+
+
+def test_the_delete_is_the_first_call_on_the_wire(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.calls.clear()
+    let_go(world, lease)
+    assert world.cloud.calls[0][0] == "delete"
+
+
+def test_a_403_after_the_delete_is_never_gone(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.get_error = AuthError("Permission 'tpu.nodes.get' denied")
+    released = let_go(world, lease, budget_s=600)
+    assert not released.gone and "Permission" in released.verdict.missing[0]
+    assert world.ledger.lease(lease.id).state is LeaseState.DOWN
+
+
+def test_a_list_with_an_unreachable_zone_is_never_gone(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.unreachable = ("us-central1-a",)
+    released = let_go(world, lease, budget_s=600)
+    assert not released.gone and "unreachable" in released.verdict.missing[0]
+
+
+def test_a_delete_that_was_dropped_while_creating_is_sent_again_until_the_slice_is_gone(world: VirtualWorld) -> None:
+    lease = created(world, ready=False)
+    world.cloud.drop_delete_while_creating = True
+    released = let_go(world, lease)
+    assert released.gone and released.deletes_sent >= 2
+    assert world.cloud.nodes == {}
+
+
+def test_a_delete_operation_that_fails_is_followed_by_another_delete(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.fail_delete_operations = 3
+    released = let_go(world, lease)
+    assert released.gone and released.deletes_sent == 4
+
+
+def test_a_create_with_a_lost_reply_is_found_by_its_operation_and_settles(world: VirtualWorld) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.cloud.lose_create_reply = 1
+    with pytest.raises(CloudUnavailable):
+        world.cloud.create(request)
+    released = let_go(world, world.ledger.lease(lease.id))
+    assert released.gone and world.cloud.nodes == {}
+    assert world.ledger.lease(lease.id).settled
+
+
+def test_a_create_that_lands_after_the_first_404_is_deleted_before_anything_is_called_gone(world: VirtualWorld) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.cloud.land_create_late_s = 200
+    with pytest.raises(CloudUnavailable):
+        world.cloud.create(request)
+    released = let_go(world, world.ledger.lease(lease.id))
+    assert released.gone and released.deletes_sent >= 1
+    assert world.cloud.nodes == {} and world.time > 1_800_000_200
+
+
+def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world: VirtualWorld) -> None:
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    early = let_go(world, world.ledger.lease(lease.id), budget_s=60)
+    assert not early.gone and early.verdict.quiet_until == pytest.approx(1_800_000_300, abs=1)
+    late = let_go(world, world.ledger.lease(lease.id))
+    assert late.gone and world.time >= 1_800_000_300
+
+
+def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) -> None:
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease))
+    assert let_go(world, world.ledger.lease(lease.id)).gone
+    assert world.time == 1_800_000_000.0
+
+
+def test_a_foreign_slice_of_our_name_is_never_deleted(world: VirtualWorld) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
+    assert not released.gone and "neither adopted nor deleted" in released.verdict.missing[0]
+    assert ("delete", request.name.node) not in world.cloud.calls
+
+
+def test_a_foreign_slice_of_our_name_stays_and_owes_nothing_when_our_only_create_was_refused(
+    world: VirtualWorld,
+) -> None:
+    lease, request = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time), Refused(lease.id, world.time, "it exists"))
+    world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
+    assert released.gone and world.ledger.lease(lease.id).state is LeaseState.GONE
+    assert ("delete", request.name.node) not in world.cloud.calls
+    assert world.time == 1_800_000_000.0, "nothing was waited for"
+
+
+def test_a_ledger_that_fails_does_not_stop_the_deletion(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = created(world)
+
+    def broken(*events: object) -> None:
+        raise LedgerUnavailable("disk full")
+
+    monkeypatch.setattr(world.ledger, "record", broken)
+    assert let_go(world, lease).gone
+    assert world.cloud.nodes == {}
+
+
+def test_releasing_twice_is_as_good_as_once(world: VirtualWorld) -> None:
+    lease = created(world)
+    assert let_go(world, lease).gone
+    assert let_go(world, lease).gone
+
+
+def test_a_429_is_obeyed_for_as_long_as_it_asks_and_never_for_more_than_a_minute(world: VirtualWorld) -> None:
+    lease = created(world)
+    for asked_s, calls in ((20.0, 30), (3600.0, 10)):
+        world.cloud.get_error = CloudUnavailable("quota of requests", retry_after_s=asked_s)
+        world.cloud.calls.clear()
+        assert not let_go(world, lease, budget_s=600).gone
+        asked = [name for name, _ in world.cloud.calls if name == "get"]
+        assert calls <= len(asked) <= calls + 3
+    world.cloud.get_error = None
+    assert let_go(world, lease).gone
+
+
+def test_what_the_cloud_answers_to_a_delete_is_kept_for_the_person(world: VirtualWorld) -> None:
+    lease = created(world)
+    world.cloud.delete = _refuses  # type: ignore[method-assign]
+    assert let_go(world, lease, budget_s=30).answer == "refused: Permission 'tpu.nodes.delete' denied"
+
+
+def _refuses(name: object) -> Operation:
+    raise AuthError("Permission 'tpu.nodes.delete' denied")
+
+
+# -- queued ------------------------------------------------------------------------------------------------------------
+
+
+class QueuedCloud(VirtualCloud):
+    """A request and its node under one name. While it is PROVISIONING a delete is accepted, and fails a while later."""
+
+    refuse_s = 1.5
+    provisioning_until = 0.0
+    listed_queued: bool | None = None
+
+    def delete(self, name: SliceName) -> Operation | None:
+        if self.world.time >= self.provisioning_until or name.node not in self.nodes:
+            return super().delete(name)
+        self._call("delete", name)
+        operation = self._operation("delete", name.node, self.world.time + self.refuse_s)
+        self.failed[operation.name] = WrongState("delete is not supported while in state PROVISIONING")
+        return operation
+
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        self.listed_queued = queued
+        return super().list(project, zone, queued)
+
+
+def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
+    """Created and confirmed; what comes of it takes a minute."""
+    cloud = world.cloud = QueuedCloud(world)
+    lease, request = lease_and_request()
+    name = replace(lease.name, queued=True)
+    lease = replace(lease, name=name, ready_by=world.time + 3600)
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    operation = cloud.create(replace(request, name=name, queue=Queue(3600.0, "id")))
+    world.ledger.record(Created(lease.id, world.time, operation.name))
+    return world.ledger.lease(lease.id), cloud
+
+
+def test_a_request_that_refuses_its_delete_while_it_is_provisioning_is_asked_again_one_at_a_time(
+    world: VirtualWorld,
+) -> None:
+    lease, cloud = queued_lease(world)
+    cloud.provisioning_until = world.time + 12 * 60
+    released = let_go(world, lease)
+    assert released.gone and cloud.nodes == {}
+    # Each failed delete took 1.5 s; in between they are sent no faster than that, and ever more rarely.
+    assert 2 <= released.deletes_sent < 12 * 60 / cloud.refuse_s / 4
+    assert cloud.listed_queued is True, "the proof is a list with the queue in it"
+
+
+def test_the_proof_for_a_plain_slice_does_not_ask_for_the_queue(world: VirtualWorld) -> None:
+    cloud = world.cloud = QueuedCloud(world)
+    assert let_go(world, created(world)).gone
+    assert cloud.listed_queued is False
+
+
+@pytest.mark.parametrize(
+    ("target", "verb", "done"),
+    [
+        ("queuedResources", "create", True),
+        ("queuedResources", "createQueuedResource", True),
+        ("queuedResources", "create", False),
+        ("nodes", "create", True),
+        ("nodes", "create", False),
+    ],
+)
+def test_a_create_under_way_on_a_request_or_its_node_keeps_the_proof_waiting(
+    world: VirtualWorld, target: str, verb: str, done: bool
+) -> None:
+    """The reply was lost, the slice is not there, and one create operation on its name is found."""
+    lease, _ = lease_and_request()
+    name = replace(lease.name, queued=True)
+    lease = replace(lease, name=name)
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    error = CapacityError("no capacity") if done else None
+    found = Operation("operation-1", done, verb, f"projects/p/locations/z/{target}/{name.node}", error)
+    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
+    began = world.time
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60)
+    assert released.gone is done
+    assert not done or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
+
+
+@pytest.mark.parametrize(
+    ("verb", "done", "gone"),
+    [
+        ("insert", False, False),
+        ("", False, False),
+        ("Provision", False, False),
+        ("insert", True, True),
+        ("deleteNode", False, True),
+        ("updateNode", False, True),
+    ],
+)
+def test_an_operation_on_our_name_with_a_verb_that_nobody_knows_counts_as_a_create_under_way(
+    world: VirtualWorld, verb: str, done: bool, gone: bool
+) -> None:
+    """And one that has ended is no word about our create: that one is given the time in which it would be seen."""
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    found = Operation("operation-1", done, verb, f"projects/p/locations/z/nodes/{lease.name.node}", None)
+    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
+    began = world.time
+    released = let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60)
+    assert released.gone is gone
+    assert not gone or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
+
+
+def test_an_unknown_operation_on_another_name_is_not_ours(world: VirtualWorld) -> None:
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    found = Operation("operation-1", False, "insert", f"projects/p/locations/z/nodes/{lease.name.node}0", None)
+    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
+    assert let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60).gone
+
+
+def test_of_several_the_delete_of_none_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
+    stuck, other = created(world, n=0), created(world, n=1)
+    world.cloud.stuck = {stuck.name.node}
+    world.cloud.calls.clear()
+    began = world.time
+    results = world.drive(release_all([(stuck, "test"), (other, "test")], CAN, budget_s=600))
+    assert [released.gone for released in results] == [False, True]
+    assert [call for call, _ in world.cloud.calls[:2]] == ["delete", "delete"]
+    assert (world.ledger.lease(other.id).gone_at or 0.0) - began < 60
+
+
+def test_what_another_process_proved_while_we_asked_about_the_next_one_is_gone(world: VirtualWorld) -> None:
+    """A lid that opens when the time is over: there is one pass, and `down` in another terminal finishes in its midst."""
+    first, second = created(world), created(world, n=1)
+    world.cloud.stuck = {first.name.node, second.name.node}
+
+    def prove_elsewhere(world: VirtualWorld) -> None:
+        if world.cloud.calls[-1] == ("get", second.name.node) and world.ledger.lease(first.id).gone_at is None:
+            world.ledger.record(Gone(first.id, world.time, evidence="get 404 elsewhere"))
+
+    released = world.drive(release_all([(first, ""), (second, "")], CAN, budget_s=0), between=prove_elsewhere)
+    assert [each.gone for each in released] == [True, False]
+
+
+def test_nothing_owed_is_nothing_to_do(world: VirtualWorld) -> None:
+    assert world.drive(release_all([], CAN, budget_s=600)) == [] and world.effects == []

@@ -1,0 +1,369 @@
+"""Where a slice is looked for, in which order, for how long; and that never two are had by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.lease import Down, Lease, LeaseState
+from orchestrator.core.lease.slices import Listing, Operation, Queue, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.engine.leases.obligations import Draft, Tenure, let_go
+from orchestrator.engine.provision.race import Losers
+from orchestrator.engine.provision.search import Search, find
+from orchestrator.errors import (
+    AuthError,
+    BadRequest,
+    CapacityError,
+    CloudUnavailable,
+    Interrupted,
+    QuotaError,
+    Vanished,
+)
+from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, lease_and_request
+
+A, B, C = ZONES = ("us-central1-a", "us-east1-c", "europe-west4-b")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def fresh(directory: Path) -> VirtualWorld:
+    directory.mkdir()
+    return VirtualWorld(directory)
+
+
+def queued(draft: Draft, valid_for_s: float = 3600.0) -> Draft:
+    lease, request = draft
+    name = SliceName(lease.name.project, lease.name.zone, lease.name.node, queued=True)
+    queue = Queue(valid_for_s, f"00000000-0000-0000-0000-{lease.id:0>12}")
+    return replace(lease, name=name), replace(request, name=name, queue=queue)
+
+
+class Drafts:
+    """Candidates in these zones; each time under new names."""
+
+    def __init__(
+        self, world: VirtualWorld, *zones: str, through: Callable[[Draft], Draft] = lambda draft: draft
+    ) -> None:
+        self.world, self.zones, self.through, self.made = world, zones, through, 0
+
+    def __call__(self) -> tuple[Draft, ...]:
+        self.made += len(self.zones)
+        numbers = range(self.made - len(self.zones), self.made)
+        return tuple(
+            self.through(lease_and_request(n, zone=zone, now=self.world.time))
+            for n, zone in zip(numbers, self.zones, strict=True)
+        )
+
+
+def search(world: VirtualWorld, search: Search, tenure: Tenure | None = None) -> Lease:
+    return world.drive(find(search, CAN, tenure or Tenure()))
+
+
+def created(world: VirtualWorld) -> list[str]:
+    return [node for call, node in world.cloud.calls if call == "create"]
+
+
+def alive(world: VirtualWorld) -> set[str]:
+    return {node.request.name.zone for node in world.cloud.nodes.values()}
+
+
+def test_a_stockout_is_said_in_one_line_and_the_next_zone_is_asked_when_this_one_is_proven_empty(
+    world: VirtualWorld,
+) -> None:
+    world.cloud.full_zones = {A}
+    lease = search(world, Search(Drafts(world, A, B)()))
+    assert lease.name.zone == B
+    assert [line for line in world.told if "no capacity" in line] == [
+        "create v5litepod-8 us-central1-a   no capacity (released: absent) → next"
+    ]
+    assert world.ledger.lease("0000000000").state is LeaseState.GONE
+
+
+def test_who_may_wait_asks_again_under_new_names_until_there_is_capacity(world: VirtualWorld) -> None:
+    world.cloud.full_until = {A: world.time + 1200}
+    drafts = Drafts(world, A)
+    lease = search(world, Search(drafts(), wait_s=3600, redraft=drafts))
+    assert lease.state is LeaseState.READY
+    assert len(created(world)) == len(set(created(world))) == drafts.made > 2, "no name is used twice"
+
+
+def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: VirtualWorld) -> None:
+    """The API counts whole seconds, and one that is valid for none is refused as a mistake."""
+    drafts = Drafts(world, A, B, through=queued)
+    seen: list[float] = []
+    create = world.cloud.create
+
+    def remembering(request: SliceRequest) -> Operation:
+        assert request.queue is not None
+        seen.append(request.queue.valid_for_s)
+        return create(request)
+
+    world.cloud.create = remembering  # type: ignore[method-assign]
+    world.cloud.full_zones = {A, B}
+    with pytest.raises(CapacityError):
+        search(world, Search(drafts(), wait_s=1.5, redraft=drafts))
+    assert seen and min(seen) >= 1.0
+
+
+def test_who_may_not_wait_asks_everybody_once(world: VirtualWorld) -> None:
+    world.cloud.full_zones = {A, B}
+    drafts = Drafts(world, A, B)
+    with pytest.raises(CapacityError, match="us-central1-a, us-east1-c"):
+        search(world, Search(drafts(), redraft=drafts))
+    assert len(created(world)) == 2
+
+
+def test_waiting_ends_in_time_and_says_what_every_candidate_answered(world: VirtualWorld) -> None:
+    world.cloud.full_zones = {A}
+    world.cloud.refusing = {B: QuotaError("Quota limit 'X' has been exceeded. Limit: 0 in region us-east1.")}
+    drafts, began = Drafts(world, A, B), world.time
+    with pytest.raises(CapacityError) as raised:
+        search(world, Search(drafts(), wait_s=900, redraft=drafts))
+    assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
+
+
+@pytest.mark.parametrize("error", [QuotaError("Quota limit has been exceeded"), AuthError("Permission denied")])
+def test_a_bucket_without_quota_or_permission_is_asked_once_and_the_others_go_on(
+    world: VirtualWorld, error: QuotaError | AuthError
+) -> None:
+    world.cloud.refusing = {A: error}
+    world.cloud.full_until = {B: world.time + 1200}
+    drafts = Drafts(world, A, B)
+    lease = search(world, Search(drafts(), wait_s=3600, redraft=drafts))
+    assert lease.name.zone == B
+    asked_a = {draft for draft in created(world) if world.ledger.lease(draft[-10:]).name.zone == A}
+    assert len(asked_a) == 1
+    assert any(
+        f"us-central1-a   {'quota' if isinstance(error, QuotaError) else 'no perm'}" in line for line in world.told
+    )
+
+
+def test_a_regional_quota_closes_the_other_zones_of_the_region_too(world: VirtualWorld) -> None:
+    world.cloud.refusing = {
+        A: QuotaError("Quota limit 'XPerRegion' has been exceeded. Limit: 0 in region us-central1.")
+    }
+    lease = search(world, Search(Drafts(world, A, "us-central1-b", C)()))
+    assert lease.name.zone == C and len(created(world)) == 2
+
+
+def test_a_bad_request_stops_the_search(world: VirtualWorld) -> None:
+    world.cloud.refusing = {A: BadRequest("no such runtime")}
+    with pytest.raises(BadRequest, match="no such runtime"):
+        search(world, Search(Drafts(world, A, B)()))
+    assert len(created(world)) == 1
+
+
+def test_a_create_that_lands_after_its_reply_was_lost_is_gone_before_the_next_zone_is_asked(
+    world: VirtualWorld,
+) -> None:
+    """Race R11: two zones are never billed because one answered late."""
+    world.cloud.lose_create_reply, world.cloud.land_create_late_s, world.cloud.late_until = 0, 240.0, world.time + 100
+    world.cloud.provision_s = 30.0
+    seen: list[set[str]] = []
+    tenure = Tenure()
+    drafts = Drafts(world, A, B)()
+    world.drive(find(Search(drafts), CAN, tenure), between=lambda world: seen.append(alive(world)))
+    assert max(map(len, seen)) == 1
+
+
+# -- queued ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queued_slice_lives_as_long_as_asked_from_when_it_was_there(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 1000.0}
+    draft = queued(lease_and_request(0, zone=A, now=world.time))
+    life_s = draft[0].deadline - draft[0].created_at
+    lease = search(world, Search((draft,), wait_s=7200))
+    assert lease.ready_at is not None and lease.deadline == pytest.approx(lease.ready_at + life_s)
+    (node,) = world.cloud.nodes.values()
+    assert int(node.request.labels["tpujob-deadline"]) == pytest.approx(lease.deadline, abs=1)
+    claimed_s = int(node.request.labels["tpujob-lease"]) - lease.ready_at
+    assert claimed_s == pytest.approx(CAN.pace.label_ttl_s, abs=60), "and not for the hours that it might have waited"
+
+
+def test_a_slow_question_about_the_time_takes_nothing_off_the_waiting(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = world.cloud.list
+
+    def slow(project: str, zone: str, queued: bool = False) -> Any:
+        world.time += 40
+        return real(project, zone, queued)
+
+    monkeypatch.setattr(world.cloud, "list", slow)
+    lease = search(world, Search((queued(lease_and_request(0, zone=A, now=world.time)),)))
+    assert lease.sent_at is not None and lease.ready_by == pytest.approx(lease.sent_at + 3600, abs=1)
+
+
+def test_queued_candidates_in_turn_share_the_time(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 1e6, B: 1000.0}
+    drafts, began = Drafts(world, A, B, through=queued), world.time
+    lease = search(world, Search(drafts(), wait_s=4000))
+    assert lease.name.zone == B and 3000 <= world.time - began < 4000
+
+
+def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_once(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 1e6, B: 600.0, C: 900.0}
+    tenure = Tenure()
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), tenure)
+    assert lease.name.zone == B and len(tenure.losers) == 2
+    assert any("3 wait" in line and "then about $9.60/h" in line for line in world.told)
+    assert all(node.deleted_at is not None for node in world.cloud.nodes.values() if node.request.name.zone != B)
+    losers = Losers(tenure, CAN)
+    for _ in range(5):
+        world.time += 15
+        world.drive(losers.turn())
+    assert tenure.losers == [] and alive(world) == {B}
+
+
+def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
+    search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True))
+    calls = [call for call, _ in world.cloud.calls]
+    assert calls[calls.index("delete") :][:2] == ["delete", "delete"]
+    assert calls.index("delete") < calls.index("relabel"), "that the winner ends sooner can be said later"
+
+
+@pytest.mark.parametrize(("unanswered", "sent"), [(1, 3), (3, 5), (1000, 8)])
+def test_deletes_that_are_not_answered_are_sent_again_before_the_winner_is_told(
+    world: VirtualWorld, unanswered: int, sent: int
+) -> None:
+    world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
+    world.cloud.unanswered_deletes = unanswered
+    tenure = Tenure()
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), tenure)
+    calls = [call for call, _ in world.cloud.calls]
+    assert calls[: calls.index("relabel")].count("delete") == sent
+    assert lease.name.zone == B and len(tenure.losers) == 2, "of which the proof is owed, whatever was answered"
+
+
+def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 600.0, B: 590.0}
+    world.cloud.drop_delete_while_creating = True
+    tenure = Tenure()
+    search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), tenure)
+    losers = Losers(tenure, CAN)
+    for _ in range(20):
+        world.time += 15
+        world.drive(losers.turn())
+    assert alive(world) == {B}
+
+
+def test_who_is_refused_leaves_the_race_and_the_others_run_on(world: VirtualWorld) -> None:
+    world.cloud.refusing = {A: AuthError("User does not have permission to submit requests into this queue")}
+    world.cloud.queue_s = {B: 300.0}
+    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True))
+    assert lease.name.zone == B
+
+
+def test_what_is_left_of_one_that_is_out_keeps_nobody_from_seeing_that_another_is_there(world: VirtualWorld) -> None:
+    """Its delete comes to nothing for a long time: meanwhile the winner must not be billed for waiting."""
+    world.cloud.queue_s = {A: 10.0, B: 100.0}
+
+    def preempted_and_stuck(world: VirtualWorld) -> None:
+        for name, node in world.cloud.nodes.items():
+            if node.request.name.zone == A and world.time >= node.queued_until:
+                node.preempted = True
+                world.cloud.stuck.add(name)
+
+    tenure, began = Tenure(), world.time
+    race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+    lease = world.drive(find(race, CAN, tenure), between=preempted_and_stuck)
+    assert lease.name.zone == B and world.time - began < 100 + world.cloud.provision_s + 30
+    assert [loser.name.zone for loser in tenure.losers] == [A], "it is seen off while the winner works"
+
+
+def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_there(world: VirtualWorld) -> None:
+    listed = world.cloud.list
+
+    def forbidden(project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        if zone == A:
+            raise AuthError("Permission denied")
+        return listed(project, zone, queued)
+
+    world.cloud.list = forbidden  # type: ignore[method-assign]
+    tenure, began = Tenure(), world.time
+    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), tenure)
+    assert lease.name.zone == B and tenure.losers == [] and world.time - began < 120
+    assert not any(name.endswith("0000000000") for _, name in world.cloud.calls)
+
+
+def test_a_race_that_nobody_wins_ends_in_time_with_everything_gone(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 1e6, B: 1e6}
+    tenure = Tenure()
+    with pytest.raises(CapacityError):
+        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=600, race=True), tenure)
+    assert world.cloud.nodes == {} and tenure.losers == []
+    assert {lease.state for lease in world.ledger.leases()} == {LeaseState.GONE}
+
+
+def test_a_signal_at_any_moment_of_a_race_leaves_nothing(tmp_path: Path) -> None:
+    at = 0
+    while True:
+        world = fresh(tmp_path / f"signal{at}")
+        world.cloud.queue_s = {A: 40.0, B: 60.0}
+        tenure = Tenure()
+        try:
+            race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+            world.drive(find(race, CAN, tenure), interrupt_at=at)
+            return
+        except Interrupted as error:
+            world.drive(let_go(tenure, CAN, error.message))
+        assert (world.cloud.nodes == {} and tenure.released is None) or tenure.released.gone  # type: ignore[union-attr]
+        assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
+        at += 1
+
+
+def test_a_death_at_any_moment_of_a_race_leaves_every_request_in_the_ledger(tmp_path: Path) -> None:
+    at = 0
+    while True:
+        world = fresh(tmp_path / f"death{at}")
+        world.cloud.queue_s = {A: 40.0, B: 60.0}
+        try:
+            race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+            world.drive(find(race, CAN, Tenure()), crash_at=at, after=True)
+            return
+        except Crash:
+            pass
+        owed = {lease.name.node for lease in world.ledger.open_leases()}
+        assert set(world.cloud.nodes) <= owed
+        at += 1
+
+
+def test_down_of_one_runner_ends_the_race(world: VirtualWorld) -> None:
+    world.cloud.queue_s = {A: 1e6, B: 1e6}
+
+    def another_terminal(world: VirtualWorld) -> None:
+        for lease in world.ledger.leases():
+            if lease.name.zone == A and lease.state is LeaseState.CREATING and world.time > lease.created_at + 60:
+                world.ledger.record(Down(lease.id, world.time, "tpujob down"))
+
+    race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+    with pytest.raises(Vanished, match="tpujob down"):
+        world.drive(find(race, CAN, Tenure()), between=another_terminal)
+
+
+def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: VirtualWorld) -> None:
+    get = world.cloud.get
+
+    def asked(name: SliceName) -> SliceView | None:
+        view = get(name)
+        if view is not None and view.state is SliceState.READY:
+            world.ledger.record(Down("0000000000", world.time, "tpujob down"))
+        return view
+
+    world.cloud.get = asked  # type: ignore[method-assign]
+    with pytest.raises(Vanished, match="given up meanwhile"):
+        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True))
+
+
+def test_no_answer_from_one_zone_is_no_reason_not_to_ask_the_next(world: VirtualWorld) -> None:
+    world.cloud.refusing = {A: CloudUnavailable("503")}
+    assert search(world, Search(Drafts(world, A, B)())).name.zone == B

@@ -1,0 +1,211 @@
+"""`up`, `stop`, `start`, `down`: whatever state the slice is in, twice is as good as once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lease.lease import Down, Lease, LeaseState, Purpose
+from orchestrator.core.lease.slices import Queue
+from orchestrator.engine.leases.obligations import Tenure
+from orchestrator.engine.leases.recover import recover
+from orchestrator.engine.provision.search import Search, find
+from orchestrator.engine.slices.held import Brought, NeedsConsent, Wanted, down, start, stop, up
+from orchestrator.errors import CapacityError, Vanished, WrongState
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> Brought:
+    drafts = (lease_and_request(n, now=world.time, purpose=Purpose.HOLD),)
+    return world.drive(up(Wanted("alice", drafts, existing, 3600, recreate), CAN))
+
+
+def held(world: VirtualWorld) -> Lease:
+    brought = bring(world)
+    assert brought.lease is not None
+    return brought.lease
+
+
+def test_up_creates_and_holds(world: VirtualWorld) -> None:
+    brought = bring(world)
+    assert (brought.action, brought.error) == ("created", None)
+    assert brought.lease is not None and brought.lease.hold_until == pytest.approx(world.time + 3600)
+    assert not world.owners.alive(brought.lease.id), "what is held needs no living process"
+
+
+def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_it_is_held(world: VirtualWorld) -> None:
+    """Its labels are shortened first. If `up` died right then, they would be all that is left of it."""
+    lease, request = lease_and_request(now=world.time, purpose=Purpose.HOLD)
+    name = replace(lease.name, queued=True)
+    drafts = ((replace(lease, name=name), replace(request, name=name, queue=Queue(3600.0, "id"))),)
+    said: list[tuple[int, int]] = []
+
+    def between(world: VirtualWorld) -> None:
+        for node in world.cloud.nodes.values():
+            labels = node.request.labels
+            if world.ledger.lease(lease.id).hold_until is None and world.time > node.ready_at:
+                said.append((int(labels["tpujob-lease"]), int(labels["tpujob-deadline"])))
+
+    world.drive(up(Wanted("alice", drafts, None, 3600), CAN), between=between)
+    shortened = [(until, deadline) for until, deadline in said if deadline < said[0][1]]
+    assert shortened and all(until < deadline - 3600 for until, deadline in shortened), said
+
+
+def test_up_of_a_ready_slice_changes_nothing(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.calls.clear()
+    assert bring(world, lease, n=1).action == "already ready"
+    assert [call for call, _ in world.cloud.calls] == ["get"]
+
+
+def test_up_of_a_stopped_slice_starts_it(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.drive(stop(lease))
+    assert bring(world, lease, n=1).action == "started"
+    assert len(world.cloud.nodes) == 1
+
+
+def test_up_waits_for_a_slice_that_another_up_is_creating(world: VirtualWorld) -> None:
+    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
+    from orchestrator.core.lease.lease import Created, Intent, Sent
+
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    operation = world.cloud.create(request)
+    world.ledger.record(Created(lease.id, world.time, operation.name))
+    brought = bring(world, world.ledger.lease(lease.id), n=1)
+    assert brought.action == "waited" and brought.lease is not None and brought.lease.id == lease.id
+    assert brought.lease.hold_until is not None
+
+
+def test_a_preempted_slice_is_only_replaced_with_consent(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes[lease.name.node].preempted = True
+    refused = bring(world, lease, n=1)
+    assert isinstance(refused.error, NeedsConsent) and lease.name.node in world.cloud.nodes
+    replaced = bring(world, lease, n=1, recreate=True)
+    assert replaced.action == "recreated" and replaced.lease is not None
+    assert set(world.cloud.nodes) == {replaced.lease.name.node} != {lease.name.node}
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE
+
+
+def test_a_slice_that_somebody_deleted_is_made_again(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes.clear()
+    brought = bring(world, lease, n=1)
+    assert brought.action == "recreated"
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE
+
+
+def test_no_second_slice_while_the_first_is_not_proven_gone(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes.clear()
+    world.cloud.unreachable = (ZONE,)
+    brought = bring(world, lease, n=1)
+    assert brought.exit_code == 75 and world.cloud.nodes == {}
+
+
+def test_up_that_finds_no_capacity_leaves_nothing(world: VirtualWorld) -> None:
+    world.cloud.full_zones = {ZONE}
+    brought = bring(world)
+    assert isinstance(brought.error, CapacityError) and brought.exit_code == 69
+    assert world.cloud.nodes == {} and world.ledger.open_leases() == []
+
+
+def test_stop_and_start_twice_are_as_good_as_once(world: VirtualWorld) -> None:
+    lease = held(world)
+    for _ in range(2):
+        assert world.drive(stop(lease)).native_state == "STOPPED"
+    for _ in range(2):
+        world.drive(start(lease, CAN))
+    assert [call for call, _ in world.cloud.calls if call in ("stop", "start")] == ["stop", "start"]
+
+
+def test_only_a_ready_slice_can_be_stopped(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes[lease.name.node].preempted = True
+    with pytest.raises(WrongState, match="PREEMPTED"):
+        world.drive(stop(lease))
+
+
+def test_down_of_several_sends_every_delete_before_it_waits_for_a_proof(world: VirtualWorld) -> None:
+    leases = []
+    for n in range(3):
+        brought = bring(world, n=n)
+        assert brought.lease is not None
+        leases.append(brought.lease)
+    world.cloud.calls.clear()
+    released = world.drive(down(tuple(leases), CAN, reason="test"))
+    assert [one.gone for one in released] == [True] * 3
+    assert [call for call, _ in world.cloud.calls[:3]] == ["delete"] * 3
+
+
+def test_a_hold_that_ran_out_is_released_by_the_next_command(world: VirtualWorld) -> None:
+    lease = held(world)
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
+    world.time += 3601
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
+    assert released.gone and released.lease.id == lease.id and world.cloud.nodes == {}
+
+
+def test_the_deadline_is_final_even_for_what_a_living_process_claims(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.time = lease.deadline + 1
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
+    assert released.gone
+
+
+def test_a_handle_that_up_is_about_to_adopt_is_spared_by_recovery(world: VirtualWorld) -> None:
+    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
+    from orchestrator.core.lease.lease import Created, Intent, Sent
+
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
+    assert world.drive(recover("emulated", CAN, budget_s=600, spare="alice")) == []
+    assert len(world.drive(recover("emulated", CAN, budget_s=600, spare="bob"))) == 1
+
+
+def test_up_of_a_slice_whose_hold_ran_out_holds_it_anew(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.time += 4000
+    brought = bring(world, lease, n=1)
+    assert brought.action == "already ready" and brought.lease is not None
+    assert brought.lease.hold_until == pytest.approx(world.time + 3600, abs=5)
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
+
+
+def test_up_of_a_slice_past_its_deadline_makes_a_new_one(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.time = lease.deadline + 10
+    brought = bring(world, lease, n=1)
+    assert brought.action == "recreated" and brought.lease is not None and brought.lease.id != lease.id
+    assert set(world.cloud.nodes) == {brought.lease.name.node}
+
+
+def test_past_the_deadline_not_even_a_living_claim_protects(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = held(world)
+    world.time = lease.deadline + 1
+    monkeypatch.setattr(world.owners, "claim", lambda _: False)  # a process that was stopped, not ended
+    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
+    assert released.gone
+
+
+def test_down_while_the_run_gives_up_a_full_zone_ends_the_run(world: VirtualWorld) -> None:
+    world.cloud.full_zones = {"us-east1-b"}
+    zones = ("us-east1-b", "us-east1-c")
+    drafts = tuple(lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones))
+
+    def another_terminal(world: VirtualWorld) -> None:
+        first = next(iter(world.ledger.leases()), None)
+        if first is not None and first.state is LeaseState.DOWN and first.reason == "no capacity":
+            world.ledger.record(Down(first.id, world.time, "tpujob down"))
+
+    with pytest.raises(Vanished, match="given up meanwhile: tpujob down"):
+        world.drive(find(Search(drafts), CAN, Tenure()), between=another_terminal)
+    assert [node for call, node in world.cloud.calls if call == "create"] == [drafts[0][0].name.node]

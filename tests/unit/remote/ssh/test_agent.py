@@ -1,0 +1,48 @@
+"""The agent's archive and command lines, and what importing this layer costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+from orchestrator.remote.ssh import agent
+
+
+def test_the_archive_holds_the_agents_files_and_is_the_same_every_time() -> None:
+    files = json.loads(zlib.decompress(agent.archive()))
+    assert {"__main__.py", "supervisor.py", "pack.py", "phase.py"} <= set(files)
+    code = "from orchestrator.remote.ssh import agent; print(agent.digest())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == agent.digest()
+
+
+def run(home: Path, command: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    return subprocess.run(
+        ["bash", "-c", command], check=False, input=stdin, capture_output=True, env={"HOME": str(home), "PATH": path}
+    )
+
+
+def test_the_first_call_installs_and_answers_and_later_ones_only_answer(tmp_path: Path) -> None:
+    first = run(tmp_path, agent.first_command("status", "a b", "main"), agent.archive())
+    assert b"bad name 'a b'" in first.stdout
+    later = run(tmp_path, agent.command("status", "a1", "main"), b"")
+    assert b'"state": "none"' in later.stdout
+    again = run(tmp_path, agent.first_command("status", "a1", "main"), agent.archive())
+    assert again.stdout == later.stdout
+    assert [path.name for path in (tmp_path / "tpujob" / "bin").iterdir()] == [f"agent-{agent.digest()}"]
+
+
+def test_an_archive_that_arrives_cut_or_changed_is_never_installed(tmp_path: Path) -> None:
+    assert b"was cut" in run(tmp_path, agent.first_command("hello"), agent.archive()[:-1]).stderr
+    assert b"another content" in run(tmp_path, agent.first_command("hello"), bytes(len(agent.archive()))).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_the_fleet_imports_no_ssh_library() -> None:
+    code = "import sys, orchestrator.remote.fleet.fleet; print({'paramiko', 'fabric', 'invoke', 'cryptography'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "set()"

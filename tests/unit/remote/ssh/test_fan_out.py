@@ -1,0 +1,80 @@
+"""Work on many workers at once: every result, the right error, and an end at any moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
+from orchestrator.remote.ssh.fan_out import Abandoned, Bell, fan_out
+from tests.waiting import HANG_S
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert fan_out(range(100), lambda item: item * 2, Bell(), limit=7) == [item * 2 for item in range(100)]
+
+
+def test_no_more_than_the_limit_run_at_once() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def work(item: int) -> None:
+        running.append(item)
+        most.append(len(running))
+        time.sleep(0.005)
+        running.remove(item)
+
+    fan_out(range(20), work, Bell(), limit=3)
+    assert max(most) <= 3
+
+
+def test_one_failure_is_raised_itself_and_several_with_all_their_messages() -> None:
+    def fail(item: int) -> None:
+        raise (
+            Unreachable(f"worker{item} is silent", hint="look")
+            if item % 2
+            else CommandFailed(["x"], 1, "", worker=item)
+        )
+
+    with pytest.raises(CommandFailed, match="worker0"):
+        fan_out([0], fail, Bell())
+    with pytest.raises(Unreachable, match="worker1 is silent; worker3 is silent"):
+        fan_out([1, 3], fail, Bell())
+
+
+def test_a_bug_is_not_hidden_among_failures() -> None:
+    def fail(item: int) -> None:
+        raise ZeroDivisionError if item == 1 else Unreachable("silent")
+
+    with pytest.raises(ZeroDivisionError):
+        fan_out([0, 1, 2], fail, Bell())
+
+
+def test_a_wrong_host_key_is_raised_before_the_others_have_answered() -> None:
+    never, answered = threading.Event(), []
+
+    def work(item: int) -> None:
+        if item == 0:
+            never.wait(HANG_S)
+            answered.append(item)
+        raise HostKeyMismatch("worker1 is somebody else")
+
+    with pytest.raises(HostKeyMismatch):
+        fan_out([0, 1], work, Bell())
+    assert answered == []
+    never.set()
+
+
+def test_cancelling_ends_the_wait_at_once_though_the_work_hangs() -> None:
+    bell, began, never = Bell(), threading.Event(), threading.Event()
+
+    def work(_: int) -> None:
+        began.set()
+        never.wait(HANG_S)
+
+    threading.Thread(target=lambda: (began.wait(HANG_S), bell.cancel())).start()
+    with pytest.raises(Abandoned):
+        fan_out([0], work, bell)
+    never.set()

@@ -1,0 +1,77 @@
+"""What reaches a terminal is text, whatever a worker printed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.remote.ssh.terminal import LINE_CHARS, LineSplitter, clean
+
+
+def lines(*pieces: bytes) -> list[str]:
+    splitter = LineSplitter()
+    return [line for piece in pieces for line in splitter.feed(piece)] + list(splitter.flush())
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"plain\ttext", "plain\ttext"),
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"\x1b]0;title\x07after", "after"),
+        (b"\x1b]52;c;Y3VybCBldmls\x1b\\after", "after"),
+        (b"\x1b]52;c;never ends", ""),
+        (b"\x1bP+q544e\x1b\\x", "x"),
+        (b"a\x08b\x00c\x7fd", "abcd"),
+        ("\x9b31mC1 \x9d0;t\x9cx".encode(), "C1 x"),
+        (b"\x1b[2J\x1b[1;1Hhome", "home"),
+        (b"\x1b(Bx\x1bcreset", "xreset"),
+        ("moc\u202egnp.exe".encode(), "mocgnp.exe"),
+        (b"\xff\xfe broken", "\ufffd\ufffd broken"),
+        (b"10%\r50%\r100%", "100%"),
+        (b"100%\r", "100%"),
+        (b"windows\r", "windows"),
+        (b"\r\r", ""),
+    ],
+)
+def test_a_line_is_cleaned(raw: bytes, shown: str) -> None:
+    assert clean(raw) == shown
+
+
+def test_a_long_line_is_capped() -> None:
+    assert clean(b"x" * 10_000) == "x" * (LINE_CHARS - 1) + "…"
+
+
+def test_lines_are_put_together_from_pieces() -> None:
+    assert lines(b"on", b"e\ntw", b"o\n\nrest") == ["one", "two", "", "rest"]
+
+
+def test_a_progress_bar_shows_its_last_state_only() -> None:
+    assert lines(b"10%\r20", b"%\r", b"100%\n", b"next\n") == ["100%", "next"]
+    assert lines(b"done\r\n", b"next\r\n") == ["done", "next"]
+
+
+def test_a_character_cut_between_two_pieces_is_whole() -> None:
+    assert lines("é".encode()[:1], "é".encode()[1:] + b"\n") == ["é"]
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"50%\r" * 16384, b"\x1b[31m" * 13000])
+def test_a_gigabyte_without_a_line_end_is_held_in_bounded_memory(piece: bytes) -> None:
+    splitter = LineSplitter()
+    for _ in range(200):
+        assert list(splitter.feed(piece)) == []
+    assert len(splitter._line) <= 4 * LINE_CHARS
+    assert len(next(splitter.feed(b"\n"))) <= LINE_CHARS
+
+
+@given(st.binary(max_size=500))
+def test_no_control_character_ever_gets_through(raw: bytes) -> None:
+    assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f]", clean(raw))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=12))
+def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None:
+    assert lines(*pieces) == lines(b"".join(pieces))

@@ -1,0 +1,82 @@
+"""The conversation with a packer that may be hostile: its index is bounded, and only what is wanted is asked for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RemoteError
+from orchestrator.remote.transfer import collect
+from orchestrator.remote.transfer.collect import Collector, Order, Part, TooMany, _ranges
+
+
+def heard(directory: Path, rows: Iterator[dict[str, Any]]) -> tuple[Part, list[Any]]:
+    """What a worker with this index, and an empty archive, was asked."""
+    collector, part, sent = Collector(Order("a1", directory, ("*.png",))), Part(0), list[bytes]()
+
+    def fetch() -> None:
+        collector.receive(part, lambda: next(rows), sent.append, bytes)
+
+    collector.collect(part, fetch)
+    return part, [json.loads(line) for line in sent]
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    return {"path": f"artifacts/f{number}", "size_bytes": 0, "sha256": "00"} | changes
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ranges"),
+    [([], []), ([0], [(0, 1)]), ([1, 2, 3, 7], [(1, 4), (7, 8)]), ([0, 2, 4], [(0, 1), (2, 3), (4, 5)])],
+)
+def test_what_is_wanted_is_said_in_ranges(numbers: list[int], ranges: list[tuple[int, int]]) -> None:
+    assert list(_ranges(numbers)) == ranges
+
+
+def test_all_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+    part, (request, wanted) = heard(tmp_path, iter([row(0), {"hashed": 5}, row(1), {"end": 2}]))
+    assert request == {"attempt": "a1", "patterns": ["*.png"], "runs": None}
+    assert wanted == [[0, 2]]
+    assert [why for _, why in part.result.refused] == ["it is in the index, but did not come"] * 2
+    assert (part.looked_at_bytes, part.of_files) == (5, 2)
+
+
+def test_an_index_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "INDEX_BYTES", 100_000)
+    with pytest.raises(TooMany, match="one archive"):
+        heard(tmp_path, (row(number) for number in itertools.count()))
+
+
+def test_refusals_without_end_are_left_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "INDEX_BYTES", 100_000)
+    with pytest.raises(TooMany):
+        heard(tmp_path, ({"path": "x", "why": "y"} for _ in itertools.count()))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"path": "x"},
+        row(0, size_bytes="many"),
+        row(0, size_bytes=None),
+        row(0, size_bytes=float("inf")),
+        {"hashed": []},
+    ],
+    ids=str,
+)
+def test_a_row_that_makes_no_sense_is_an_error_of_the_worker(tmp_path: Path, bad: dict[str, Any]) -> None:
+    with pytest.raises(RemoteError, match="makes no sense"):
+        heard(tmp_path, iter([bad]))
+
+
+def test_a_size_that_no_disk_has_is_not_asked_for_and_waits(tmp_path: Path) -> None:
+    part, (_, wanted) = heard(tmp_path, iter([row(0, size_bytes=1 << 60), row(1, size_bytes=-5), {"end": 2}]))
+    assert wanted == [[1, 2]]
+    ((path, why),) = part.result.missing
+    assert path == "artifacts/f0" and "no room" in why
