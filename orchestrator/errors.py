@@ -192,7 +192,7 @@ class ArtifactError(TpujobError):
     exit_code = 65
 
 
-class NotArmed(TpujobError):
+class WatchdogNotArmed(TpujobError):
     """The slice could not be trusted to delete itself, which a detached run needs. It was released."""
 
     exit_code = 74

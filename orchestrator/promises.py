@@ -58,7 +58,7 @@ TERMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class PromisedBound:
     """A line of the page. `formula` names terms; it is empty where another line says how long, or nobody can."""
 
     class_: str
@@ -70,79 +70,79 @@ class Promise:
 
 
 PROMISES = {
-    "command": Promise(
+    "command": PromisedBound(
         "C0", "the end of a run, Ctrl-C, SIGTERM, an error", "the command",
         "command + D", "10 s + D", "10 s + D",
     ),
-    "guardian": Promise(
+    "guardian": PromisedBound(
         "C1", "the command was killed", "guardian",
         "guardian + D", "5 s + D", "5 s + D",
     ),
-    "guardian of a create": Promise(
+    "guardian of a create": PromisedBound(
         "C1", "… while the slice was CREATING, and the cloud takes no delete before READY", "guardian",
         "guardian + READY + look + D", "45 m 35 s + D", "7.5 s + D",
     ),
-    "timer": Promise(
+    "timer": PromisedBound(
         "C2", "the guardian was killed, too; the machine lives", "timer; without one, as C3",
         "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D",
     ),
-    "switch": Promise(
+    "switch": PromisedBound(
         "C3", "the machine died, slept or left; the run was attached", "switch",
         "ttl + grace + switch + D", "18 m 20 s + D", "39.7 s + D",
     ),
-    "switch of a detached run": Promise(
+    "switch of a detached run": PromisedBound(
         "C3", "… the run was detached: after the end of its job", "switch",
         "linger + grace + 3 poll + switch + D", "1 h 6 m + D", "2 m 16 s + D",
     ),
-    "switch of a held slice": Promise(
+    "switch of a held slice": PromisedBound(
         "C3", "… the slice was held: after the end of its time", "switch",
         "grace + grace + 3 poll + switch + D", "9 m 20 s + D", "21.7 s + D",
     ),
-    "switch of a create": Promise(
+    "switch of a create": PromisedBound(
         "C3'", "… a run or an `up` lost everybody here while its slice was CREATING or booting", "switch",
         "READY + boot + ttl + grace + switch + D", "1 h 13 m + D", "1 m 2 s + D",
     ),
-    "cut off": Promise(
+    "cut off": PromisedBound(
         "C4", "the client is cut off from the cloud for good", "switch",
         "", "as C3", "as C3",
     ),
-    "outage": Promise(
+    "outage": PromisedBound(
         "C5", "the API was away: the command or its guardian is there", "it",
         "command + O + retry + D", "40 s + O + D", "40 s + O + D",
     ),
-    "switch after an outage": Promise(
+    "switch after an outage": PromisedBound(
         "C5", "… nobody but the switch is there", "switch",
         "ttl + grace + switch + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
     ),
-    "dead VM": Promise(
+    "dead VM": PromisedBound(
         "C6", "a VM hangs or died, the client lives", "the command",
         "", "as C0, at the latest 10 min after its last word", "the same",
     ),
-    "sweep": Promise(
+    "sweep": PromisedBound(
         "C7", "C3, and the switch is dead, not armed, or may not delete", "sweep",
         "claimed + margin + sweep + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
-    "revoked": Promise(
+    "revoked": PromisedBound(
         "C8", "the client's credentials were revoked", "switch",
         "", "as C3", "as C3",
     ),
-    "all revoked": Promise(
+    "all revoked": PromisedBound(
         "C8", "… and those of the VMs", "sweep",
         "", "as C7", "as C7",
     ),
-    "clock": Promise(
+    "clock": PromisedBound(
         "C9", "a clock shows another time, by whatever much", "",
         "", "labels are in the server's time; + 1 %", "+ 1 %",
     ),
-    "no ledger": Promise(
+    "no ledger": PromisedBound(
         "C10", "the ledger is lost or damaged", "sweep",
         "", "as C7; by hand: at once after the label", "as C7",
     ),
-    "stuck": Promise(
+    "stuck": PromisedBound(
         "C11", "the cloud accepts deletes, and the node stays", "",
         "", "not bounded by us: said at once, tried without end", "the same",
     ),
-    "frozen": Promise(
+    "frozen": PromisedBound(
         "C12", "403 to everything: project, billing or organisation is frozen", "",
         "", "not bounded: said at once, exit code 75", "the same",
     ),
@@ -150,7 +150,7 @@ PROMISES = {
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PromiseWorld:
     """What a bound depends on beside the table. `speed` None: Google Cloud."""
 
     speed: float | None = None
@@ -162,9 +162,9 @@ class World:
     slowness: float = 1.0  # how many times as long as on a quiet machine its own work takes
 
     @property
-    def on_google(self) -> World:
+    def on_google(self) -> PromiseWorld:
         """The same disaster there."""
-        return World(outage_s=self.outage_s, failed_deletes=self.failed_deletes)
+        return PromiseWorld(outage_s=self.outage_s, failed_deletes=self.failed_deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def seconds(name: str, speed: float | None = None, *, slowness: float = 1.0) -> 
     return emulated_s / speed + term.real_s * slowness
 
 
-def bound(promise: Promise, world: World) -> Bound:
+def bound(promise: PromisedBound, world: PromiseWorld) -> Bound:
     """The formula in this world. Each delete that came to nothing costs a D and a look more."""
     assert promise.formula, f"{promise.class_} has no formula of its own"
     parts: list[Part] = []
@@ -202,7 +202,7 @@ def bound(promise: Promise, world: World) -> Bound:
     return Bound(tuple(parts))
 
 
-def _part(name: str, count: int, world: World) -> Part:
+def _part(name: str, count: int, world: PromiseWorld) -> Part:
     term = TERMS[name]
     given = {
         "READY": world.ready_s,
@@ -214,7 +214,7 @@ def _part(name: str, count: int, world: World) -> Part:
     return Part(f"{count} × {term.words}" if count > 1 else term.words, count * each_s, term.letter)
 
 
-def _deletion(world: World) -> list[Part]:
+def _deletion(world: PromiseWorld) -> list[Part]:
     failed, d = world.failed_deletes, TERMS["D"]
     if not failed:
         return [Part(d.words, world.deletion_s, d.letter)]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease import timings as paces
-from orchestrator.core.lease.timings import Pace
+from orchestrator.core.lease import timings as claim_timings
+from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 from orchestrator.errors import ConfigError
 
@@ -45,7 +45,7 @@ class Target:
     emulated_cores: int | None = None
     endpoint: str | None = None  # of an emulator that the environment names
     token_file: str | None = None
-    pace: Pace = paces.GOOGLE
+    timings: Timings = claim_timings.GOOGLE
     grants: tuple[Grant, ...] = ()  # quota that the person need not pay for
 
 
@@ -72,7 +72,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         emulated_cores=own.get("emulated_cores"),
         endpoint=endpoint,
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
-        pace=pace_of(EMULATED, environ),
+        timings=pace_of(EMULATED, environ),
         grants=own.get("quota", ()),
     )
     if kind == EMULATED:
@@ -84,20 +84,20 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     return _google(emulated, kind, (explicit, source) if explicit else None, environ)
 
 
-def pace_of(kind: str, environ: Environ) -> Pace:
+def pace_of(kind: str, environ: Environ) -> Timings:
     """How fast claims are judged in that cloud: the emulated one is faster, by TPUJOB_EMULATED_SPEED times."""
     if kind == GOOGLE:
-        return paces.GOOGLE
+        return claim_timings.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
     if not text:
-        return paces.emulated()
+        return claim_timings.emulated()
     try:
         speed = float(text)
     except ValueError:
         speed = 0.0
     if not 1 <= speed <= 1000:
         raise ConfigError(f"TPUJOB_EMULATED_SPEED: {text!r} is not a number between 1 and 1000", hint="unset it for 30")
-    return paces.emulated(speed)
+    return claim_timings.emulated(speed)
 
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
@@ -126,7 +126,9 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
             zone = tools.zone.value
         else:  # chosen with other machines in mind
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
-    return replace(emulated, kind=GOOGLE, pace=paces.GOOGLE, project=project, zone=zone, why=why, source=found.source)
+    return replace(
+        emulated, kind=GOOGLE, timings=claim_timings.GOOGLE, project=project, zone=zone, why=why, source=found.source
+    )
 
 
 def _has_tpus(zone: str) -> bool:

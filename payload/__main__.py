@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from payload.config import BACKENDS
-from payload.failures import INSTALL, INSTALL_TORCH_TPU, ConfigError, PayloadError
+from payload.failures import INSTALL, INSTALL_TORCH_TPU, BadConfig, PayloadError
 
 STARTED = time.monotonic()
 
@@ -55,7 +55,7 @@ def _run(config_path: Path, asked: str | None) -> int:
     try:
         artifacts.prepare(directory, resume=config.resume)
     except OSError as error:
-        raise ConfigError(f"{directory}: cannot be written: {error.strerror}") from None
+        raise BadConfig(f"{directory}: cannot be written: {error.strerror}") from None
     for note in placement.notes:
         _say(note)
 
@@ -91,19 +91,19 @@ def _check_entry(entry: str | None) -> None:
     module = entry.partition(":")[0]
     top = module.partition(".")[0]
     if importlib.util.find_spec(top) is None:
-        raise ConfigError(f"entry: {entry}: there is no module {top} here; does `code:` name its directory?")
+        raise BadConfig(f"entry: {entry}: there is no module {top} here; does `code:` name its directory?")
 
 
 def _check_installed(backend: str) -> None:
     """Without importing them, which takes seconds; that they also work is found out by the training processes."""
     if backend == "tpu" and sys.version_info < (3, 11):
-        raise ConfigError(
+        raise BadConfig(
             f"backend: tpu needs Python 3.11 or newer, and this is {platform.python_version()}: there is no torch_tpu for it; "
             "backend xla trains on the same TPU"
         )
     for name in ("numpy", "torch", *({"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))):
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"{name} is not installed: {INSTALL_TORCH_TPU if name == 'torch_tpu' else INSTALL}")
+            raise BadConfig(f"{name} is not installed: {INSTALL_TORCH_TPU if name == 'torch_tpu' else INSTALL}")
 
 
 def _say(line: str) -> None:

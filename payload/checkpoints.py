@@ -19,7 +19,7 @@ import torch
 
 from payload import artifacts
 from payload.backends import Backend
-from payload.failures import CannotSave, ConfigError, Diverged
+from payload.failures import BadConfig, CannotSave, Diverged
 
 SCHEMA = 2
 NEWEST = "checkpoint.pt"
@@ -104,7 +104,7 @@ class Checkpoints:
         changed = [key for key in keys if found.get(key) != self._identity.get(key)]
         if changed:
             key = changed[0]
-            raise ConfigError(
+            raise BadConfig(
                 f"{path} is of another training ({key} was {found.get(key)!r}, now it is {self._identity.get(key)!r}); "
                 "write `resume: false` to begin anew, or use another directory"
             )

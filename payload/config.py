@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from payload.failures import ConfigError
+from payload.failures import BadConfig
 
 MODELS = ("mnist_cnn", "alexnet", "mlp")
 DATASETS = ("mnist", "fashion-mnist", "synthetic", "idx")
@@ -23,7 +23,7 @@ BACKENDS = ("xla", "cuda", "cpu", "tpu", "auto")
 
 
 @dataclass(frozen=True)
-class Emulated:
+class EmulatedConfig:
     """A smaller slice of the same training, applied only where the TPU is emulated (placement.py says so aloud)."""
 
     cores: int | None = None
@@ -59,7 +59,7 @@ class Config:
     resume: bool = True  # go on where an unfinished training in the same directory stopped
     num_workers: int | None = None  # processes of each DataLoader; null: from the host's cores
     timing: str = "stamped"  # "drained": wait for the device after each step
-    emulated: Emulated = field(default_factory=Emulated)
+    emulated: EmulatedConfig = field(default_factory=EmulatedConfig)
 
     @property
     def entry_point(self) -> str:
@@ -153,24 +153,24 @@ def load(path: Path) -> Config:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise BadConfig(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
+        raise BadConfig(f"{path}: not JSON: {error}") from None
     try:
         return parse(data)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except BadConfig as error:
+        raise BadConfig(f"{path}: {error}") from None
 
 
 def parse(data: Any) -> Config:
     if not isinstance(data, dict):
-        raise ConfigError(f"the configuration must be an object, not {json.dumps(data)[:40]}")
+        raise BadConfig(f"the configuration must be an object, not {json.dumps(data)[:40]}")
     _check(data, _RULES, "")
     nested = data.get("emulated", {})
     _check(nested, _EMULATED_RULES, "emulated.")
-    config = Config(**{**data, "emulated": Emulated(**nested)})
+    config = Config(**{**data, "emulated": EmulatedConfig(**nested)})
     if config.dataset == "idx" and config.data_dir is None and config.entry is None:
-        raise ConfigError('dataset: "idx" is any set of IDX files; data_dir must say where they are')
+        raise BadConfig('dataset: "idx" is any set of IDX files; data_dir must say where they are')
     return config
 
 
@@ -179,11 +179,11 @@ def _check(data: dict[str, Any], rules: dict[str, Rule], prefix: str) -> None:
         if key not in rules:
             near = difflib.get_close_matches(key, rules, n=1)
             meant = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(rules)}"
-            raise ConfigError(f"{prefix}{key}: unknown key; {meant}")
+            raise BadConfig(f"{prefix}{key}: unknown key; {meant}")
         fits, words = rules[key]
         if not fits(value):
-            raise ConfigError(f"{prefix}{key}: {json.dumps(value)[:60]} will not do; it must be {words}")
+            raise BadConfig(f"{prefix}{key}: {json.dumps(value)[:60]} will not do; it must be {words}")
 
 
 assert set(_RULES) == {f.name for f in fields(Config)}, "every key has a rule"
-assert set(_EMULATED_RULES) == {f.name for f in fields(Emulated)}, "every emulated key has a rule"
+assert set(_EMULATED_RULES) == {f.name for f in fields(EmulatedConfig)}, "every emulated key has a rule"

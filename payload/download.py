@@ -27,13 +27,13 @@ class DownloadFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     mirrors: tuple[str, ...]
     sha256: dict[str, str]
 
 
 PUBLISHED = {
-    "mnist": Published(
+    "mnist": PublishedFile(
         (
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -45,7 +45,7 @@ PUBLISHED = {
             "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
     ),
-    "fashion-mnist": Published(
+    "fashion-mnist": PublishedFile(
         (
             # Zalando's bucket speaks plain HTTP only; the hashes below are what makes either of them trustworthy.
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -61,7 +61,7 @@ PUBLISHED = {
 }
 
 
-def download(name: str, published: Published, directory: Path, say: Callable[[str], None]) -> str:
+def download(name: str, published: PublishedFile, directory: Path, say: Callable[[str], None]) -> str:
     """Make `directory` hold the files with their published hashes; answers where they came from."""
     missing = {file: sha for file, sha in published.sha256.items() if not _is_intact(directory / file, sha, say)}
     if not missing:

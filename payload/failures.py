@@ -22,7 +22,7 @@ class PayloadError(Exception):
     exit_code = 1
 
 
-class ConfigError(PayloadError):
+class BadConfig(PayloadError):
     """The configuration, the environment variables or the installed packages cannot work."""
 
     exit_code = 2
@@ -58,7 +58,7 @@ class CannotSave(PayloadError):
     exit_code = 7
 
 
-class Interrupted(PayloadError):
+class TrainingInterrupted(PayloadError):
     """We were asked to stop, and a checkpoint was written at that very step."""
 
     exit_code = 143

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from payload.config import Config
 from payload.placement import Placement
-from payload.sources import Source
+from payload.sources import DataSource
 
 STOP = "stop"  # a file in `Job.scratch`: the supervisor makes it when it is asked to end
 
@@ -17,7 +17,7 @@ STOP = "stop"  # a file in `Job.scratch`: the supervisor makes it when it is ask
 class Job:
     config: Config
     placement: Placement
-    source: Source | None  # None: an entry of the job's own, which brings its data
+    source: DataSource | None  # None: an entry of the job's own, which brings its data
     backend: str  # "xla", "cuda", "cpu" or "tpu"
     meet_at: str  # where several processes on CPU find each other, a URL of torch.distributed
     started: float  # time.monotonic() at the start of the command: zero of all times written down

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from payload.failures import ConfigError
+from payload.failures import BadConfig
 
 
 class MnistCnn(nn.Module):
@@ -104,6 +104,6 @@ def build(name: str, seed: int, *, side: int = 28, classes: int = 10) -> nn.Modu
     """On the CPU, from the seed alone: every process builds the same weights, whatever its accelerator."""
     design = DESIGNS[name]
     if side < design.least_side:
-        raise ConfigError(f"image_size: {name} needs images of at least {design.least_side} pixels a side, not {side}")
+        raise BadConfig(f"image_size: {name} needs images of at least {design.least_side} pixels a side, not {side}")
     torch.manual_seed(seed)
     return design.network(design.channels, side, classes)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from payload.config import Config
-from payload.failures import ConfigError
+from payload.failures import BadConfig
 
 # The PCI ids by which torch_xla (torch_xla/_internal/tpu.py) and torch_tpu (utils/hardware.py) recognise a TPU.
 _GOOGLE_VENDOR = "0x1ae0"
@@ -30,7 +30,7 @@ _TORCH_TPU_PROCESSES = {"v4": (1, 2, 4, 8), "v5p": (1, 2, 4, 8), "v5e": (1, 4, 8
 
 
 @dataclass(frozen=True)
-class Host:
+class HostPlace:
     """What is plugged in here."""
 
     tpu_chips: int = 0
@@ -59,7 +59,7 @@ class Placement:
         return asdict(self)
 
 
-def choose_backend(asked: str, environ: Mapping[str, str], host: Host) -> str:
+def choose_backend(asked: str, environ: Mapping[str, str], host: HostPlace) -> str:
     """ "auto" is what the host is best at; anything else is taken at its word."""
     if asked != "auto":
         return asked
@@ -68,21 +68,23 @@ def choose_backend(asked: str, environ: Mapping[str, str], host: Host) -> str:
     return "cuda" if host.gpus else "cpu"
 
 
-def place(config: Config, environ: Mapping[str, str], *, host: Host, backend: str = "xla") -> tuple[Config, Placement]:
+def place(
+    config: Config, environ: Mapping[str, str], *, host: HostPlace, backend: str = "xla"
+) -> tuple[Config, Placement]:
     """The configuration as it will be trained, and the processes that will do it."""
     if config.precision == "fp16" and backend != "cuda":
-        raise ConfigError(f"precision: fp16 needs a GPU, and this is backend {backend}; bf16 works everywhere")
+        raise BadConfig(f"precision: fp16 needs a GPU, and this is backend {backend}; bf16 works everywhere")
     workers = _number(environ, "TPUJOB_WORKERS", 1, least=1)
     worker = _number(environ, "TPUJOB_WORKER", 0, least=0)
     if worker >= workers:
-        raise ConfigError(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS says there are {workers}")
+        raise BadConfig(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS says there are {workers}")
     if config.cores == 1 and workers > 1:
-        raise ConfigError(f"cores: 1 is one core of one host, but this slice has {workers} hosts; use a smaller slice")
+        raise BadConfig(f"cores: 1 is one core of one host, but this slice has {workers} hosts; use a smaller slice")
     device = _device(environ, host, backend)
     emulated = _number(environ, "TPUJOB_EMULATED_CORES", 0, least=1) or None
     coordinator = _coordinator(environ)
     if (device != "tpu" or backend == "tpu") and workers > 1 and coordinator is None:
-        raise ConfigError("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR does not say where they meet")
+        raise BadConfig("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR does not say where they meet")
     placement = Placement(
         device=device,
         worker=worker,
@@ -98,7 +100,7 @@ def place(config: Config, environ: Mapping[str, str], *, host: Host, backend: st
     return config, replace(placement, processes=_processes(config.cores, device, backend, host))
 
 
-def _processes(cores: str | int, device: str, backend: str, host: Host) -> int:
+def _processes(cores: str | int, device: str, backend: str, host: HostPlace) -> int:
     """How many of our own. torch_xla on a TPU is started once, and starts a process for each core by itself."""
     if device == "tpu" and backend == "xla":
         return 1
@@ -106,42 +108,42 @@ def _processes(cores: str | int, device: str, backend: str, host: Host) -> int:
     if not what:
         return cores if isinstance(cores, int) else 1
     if not have:
-        raise ConfigError(f"backend: {backend}, but this host has no {what}; auto takes what there is")
+        raise BadConfig(f"backend: {backend}, but this host has no {what}; auto takes what there is")
     if isinstance(cores, int) and cores > have:
-        raise ConfigError(f"cores: {cores} asked for, but this host has {_plural(have, what[:-1], what)}")
+        raise BadConfig(f"cores: {cores} asked for, but this host has {_plural(have, what[:-1], what)}")
     return cores if isinstance(cores, int) else have
 
 
-def _torch_tpu(config: Config, placement: Placement, environ: Mapping[str, str], host: Host) -> Placement:
+def _torch_tpu(config: Config, placement: Placement, environ: Mapping[str, str], host: HostPlace) -> Placement:
     """As torch_tpu demands it, which would fail later, on some hosts only, or not say why."""
     processes = _processes(config.cores, "tpu", "tpu", host)
     can = _TORCH_TPU_PROCESSES.get(host.tpu)
     if can is None:
-        raise ConfigError(f"backend: tpu, but torch_tpu does not know this TPU ({host.tpu}); backend xla does")
+        raise BadConfig(f"backend: tpu, but torch_tpu does not know this TPU ({host.tpu}); backend xla does")
     if processes not in can:
         counts = f"{', '.join(map(str, can[:-1]))} or {can[-1]}"
-        raise ConfigError(
+        raise BadConfig(
             f"cores: {config.cores} is {_plural(processes, 'process', 'processes')}, but on a {host.tpu} host backend tpu "
             f"starts {counts}; backend xla takes all cores or 1"
         )
     if placement.workers == 1:
         return replace(placement, processes=processes)
     if processes != host.tpu_chips:
-        raise ConfigError(
+        raise BadConfig(
             f'cores: {config.cores} of {host.tpu_chips}, but on several hosts backend tpu takes all: cores: "all"'
         )
     hosts, topology = tuple(environ.get("TPUJOB_HOSTS", "").split(",")), environ.get("TPUJOB_TOPOLOGY", "")
     if len(hosts) != placement.workers or not all(hosts):
-        raise ConfigError(
+        raise BadConfig(
             f"TPUJOB_HOSTS is {','.join(hosts)!r}; backend tpu needs the addresses of all {placement.workers} hosts in it"
         )
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", topology):
-        raise ConfigError(
+        raise BadConfig(
             f"TPUJOB_TOPOLOGY is {topology!r}; backend tpu needs that of the whole slice in it, such as '4x4'"
         )
     chips = math.prod(int(side) for side in topology.split("x"))
     if chips != placement.workers * processes:
-        raise ConfigError(
+        raise BadConfig(
             f"TPUJOB_TOPOLOGY is {topology}, which is {chips:,} chips, but {placement.workers} hosts with "
             f"{_plural(processes, 'chip', 'chips')} each are {placement.workers * processes:,}"
         )
@@ -180,34 +182,34 @@ def share(batch_size: int, world: int, examples: int) -> int:
     if batch_size % world:
         down, up = batch_size // world * world, -(-batch_size // world) * world
         near = f"{down} or {up}" if down else f"{up}"
-        raise ConfigError(f"batch_size: {batch_size} cannot be dealt out evenly to {world} processes; {near} can")
+        raise BadConfig(f"batch_size: {batch_size} cannot be dealt out evenly to {world} processes; {near} can")
     if batch_size > examples:
-        raise ConfigError(f"batch_size: {batch_size} is more than the {examples:,} training examples")
+        raise BadConfig(f"batch_size: {batch_size} is more than the {examples:,} training examples")
     return batch_size // world
 
 
-def _device(environ: Mapping[str, str], host: Host, backend: str) -> str:
+def _device(environ: Mapping[str, str], host: HostPlace, backend: str) -> str:
     emulated = "TPUJOB_EMULATED_CORES" in environ
     if backend != "xla":
         if emulated and backend != "cpu":
-            raise ConfigError(
+            raise BadConfig(
                 f"backend: {backend}, but TPUJOB_EMULATED_CORES says that the TPU is emulated; xla and cpu work"
             )
         return backend
     asked = environ.get("PJRT_DEVICE", "").upper()
     if asked not in ("", "TPU", "CPU"):
-        raise ConfigError(f"PJRT_DEVICE is {asked}; this program trains on TPU and CPU")
+        raise BadConfig(f"PJRT_DEVICE is {asked}; this program trains on TPU and CPU")
     if emulated:
         if asked == "TPU":
-            raise ConfigError("PJRT_DEVICE is TPU, but TPUJOB_EMULATED_CORES says that the TPU is emulated")
+            raise BadConfig("PJRT_DEVICE is TPU, but TPUJOB_EMULATED_CORES says that the TPU is emulated")
         return "cpu"
     return asked.lower() or ("tpu" if host.tpu_chips else "cpu")
 
 
-def look(pci: Path = Path("/sys/bus/pci/devices"), environ: Mapping[str, str] = os.environ) -> Host:
+def look(pci: Path = Path("/sys/bus/pci/devices"), environ: Mapping[str, str] = os.environ) -> HostPlace:
     """What is plugged in; importing torch_xla or torch to ask would take seconds and start their runtimes."""
     chips = _tpu_chips(pci)
-    return Host(tpu_chips=len(chips), gpus=_gpus(environ), tpu=chips[0] if chips else "")
+    return HostPlace(tpu_chips=len(chips), gpus=_gpus(environ), tpu=chips[0] if chips else "")
 
 
 def _tpu_chips(pci: Path) -> list[str]:
@@ -240,7 +242,7 @@ def _coordinator(environ: Mapping[str, str]) -> tuple[str, int] | None:
         return None
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"TPUJOB_COORDINATOR is {text!r}; it must be host:port")
+        raise BadConfig(f"TPUJOB_COORDINATOR is {text!r}; it must be host:port")
     return host.strip("[]"), int(port)
 
 
@@ -249,7 +251,7 @@ def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) 
     if not text:
         return default
     if not text.isdigit() or int(text) < least:
-        raise ConfigError(f"{name} is {text!r}; it must be a whole number of at least {least}")
+        raise BadConfig(f"{name} is {text!r}; it must be a whole number of at least {least}")
     return int(text)
 
 

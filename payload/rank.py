@@ -22,13 +22,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from payload.failures import INSTALL, ConfigError, PayloadError
+from payload.failures import INSTALL, BadConfig, PayloadError
 from payload.job import Job
 
 if TYPE_CHECKING:
     from payload.backends import Backend
     from payload.clock import Clock
-    from payload.run import Run
+    from payload.run import TrainingRun
 
 MAX_PROCESS_LINES = 8
 # What may change while a training goes on: it is the same training all the same.
@@ -62,7 +62,7 @@ def _spawn(job: Job) -> None:
     try:
         import torch_xla.distributed.xla_multiprocessing as xmp
     except ImportError as error:
-        raise ConfigError(f"torch_xla cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
+        raise BadConfig(f"torch_xla cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
     # On a TPU, torch_xla starts one process for each core of this host (nprocs=None), or uses one core (nprocs=1). On a
     # CPU it only knows threads, one for each XLA:CPU device, and collectives between those abort: so each of our own
     # processes calls it with nprocs=1 and has one device, and payload/backends/group.py averages between them.
@@ -86,7 +86,7 @@ def _train(job: Job) -> None:
 
         from payload.backends import check_world, open_backend
     except ImportError as error:
-        raise ConfigError(f"torch cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
+        raise BadConfig(f"torch cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
     from payload import artifacts
 
     torch.set_num_threads(job.cores_each(len(os.sched_getaffinity(0))))
@@ -102,18 +102,18 @@ def _train(job: Job) -> None:
         found = train(backend, run)
     except torch.OutOfMemoryError as error:
         sentences = re.split(r"(?<=\.)\s", str(error))[:3]  # what was asked for, and what there was
-        raise ConfigError(f"{' '.join(sentences)} A smaller batch needs less") from None
+        raise BadConfig(f"{' '.join(sentences)} A smaller batch needs less") from None
     if found is not None and not isinstance(found, dict):
-        raise ConfigError(
+        raise BadConfig(
             f"entry: {job.config.entry} answered {type(found).__name__}; it must answer a dictionary or None"
         )
     _finish(backend, run, found or {})
 
 
-def _open_run(job: Job, backend: Backend) -> Run:
+def _open_run(job: Job, backend: Backend) -> TrainingRun:
     from payload.checkpoints import Checkpoints
     from payload.clock import Clock
-    from payload.run import Run
+    from payload.run import TrainingRun
 
     def say(line: str) -> None:
         if backend.rank == 0:
@@ -144,7 +144,7 @@ def _open_run(job: Job, backend: Backend) -> Run:
     )
     clock.add("data", job.data_began, job.data_ended)
     clock.add("import", job.started, time.monotonic(), but_s=job.data_ended - job.data_began)
-    return Run(job, clock, say, checkpoints, backend, say_here, saved)
+    return TrainingRun(job, clock, say, checkpoints, backend, say_here, saved)
 
 
 def _identity(job: Job) -> dict[str, Any]:
@@ -153,16 +153,16 @@ def _identity(job: Job) -> dict[str, Any]:
     return {**config, "data": job.source.sha256 if job.source else None}
 
 
-def _entry(entry_point: str) -> Callable[[Backend, Run], Any]:
+def _entry(entry_point: str) -> Callable[[Backend, TrainingRun], Any]:
     module_name, _, name = entry_point.partition(":")
     module = importlib.import_module(module_name)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ConfigError(f"entry: {entry_point}: {module_name} has no function {name}")
+        raise BadConfig(f"entry: {entry_point}: {module_name} has no function {name}")
     return function
 
 
-def _finish(backend: Backend, run: Run, found: dict[str, Any]) -> None:
+def _finish(backend: Backend, run: TrainingRun, found: dict[str, Any]) -> None:
     from payload import artifacts
 
     each = _each_process(backend, run.clock)
@@ -184,7 +184,7 @@ def _each_process(backend: Backend, clock: Clock) -> list[dict[str, Any]]:
     return [{"process": rank, "train_s": train_s, "eval_s": eval_s} for rank, (train_s, eval_s) in enumerate(rows)]
 
 
-def _metrics(backend: Backend, run: Run, found: dict[str, Any], each: list[dict[str, Any]]) -> dict[str, Any]:
+def _metrics(backend: Backend, run: TrainingRun, found: dict[str, Any], each: list[dict[str, Any]]) -> dict[str, Any]:
     clock, job = run.clock, run.job
     names = ("import", "data", "compile", "train", "eval", "checkpoint")
     return {

@@ -17,12 +17,12 @@ from payload.backends import Backend
 from payload.checkpoints import Checkpoints, Interval
 from payload.clock import Clock
 from payload.config import Config
-from payload.failures import Interrupted
+from payload.failures import TrainingInterrupted
 from payload.job import STOP, Job
 
 
 @dataclass
-class Run:
+class TrainingRun:
     job: Job
     clock: Clock
     say: Callable[[str], None]  # a line of the log, from process 0
@@ -71,7 +71,7 @@ class Run:
             self.checkpoints.save(step, state())
         self._interval.saved()
         if stopping:
-            raise Interrupted(
+            raise TrainingInterrupted(
                 f"stopped after step {step:,}, and a checkpoint was written: a training started in this directory goes on there"
             )
 

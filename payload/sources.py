@@ -16,14 +16,14 @@ from typing import Any
 
 from payload import idx, synthetic
 from payload.config import Config
-from payload.download import PUBLISHED, DownloadFailed, Published, download
+from payload.download import PUBLISHED, DownloadFailed, PublishedFile, download
 from payload.failures import DataError
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     name: str  # what is really trained on
     requested: str  # what the job asked for
     origin: str
@@ -51,7 +51,9 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpujob" / "data"
 
 
-def resolve(config: Config, say: Say, *, cache: Path | None = None, published: Published | None = None) -> Source:
+def resolve(
+    config: Config, say: Say, *, cache: Path | None = None, published: PublishedFile | None = None
+) -> DataSource:
     """The files to train on. A named directory is never replaced by anything else; `fallback` is for failed downloads."""
     cache = cache or cache_directory()
     if config.data_dir is not None:
@@ -75,7 +77,7 @@ def resolve(config: Config, say: Say, *, cache: Path | None = None, published: P
     return _source(config, config.dataset, origin, paths)
 
 
-def _from_directory(config: Config, directory: Path) -> Source:
+def _from_directory(config: Config, directory: Path) -> DataSource:
     paths = idx.locate(directory)
     if paths is None:
         names = ", ".join(idx.FILES.values())
@@ -83,7 +85,7 @@ def _from_directory(config: Config, directory: Path) -> Source:
     return _source(config, config.dataset, f"directory {directory.name}", paths)
 
 
-def _generated(config: Config, cache: Path, say: Say) -> Source:
+def _generated(config: Config, cache: Path, say: Say) -> DataSource:
     count, tests = config.examples or synthetic.TRAIN_COUNT, config.test_examples or synthetic.TEST_COUNT
     directory = cache / f"synthetic-{synthetic.VERSION}-{count}-{tests}"
     if not directory.is_dir():
@@ -116,9 +118,9 @@ def _generate(directory: Path, count: int, tests: int) -> None:
         raise DataError(f"{directory}: cannot be written: {error.strerror or error}; XDG_CACHE_HOME moves it") from None
 
 
-def _source(config: Config, name: str, origin: str, paths: dict[str, Path], of: int | None = None) -> Source:
+def _source(config: Config, name: str, origin: str, paths: dict[str, Path], of: int | None = None) -> DataSource:
     count = idx.count(paths)
     if config.examples is not None and config.examples > count:
         raise DataError(f"examples: {config.examples:,} asked for, but {name} ({origin}) has {count:,}")
     hashes = {path.name: idx.sha256(path) for path in paths.values()}
-    return Source(name, config.dataset, origin, paths, of or count, count, hashes)
+    return DataSource(name, config.dataset, origin, paths, of or count, count, hashes)

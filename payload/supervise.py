@@ -32,7 +32,7 @@ TAIL_LINES = 25
 SAVE_S = 8.0  # after a signal, how long a checkpoint may take; `tpujob` kills after 10 s
 
 
-class Stopped(BaseException):
+class SupervisorStopped(BaseException):
     """A signal asked us to end."""
 
     def __init__(self, signum: int) -> None:
@@ -90,7 +90,7 @@ def run(job: Job) -> int:
             for local_rank in range(job.placement.processes):
                 ranks.append(Rank(replace(placed, local_rank=local_rank), ended, environment))
             return _wait(ranks, ended, placed)
-    except Stopped as stopped:
+    except SupervisorStopped as stopped:
         print(f"stopped by {signal.Signals(stopped.signum).name}", file=sys.stderr, flush=True)
         _let_it_save(ranks, job)
         return 128 + stopped.signum
@@ -105,7 +105,7 @@ def _let_it_save(ranks: list[Rank], job: Job) -> None:
         return
     (job.scratch / STOP).touch()
     deadline = time.monotonic() + SAVE_S
-    with suppress(Stopped):
+    with suppress(SupervisorStopped):
         while time.monotonic() < deadline and all(rank.code is None for rank in ranks):
             time.sleep(0.02)
         if ranks[0].code is not None:
@@ -174,7 +174,7 @@ def _end_all(ranks: list[Rank]) -> None:
 
 
 def _raise_stopped(signum: int, _frame: FrameType | None) -> None:
-    raise Stopped(signum)
+    raise SupervisorStopped(signum)
 
 
 def _environment(job: Job) -> dict[str, str]:

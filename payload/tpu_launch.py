@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from payload.failures import INSTALL_TORCH_TPU, ConfigError, WorldError
+from payload.failures import INSTALL_TORCH_TPU, BadConfig, WorldError
 from payload.job import Job
 from payload.placement import Placement
 
@@ -75,7 +75,7 @@ def _ask(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
     )
     if asked.returncode:
         last_line = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(f"torch_tpu gives no environment for its processes: {last_line.removeprefix('error: ')}")
+        raise BadConfig(f"torch_tpu gives no environment for its processes: {last_line.removeprefix('error: ')}")
     added: dict[str, str] = json.loads(asked.stdout.splitlines()[-1])
     return added
 
@@ -86,7 +86,7 @@ def load() -> None:
         importlib.import_module("torch_tpu")
     except ImportError as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise ConfigError(f"torch_tpu cannot be imported ({reason}): {INSTALL_TORCH_TPU}") from None
+        raise BadConfig(f"torch_tpu cannot be imported ({reason}): {INSTALL_TORCH_TPU}") from None
 
 
 def main(processes: int) -> None:
@@ -101,5 +101,5 @@ def main(processes: int) -> None:
 if __name__ == "__main__":
     try:
         main(int(sys.argv[1]))
-    except ConfigError as error:
+    except BadConfig as error:
         sys.exit(f"error: {error}")

@@ -20,13 +20,13 @@ from payload.config import Config
 from payload.failures import Diverged
 from payload.images import Images, Shape
 from payload.placement import share
-from payload.run import Run, seed_of
+from payload.run import TrainingRun, seed_of
 
 RISE = 0.2  # of the run, during which the learning rate grows
 SIGN_OF_LIFE_S = 20.0
 
 
-def train(backend: Backend, run: Run) -> dict[str, Any]:
+def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
     """Train, evaluate, and answer the results."""
     config, clock, say = run.config, run.clock, run.say
 
@@ -165,7 +165,7 @@ class Training:
         return int(saved["step"])
 
 
-def read_images(backend: Backend, run: Run) -> tuple[Images, Images]:
+def read_images(backend: Backend, run: TrainingRun) -> tuple[Images, Images]:
     """To train on, and to test with. What was read is not kept: only the device has them."""
     config, source = run.config, run.job.source
     assert source is not None, "the built-in training has a source"
@@ -178,7 +178,7 @@ def read_images(backend: Backend, run: Run) -> tuple[Images, Images]:
     )
 
 
-def headline(backend: Backend, run: Run, examples: int) -> str:
+def headline(backend: Backend, run: TrainingRun, examples: int) -> str:
     source = run.job.source
     assert source is not None
     of = f" of {source.of:,}" if examples != source.of else ""
@@ -215,7 +215,7 @@ def check_loss(loss: float, epoch: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: Run) -> dict[str, Any]:
+def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: TrainingRun) -> dict[str, Any]:
     """Over all test examples exactly once: the padding of the last batches weighs nothing, and the count is checked."""
     model.eval()
     mine = batches.eval_batches(len(images), rank=backend.rank, world=backend.world)
@@ -243,7 +243,7 @@ def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: Run)
 
 
 def results(
-    backend: Backend, run: Run, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
+    backend: Backend, run: TrainingRun, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
 ) -> dict[str, Any]:
     """What metrics.json says of a classifier."""
     warm_images = sum(line["warm_steps"] for line in history) * run.config.batch_size

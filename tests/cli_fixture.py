@@ -26,7 +26,7 @@ import typer
 from orchestrator.cli import app, console
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger.ledger import Ledger
 from tests import ROOT
 from tests.emulator_fixture import Emulator, running_emulator
@@ -218,7 +218,7 @@ class Tpujob(Cli):
             raise _Ended(code)
 
         self.capfd.readouterr()
-        console.talk.cache_clear()
+        console.console.cache_clear()
         self.monkeypatch.setattr(sys, "argv", ["tpujob", *words])
         with self.monkeypatch.context() as patch:
             patch.setattr(os, "_exit", end)
@@ -287,15 +287,15 @@ def _commands() -> Any:
     return typer.main.get_command(app.app)
 
 
-def _collect_locks(patch: pytest.MonkeyPatch) -> list[FileOwners]:
-    made: list[FileOwners] = []
+def _collect_locks(patch: pytest.MonkeyPatch) -> list[FileLocks]:
+    made: list[FileLocks] = []
 
-    def init(owners: FileOwners, directory: Path) -> None:
+    def init(owners: FileLocks, directory: Path) -> None:
         original(owners, directory)
         made.append(owners)
 
-    original = FileOwners.__init__
-    patch.setattr(FileOwners, "__init__", init)
+    original = FileLocks.__init__
+    patch.setattr(FileLocks, "__init__", init)
     return made
 
 
@@ -323,7 +323,7 @@ class Clouds:
         emulator.request("DELETE", "/_emulator/rehearsal")  # faults, stockouts and preemptions
         emulator.patch_settings(**new["settings"])
         for node in emulator.status()["nodes"]:
-            with contextlib.suppress(control.Refused):  # its deletion was under way, and is done
+            with contextlib.suppress(control.DaemonRefused):  # its deletion was under way, and is done
                 emulator.request("POST", f"/_emulator/nodes/{node['name'].rpartition('/')[2]}:vanish", {})
         until(lambda: not emulator.status()["nodes"], "an empty cloud")
         return emulator.status() == new

@@ -26,8 +26,8 @@ from payload.clock import Clock, EpochTime
 from payload.config import Config
 from payload.job import Job
 from payload.placement import Placement
-from payload.run import Run
-from payload.sources import Source
+from payload.run import TrainingRun
+from payload.sources import DataSource
 from payload.train import make_optimizer, set_rate, share_of_rate, train
 
 
@@ -97,7 +97,7 @@ def prepare(directory: Path, data: Path | None, config: Config, backend: str = "
         placement=Placement(
             "cuda" if backend == "cuda" else "cpu", worker=0, workers=1, processes=1, artifacts=str(directory)
         ),
-        source=Source(name, name, "a benchmark", paths, examples, examples, {}),
+        source=DataSource(name, name, "a benchmark", paths, examples, examples, {}),
         backend=backend,
         meet_at="",
         started=0.0,
@@ -221,6 +221,6 @@ def ours(work: Work, backend: Callable[[Job], Backend], clock: type[Timed] = Tim
         drained=drained,
         look=work.look,
     )
-    found = train(opened, Run(job, timed, silence, Checkpoints(job.artifacts, {}, silence), opened, silence))
+    found = train(opened, TrainingRun(job, timed, silence, Checkpoints(job.artifacts, {}, silence), opened, silence))
     timed.close()
     return Took(timed.epochs_s, found["train_loss"])

@@ -21,7 +21,7 @@ from orchestrator.cli.commands.guarantee import doctor, drill, forget, gc, insta
 from orchestrator.cli.commands.jobs import attach, bench, cancel, collect, plan, run, submit
 from orchestrator.cli.commands.results import compare, list_runs, logs, show
 from orchestrator.cli.commands.slices import down, extend, offers, ssh, start, status, stop, up
-from orchestrator.cli.console import talk
+from orchestrator.cli.console import console
 from orchestrator.cli.done import Done
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
@@ -85,7 +85,7 @@ def main() -> None:
     except Done as done:
         code = done.code
     except TpujobError as error:
-        talk().fail(error)
+        console().fail(error)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -95,7 +95,7 @@ def main() -> None:
         code = _disk(error) if error.errno in _DISK else _bug(error)
     except Exception as error:
         code = _bug(error)
-    for end in (talk().quiet, sys.stdout.flush, sys.stderr.flush):
+    for end in (console().quiet, sys.stdout.flush, sys.stderr.flush):
         with contextlib.suppress(OSError, ValueError):
             end()
     # Threads of abandoned network calls must not keep the process: everything durable is durable by now.
@@ -125,12 +125,12 @@ def _call() -> int:
 def _disk(error: OSError) -> int:
     """Full, read-only or failing under any of the files that we write: no bug of ours."""
     hint = "free some space, or name another place: TPUJOB_STATE_DIR, `runs_dir:`; what is alive: `tpujob status`"
-    talk().fail(ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}", hint=hint))
+    console().fail(ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}", hint=hint))
     return ConfigError.exit_code
 
 
 def _bug(error: Exception) -> int:
-    text = talk().secrets.hide("".join(traceback.format_exception(error)))
+    text = console().secrets.hide("".join(traceback.format_exception(error)))
     where = Path(os.environ.get("TMPDIR", "/tmp")) / f"tpujob-bug-{os.getpid()}.txt"  # noqa: S108
     try:
         with os.fdopen(os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -138,5 +138,5 @@ def _bug(error: Exception) -> int:
         hint = f"the traceback is in {where}; what is alive: `tpujob status`"
     except OSError:
         hint = "what is alive: `tpujob status`"
-    talk().fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))
+    console().fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))
     return TpujobError.exit_code

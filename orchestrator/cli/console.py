@@ -20,13 +20,13 @@ from orchestrator.errors import TpujobError
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from orchestrator.engine.effects.base import Tell
+    from orchestrator.engine.effects.base import Report
 
 PASSING_EVERY_S = 10.0  # without a terminal, progress is a plain line now and then
 BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
 
 
-class Talk:
+class Console:
     """One per process, called from any thread. `tell` takes the engine's lines; `say` writes our own."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Talk:
         self._passing = ""
         self._passed_at = 0.0
 
-    def tell(self, told: Tell) -> None:
+    def report(self, told: Report) -> None:
         with self._lock:
             if told.passing:
                 with contextlib.suppress(OSError, ValueError):
@@ -104,24 +104,24 @@ class Talk:
 
 
 @functools.cache
-def talk() -> Talk:
+def console() -> Console:
     """The one voice of this process."""
-    return Talk()
+    return Console()
 
 
 def emit(text: str = "") -> None:
     """One line of data on stdout. A reader that left is no error; a disk that is full is said, once, and the work goes on."""
-    _print(talk().fit(text))
+    _print(console().fit(text))
 
 
 def _print(text: str) -> None:
-    talk().quiet()
+    console().quiet()
     try:
         print(text, flush=True)
     except (OSError, ValueError) as error:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - stays open until we end
         if not isinstance(error, BrokenPipeError):
-            talk().say("warning", f"stdout cannot be written: {error}")
+            console().say("warning", f"stdout cannot be written: {error}")
 
 
 def emit_json(data: Any) -> None:
@@ -129,5 +129,5 @@ def emit_json(data: Any) -> None:
 
     # Values, not the text: a number that looks like a secret must not end what is well-formed.
     plain = json.loads(json.dumps(data, default=str))
-    text = json.dumps(talk().secrets.hide_all(plain), indent=2, ensure_ascii=False)
+    text = json.dumps(console().secrets.hide_all(plain), indent=2, ensure_ascii=False)
     _print(text if text.replace("\n", "").isprintable() else json.dumps(json.loads(text), indent=2))

@@ -23,7 +23,7 @@ def place(session: Session) -> Place:
         project=session.target.project,
         owner=session.owner,
         lease_directory=session.lease_directory,
-        pace=session.target.pace,
+        timings=session.target.timings,
         now=session.sure_now,
         network=session.target.network,
         service_account=session.target.service_account,
@@ -39,11 +39,11 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, s
         session.now(),
         emulated=emulated,
         emulated_cores=emulated_cores,
-        overlap_s=session.target.pace.absent_s,
+        overlap_s=session.target.timings.absent_s,
         python="{}.{}".format(*sys.version_info) if emulated and brings_code else None,
         torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
     )
     if spec is not None and spec.limits.max_results is not None:
         lines.append(f"brings home {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
     for line in [*lines, *dropped_lines(plan.dropped)]:
-        session.talk.say("plan", line)
+        session.console.say("plan", line)

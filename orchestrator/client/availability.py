@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.planning import availability
-from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.availability import Availability
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -22,7 +22,7 @@ AT_ONCE = 8  # zones that are asked at the same time
 FILE = "offering.json"
 
 
-def known(session: Session) -> Offering | None:
+def known(session: Session) -> Availability | None:
     """What was said of this session's project. None: nobody asked, or what is kept cannot be read."""
     try:
         said = json.loads((session.directory / FILE).read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def known(session: Session) -> Offering | None:
     return availability.from_shape(said, _whose(session))
 
 
-def refresh(session: Session) -> Offering:
+def refresh(session: Session) -> Availability:
     """Raises TpujobError when not one zone answers."""
     from orchestrator.client.teardown_client import reach
 
@@ -43,7 +43,7 @@ def refresh(session: Session) -> Offering:
     return found
 
 
-def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], whose: str) -> Offering:
+def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], whose: str) -> Availability:
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.errors import CloudError
@@ -61,14 +61,14 @@ def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], whose: str) -> O
                 errors.append(error)
     if errors and not answers:
         raise errors[0]
-    return Offering(whose, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
+    return Availability(whose, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
 
 
 def _whose(session: Session) -> str:
     return f"{session.target.kind}:{session.target.project}"
 
 
-def _keep(path: Path, found: Offering) -> None:
+def _keep(path: Path, found: Availability) -> None:
     """A reader sees the old answer or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(found.shape(), indent=1), encoding="utf-8")

@@ -17,7 +17,7 @@ from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.watchdog_report import Switch
+    from orchestrator.core.lease.watchdog_report import WatchdogStatus
     from orchestrator.ledger.ledger import Ledger
     from orchestrator.settings import Target
 
@@ -27,7 +27,7 @@ STALE_SWEEP_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """`live` None: nothing to say yes or no to. `code` is the exit code if tpujob is unusable for it; 0: it is not."""
 
     name: str
@@ -47,7 +47,7 @@ class Alive:
     lease: Lease
     state: str
     claimed_until: float
-    switches: tuple[Switch, ...]
+    switches: tuple[WatchdogStatus, ...]
     alive: bool  # does a process of this machine live for it?
     looked_at: float
 
@@ -59,18 +59,18 @@ class Alive:
         return self.lease.usd_per_hour * max(self.lease.deadline - self.looked_at, 0.0) / 3600
 
 
-def failed(name: str, error: TpujobError) -> Check:
-    return Check(name, False, error.message, error.hint, error.exit_code)
+def failed(name: str, error: TpujobError) -> HealthCheck:
+    return HealthCheck(name, False, error.message, error.hint, error.exit_code)
 
 
-def cloud(target: Target) -> Check:
+def cloud(target: Target) -> HealthCheck:
     fix = None
     if target.kind == "emulated" and target.endpoint is None:
         fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
-    return Check("cloud", True, target.why, fix)
+    return HealthCheck("cloud", True, target.why, fix)
 
 
-def credentials(target: Target) -> Check:
+def credentials(target: Target) -> HealthCheck:
     """Are they good for a question to the API?"""
     from orchestrator.client.teardown_client import reach
 
@@ -80,24 +80,24 @@ def credentials(target: Target) -> Check:
     except TpujobError as error:
         return failed("credentials", error)
     took_ms = (time.monotonic() - began) * 1000
-    return Check("credentials", True, f"the API answered in {took_ms:.0f} ms: {len(zones)} zones")
+    return HealthCheck("credentials", True, f"the API answered in {took_ms:.0f} ms: {len(zones)} zones")
 
 
-def guardian(directory: Path) -> Check:
+def guardian(directory: Path) -> HealthCheck:
     """Starts a real one: it ends by itself when this command does, unless there is something to watch."""
     from orchestrator.engine.guardian import process as guardians
 
     name = "L2 guardian"
     if os.environ.get(guardians.SWITCH, "").lower() in ("off", "0", "no"):
-        return Check(name, False, f"switched off by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
+        return HealthCheck(name, False, f"switched off by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
     began = time.monotonic()
     try:
-        guardians.arm(directory)
-    except guardians.NotArmed as error:
-        return Check(name, False, str(error), "nothing can be created without it", TpujobError.exit_code)
+        guardians.start_guardian(directory)
+    except guardians.GuardianNotStarted as error:
+        return HealthCheck(name, False, str(error), "nothing can be created without it", TpujobError.exit_code)
     took_ms = (time.monotonic() - began) * 1000
     survives, fix = _survives()
-    return Check(
+    return HealthCheck(
         name,
         True,
         f"armed in {took_ms:.0f} ms; it survives kill -9 of the command and a closed terminal, {survives}",
@@ -118,42 +118,44 @@ def _survives() -> tuple[str, str | None]:
     return "but perhaps not a logout", "`loginctl enable-linger` keeps it"
 
 
-def timer(ledger: Ledger | None, target: Target) -> Check:
+def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
     from orchestrator.client import timers
 
     present = [words for each in timers.every(os.environ, sys.platform) if (words := each.present())]
     last = _age(ledger, target, local=True)
     ran = f"the last local sweep was {_ago(last)}" if last is not None else "no local sweep has run yet"
     if not present:
-        return Check("L2 timer", False, f"none is installed; {ran}", "`tpujob install-sweeper`")
+        return HealthCheck("L2 timer", False, f"none is installed; {ran}", "`tpujob install-sweeper`")
     if last is not None and last > STALE_TIMER_S:
-        return Check("L2 timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-sweeper` installs it anew")
-    return Check("L2 timer", True, f"{', '.join(present)}; {ran}")
+        return HealthCheck(
+            "L2 timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-sweeper` installs it anew"
+        )
+    return HealthCheck("L2 timer", True, f"{', '.join(present)}; {ran}")
 
 
-def switches(alive: Sequence[Alive]) -> Check:
+def switches(alive: Sequence[Alive]) -> HealthCheck:
     from orchestrator.core.lease.watchdog_report import problem
 
     name = SWITCHES
     if not alive:
-        return Check(
+        return HealthCheck(
             name, None, "no slice that this machine knows of is alive; each brings its own and says when it is armed"
         )
     unarmed = [f"{each.lease.handle}: {why}" for each in alive if (why := problem(each.switches))]
     if unarmed:
         fix = "a slice that is not armed ends by this machine or by `tpujob sweep` only; see docs/sweeping.md"
-        return Check(name, False, f"not armed on every worker: {'; '.join(unarmed)}", fix)
-    return Check(name, True, f"armed on every worker of {len(alive)} slice{'s' if len(alive) > 1 else ''}")
+        return HealthCheck(name, False, f"not armed on every worker: {'; '.join(unarmed)}", fix)
+    return HealthCheck(name, True, f"armed on every worker of {len(alive)} slice{'s' if len(alive) > 1 else ''}")
 
 
-def sweeps(ledger: Ledger | None, target: Target) -> Check:
+def sweeps(ledger: Ledger | None, target: Target) -> HealthCheck:
     name, fix = SWEEPS, "`tpujob sweep` by hand; from elsewhere and regularly: docs/sweeping.md"
     last = _age(ledger, target, local=False)
     if last is None:
         text = "this machine never swept the project to the end; whether another one does cannot be seen from here"
-        return Check(name, None, text, fix)
+        return HealthCheck(name, None, text, fix)
     text = f"this machine's last complete sweep of the project was {_ago(last)}"
-    return Check(name, last <= STALE_SWEEP_S, text, fix if last > STALE_SWEEP_S else None)
+    return HealthCheck(name, last <= STALE_SWEEP_S, text, fix if last > STALE_SWEEP_S else None)
 
 
 def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:

@@ -35,12 +35,12 @@ def read_file(path: Path) -> bytes:
 
 def environment(spec: JobSpec) -> dict[str, str]:
     """The job's variables, resolved; its secrets are hidden from here on, and its warnings are said."""
-    from orchestrator.cli.console import talk
+    from orchestrator.cli.console import console
     from orchestrator.core.jobfile import model
     from orchestrator.core.jobfile.rules import secret_values
 
     env = model.resolve_env(spec, os.environ)
-    talk().secrets.add(*secret_values(spec.env, os.environ))
+    console().secrets.add(*secret_values(spec.env, os.environ))
     for line in spec.warnings():
-        talk().say("warning", line)
+        console().say("warning", line)
     return env

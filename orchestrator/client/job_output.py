@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from orchestrator.cli.console import emit, talk
+from orchestrator.cli.console import console, emit
 from orchestrator.core.text.redaction import RedactedStream
 
 
@@ -32,7 +32,7 @@ class JobOutput:
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:
-            stream = self._streams.setdefault(worker, RedactedStream(talk().secrets))
+            stream = self._streams.setdefault(worker, RedactedStream(console().secrets))
             self._keep(worker, stream.feed(data))
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class JobOutput:
                 self._file(worker).write(data)
         except OSError as error:
             self._full = True
-            talk().say(
+            console().say(
                 "warning", f"{self._directory} cannot be written: {error.strerror}; the log goes on on the screen only"
             )
         splitter = self._splitters.setdefault(worker, self._new_splitter())

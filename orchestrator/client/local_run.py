@@ -17,22 +17,22 @@ def run_here(spec: JobSpec, env: dict[str, str], path: Path, *, bench: dict[str,
     from orchestrator.client.session import Session
     from orchestrator.core.lease.attempt import LOCAL
     from orchestrator.engine.jobs import local, prepare
-    from orchestrator.remote.fleet.local import Here, free_port, remove_leftovers
+    from orchestrator.remote.fleet.local import LocalWorker, free_port, remove_leftovers
 
     if spec.train is not None:
         prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
     session = Session.open()
-    session.talk.say("cloud", "none: the job says `on: local`; it runs on this machine, as you")
+    session.console.say("cloud", "none: the job says `on: local`; it runs on this machine, as you")
     session.recover()
     runs = session.directory / "local"
-    remove_leftovers(runs, session.owners.alive)
+    remove_leftovers(runs, session.locks.alive)
 
     runs_directory = Path(session.target.runs_dir or "runs").absolute()
     new, attempt = prepare.new_run(spec, path, LOCAL, runs_directory, session.now(LOCAL), bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
     make_directory(Path(new.directory))
-    output = JobOutput(Path(new.directory), session.talk.quiet)
-    here = Here(runs, attempt.id)
+    output = JobOutput(Path(new.directory), session.console.quiet)
+    here = LocalWorker(runs, attempt.id)
     job = local.prepare(spec, new, attempt, here, shipped=bundle, env=env, port=free_port(), sink=output)
     with closing(output):
         outcome = session.run(local.run_local(job), LOCAL)

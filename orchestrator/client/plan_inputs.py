@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client import availability
 from orchestrator.core.planning import egress, grants
-from orchestrator.core.planning.plan import Known
+from orchestrator.core.planning.capacity_request import PlanInputs
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from orchestrator.core.planning.egress import Bucket
 
 
-def known_to(session: Session, spec: JobSpec | None = None) -> Known:
+def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
     """`spec`: the job that is planned, whose bucket is looked for. Says so where that is not found."""
-    return Known(
+    return PlanInputs(
         grants=grants.left(session.target.grants, _used(session)),
         offering=availability.known(session),
         bucket=_bucket(session, spec) if spec is not None else None,
@@ -48,5 +48,5 @@ def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
         found, why = None, error.message
     if found is None:
         unknown = f"where gs://{name} lies is not known ({why}); if in another region, copying costs {egress.ANYWHERE}"
-        session.talk.say("bucket", unknown)
+        session.console.say("bucket", unknown)
     return found

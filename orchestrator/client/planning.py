@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
     """Raises UserError when nothing of what the job can live with may be had."""
     from orchestrator.client.plan_inputs import known_to
-    from orchestrator.core.planning.plan import Order, make
+    from orchestrator.core.planning.plan import CandidateOrder, make
     from orchestrator.engine.jobs import prepare
 
     return make(
-        prepare.wishes(spec, session.target.pace, keep_s=keep_s),
+        prepare.wishes(spec, session.target.timings, keep_s=keep_s),
         default_zone=session.target.zone,
-        order=Order(spec.tpu.order),
+        order=CandidateOrder(spec.tpu.order),
         max_price_per_hour=spec.tpu.max_price_per_hour,
         race=spec.tpu.race,
         wait_s=spec.tpu.wait,

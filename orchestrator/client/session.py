@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator import settings
-from orchestrator.cli.console import talk
+from orchestrator.cli.console import console
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.text import names
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import (
     CloudUnavailable,
     ConfigError,
@@ -32,7 +32,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.attempt import Run
+    from orchestrator.core.lease.attempt import RunRecord
     from orchestrator.core.lease.slices import Capabilities, Cloud, SliceRequest
     from orchestrator.emulator.daemon.control import Endpoint
     from orchestrator.engine.effects.base import Program
@@ -52,10 +52,10 @@ class Session:
     def __init__(self, target: Target, directory: Path, *, quiet: bool = False, light: bool = False) -> None:
         self.target = target
         self.directory = directory
-        self.talk = talk()
+        self.console = console()
         self.ledger = Ledger(directory / "ledger.sqlite3")
         self.clocks = Clocks(self.ledger)
-        self.owners = FileOwners(directory / "locks")
+        self.locks = FileLocks(directory / "locks")
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
         self._asked_time: set[str] = set()
@@ -80,7 +80,7 @@ class Session:
         They, and those that say `ends`, make nothing new, so they work in a state directory that others could change.
         """
         target = settings.resolve(cloud, project, os.environ)
-        warn = (lambda text: talk().say("warning", text)) if light or ends else None
+        warn = (lambda text: console().say("warning", text)) if light or ends else None
         directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
             # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
@@ -98,7 +98,7 @@ class Session:
 
     def sure_now(self) -> float:
         """The same, for what is to be claimed from now on. Raises CloudUnavailable after a restart, until the cloud said it."""
-        if not self.clocks.is_sure(self.target.kind):
+        if not self.clocks.is_certain(self.target.kind):
             raise CloudUnavailable(
                 "this machine was restarted, and the cloud does not say how long it was off",
                 hint="nothing was created; try again when the API answers",
@@ -107,7 +107,7 @@ class Session:
 
     def announce(self) -> None:
         """The first line of every command that acts: which cloud it is, and why."""
-        self.talk.say("cloud", self.target.why)
+        self.console.say("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
         from orchestrator.engine.runtime.world import RealWorld
@@ -118,8 +118,8 @@ class Session:
                 kind=kind,
                 clocks=self.clocks,
                 ledger=self.ledger,
-                owners=self.owners,
-                tell=self.talk.tell,
+                locks=self.locks,
+                report=self.console.report,
                 lease_directory=self.lease_directory,
                 start_guardian=self._guardian(),
                 open_cloud=lambda: self._connect(kind),
@@ -145,7 +145,7 @@ class Session:
     def _left_behind(self, interrupted: Interrupted | None) -> TpujobError:
         """The person left before the proof: say what that means for each slice that this process answers for."""
         reason = TeardownUnproven("you left before it was proven")
-        owed = [lease for lease in self.ledger.open_leases() if self.owners.holds(lease.id)]
+        owed = [lease for lease in self.ledger.open_leases() if self.locks.holds(lease.id)]
         for lease in owed:
             self._loud(_unasked(lease, reason))
         if not owed and interrupted is not None:
@@ -163,7 +163,7 @@ class Session:
             return None
 
         def arm() -> None:
-            pid = process.arm(self.directory, lambda text: self.talk.say("guardian", text))
+            pid = process.start_guardian(self.directory, lambda text: self.console.say("guardian", text))
             log = self.directory / "guardian.log"
             self._guardian_words = f"guardian {pid}, once this command has ended (log: {log})"
 
@@ -176,13 +176,13 @@ class Session:
         door = cast("Callable[..., Cloud]", connect_light if self._light else connect)
         target = self.target
         if kind != target.kind:
-            target = replace(target, kind=kind, pace=settings.pace_of(kind, os.environ))
+            target = replace(target, kind=kind, timings=settings.pace_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
-            self.talk.secrets.add(endpoint.token)
+            self.console.secrets.add(endpoint.token)
             return door(target, endpoint.url, endpoint.token)
         if kind == EMULATED:
-            self.talk.secrets.add(read_token(target.token_file))
+            self.console.secrets.add(read_token(target.token_file))
         return door(target)
 
     def _emulator_still_there(self) -> bool:
@@ -258,21 +258,21 @@ class Session:
         from orchestrator.engine.leases.renewal import ask_time
 
         owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
-        if owed and kind not in self._asked_time and not self.clocks.is_sure(kind):
+        if owed and kind not in self._asked_time and not self.clocks.is_certain(kind):
             self._asked_time.add(kind)
             try:
                 self.run(ask_time(owed[0]), kind)
             except Interrupted:
                 raise  # Ctrl-C means the command, not only the question
             except TpujobError as error:  # such as no credentials for a cloud that is not this command's own
-                self.talk.say("clock", f"how long this machine was off is not known yet: {error.message}")
+                self.console.say("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         from orchestrator.engine.leases.recover import overdue
 
-        self.talk.fail(error)
+        self.console.fail(error)
         for lease, why in self.run(overdue(kind), kind):
-            self.talk.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
+            self.console.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = _unasked(lease, error)
 
     def note(self, released: Released) -> None:
@@ -283,7 +283,7 @@ class Session:
             self.unproven.pop(released.lease.id, None)
             self.forget_keys(released.lease.id)
             if not self._quiet:
-                self.talk.say("release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
+                self.console.say("release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
             return
         self.unproven[released.lease.id] = released
         self._loud(released)
@@ -293,23 +293,23 @@ class Session:
         from orchestrator.report.words import banner
 
         lease = released.lease
-        pace = settings.pace_of(lease.cloud, os.environ)
+        timings = settings.pace_of(lease.cloud, os.environ)
         switch_by = (
-            claim_labels.switch_acts_by(lease, self.now(lease.cloud), pace) if lease.sent_at is not None else None
+            claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.talk.loud(banner(released, self._guardian_words, switch_by=switch_by))
+        self.console.loud(banner(released, self._guardian_words, switch_by=switch_by))
 
     def note_overdue(self) -> None:
         """Deletions that another process is at, and that take longer than any should: somebody has to look."""
         for lease in self.ledger.open_leases():
-            pace = settings.pace_of(lease.cloud, os.environ)
+            timings = settings.pace_of(lease.cloud, os.environ)
             if lease.id in self.unproven or lease.down_at is None:
                 continue
-            if self.now(lease.cloud) - lease.down_at < 2 * pace.absent_s:
+            if self.now(lease.cloud) - lease.down_at < 2 * timings.absent_s:
                 continue
             self.note(_unasked(lease, TeardownUnproven("another process is still at it")))
 
-    def collect_later(self, run: Run) -> None:
+    def collect_later(self, run: RunRecord) -> None:
         """A process that waits for the end of a detached run, as if somebody had left `tpujob attach` open.
 
         Nothing depends on it but who brings the artifacts home: it may be killed, and another `attach` takes its place.
@@ -379,7 +379,7 @@ class Session:
 
     def is_followed(self, lease: Lease) -> bool:
         """Does a process here follow the job on it to its end, to bring its artifacts home? (The collector, or an `attach`.)"""
-        return any(a.lease_id == lease.id and self.owners.alive(a.id) for a in self.ledger.attempts_open())
+        return any(a.lease_id == lease.id and self.locks.alive(a.id) for a in self.ledger.attempts_open())
 
     @staticmethod
     def one_of(found: list[Lease]) -> Lease | None:
@@ -391,9 +391,9 @@ class Session:
     def alone(self, work: str) -> None:
         """Wait until no other process does the same, such as `up` of one name. Held until this process ends."""
         told = False
-        while not self.owners.claim(work):
+        while not self.locks.claim(work):
             if not told:
-                self.talk.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
+                self.console.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
                 told = True
 
     def need(self, handle: str | None) -> Lease:

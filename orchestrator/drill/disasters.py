@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.drill.stage import Stage
-from orchestrator.promises import PROMISES, TERMS, Bound, Promise, World, bound
+from orchestrator.promises import PROMISES, TERMS, Bound, PromisedBound, PromiseWorld, bound
 
 SPEED = 100.0
 OUTAGE_S = 14.0  # longer than the time to live: the switch is decided before the API is back
@@ -24,7 +24,7 @@ class Disaster:
     name: str
     broken: str  # what was killed or broken, for people
     script: Callable[[Stage], None]
-    promise: Promise
+    promise: PromisedBound
     cli_code: int | None = None  # how the CLI must end; None where it is killed
     speed: float = SPEED  # how much faster than on Google Cloud claims are judged
     faults: tuple[Mapping[str, Any], ...] = ()
@@ -36,8 +36,8 @@ class Disaster:
     swept: bool = False  # does `tpujob sweep` come by, now and then?
 
     @property
-    def world(self) -> World:
-        return World(
+    def world(self) -> PromiseWorld:
+        return PromiseWorld(
             speed=self.speed,
             deletion_s=self.delete_s + EMULATORS_OWN_S,
             outage_s=self.outage_s,

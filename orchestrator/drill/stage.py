@@ -36,7 +36,7 @@ command: |
 """
 
 
-class Stopped(Exception):
+class StageStopped(Exception):
     """Somebody wants the drill to end."""
 
 
@@ -106,7 +106,7 @@ class Stage:
 
     def pause(self, seconds: float) -> None:
         if self.stop.wait(seconds):
-            raise Stopped
+            raise StageStopped
 
     def said(self, words: str) -> bool:
         return words in self._log.read_text(errors="replace")

@@ -17,7 +17,7 @@ class Anchors(Protocol):
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor: ...
 
 
-class Host(Protocol):
+class HostClock(Protocol):
     """The clocks of a machine."""
 
     def boot_id(self) -> str: ...
@@ -27,7 +27,7 @@ class Host(Protocol):
     def wall(self) -> float: ...
 
 
-class ThisHost:
+class ThisHostClock:
     boot_id = staticmethod(boot_clock.boot_id)
     boot_s = staticmethod(boot_clock.boot_s)
 
@@ -39,15 +39,15 @@ class ThisHost:
 class Clocks:
     """One per process and ledger. All times are unix seconds on the time of the ledger, see `core.lease.timekeeping`."""
 
-    def __init__(self, anchors: Anchors, host: Host | None = None) -> None:
-        self._anchors, self._host = anchors, host or ThisHost()
+    def __init__(self, anchors: Anchors, host: HostClock | None = None) -> None:
+        self._anchors, self._host = anchors, host or ThisHostClock()
         self._known: dict[str, Anchor] = {}
 
     def now(self, cloud: str) -> float:
         """Never ahead of the time that has really passed since any time that the ledger holds of this cloud."""
         return self._anchor(cloud).now(self._host.boot_s())
 
-    def is_sure(self, cloud: str) -> bool:
+    def is_certain(self, cloud: str) -> bool:
         """False after a restart of this machine, until `told`: then more time may have passed than `now` says."""
         return self._anchor(cloud).sure
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 from orchestrator.core.lease import attempt as attempts
 from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease.attempt import Attempt, AttemptEvent, AttemptState, Began, Run
+from orchestrator.core.lease.attempt import Attempt, AttemptEvent, AttemptState, Began, RunRecord
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.core.lease.timekeeping import Anchor
@@ -143,7 +144,13 @@ class Ledger:
                 self._insert_run(run)
                 self._put_attempt(attempt)
                 self._append(event.at or run.created_at, attempt.id, event)
-            case attempts.Tried() | attempts.Leased() | attempts.Moved() | attempts.Ended() | attempts.Brought():
+            case (
+                attempts.Tried()
+                | attempts.Leased()
+                | attempts.Moved()
+                | attempts.AttemptEnded()
+                | attempts.ResultsCollected()
+            ):
                 before = self._attempt(event.attempt_id)
                 self._put_attempt(attempts.apply(before, event))
                 self._append(event.at, event.attempt_id, event)
@@ -160,7 +167,7 @@ class Ledger:
         sets = ", ".join(f"{column} = ?" for column in _LEASE_COLUMNS)
         self._db.execute(f"update lease set {sets} where id = ?", [*_lease_row(lease), lease.id])  # noqa: S608
 
-    def _insert_run(self, run: Run) -> None:
+    def _insert_run(self, run: RunRecord) -> None:
         row = (run.id, run.name, run.job_path, run.cloud, run.created_at, run.directory, json.dumps(run.spec))
         self._db.execute("insert into run values (?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing", row)
 
@@ -173,7 +180,7 @@ class Ledger:
 
     def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
         data = {} if isinstance(event, Intent | Began) else asdict(event)
-        kind = type(event).__name__.lower()
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
         self._db.execute(
             "insert into event (at, subject, kind, data) values (?, ?, ?, ?)", (at, subject, kind, json.dumps(data))
         )
@@ -190,13 +197,13 @@ class Ledger:
     def leases(self) -> list[Lease]:
         return self._leases("order by created_at")
 
-    def runs(self) -> list[tuple[Run, Attempt]]:
+    def runs(self) -> list[tuple[RunRecord, Attempt]]:
         """Every run with its last attempt, newest first."""
         with self._reading():
             found = [self._run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
             return [(run, self._last_attempt(run.id)) for run in found]
 
-    def find_run(self, text: str) -> tuple[Run, Attempt]:
+    def find_run(self, text: str) -> tuple[RunRecord, Attempt]:
         """The run whose id starts with `text`, or the newest one of that name. Raises UnknownRun when none or several do."""
         every = self.runs()
         matches = [pair for pair in every if pair[0].id.startswith(text)] if text else []
@@ -264,9 +271,9 @@ class Ledger:
         return _attempt_of(next(iter(rows)))
 
     @staticmethod
-    def _run_of(row: tuple[Any, ...]) -> Run:
+    def _run_of(row: tuple[Any, ...]) -> RunRecord:
         identity, name, job_path, cloud, created_at, directory, spec = row
-        return Run(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
+        return RunRecord(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
 
     # -- SQLite ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, Run
+from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.ledger.ledger import Ledger
 
@@ -25,7 +25,7 @@ def at_most(lease: Lease) -> float | None:
     return None if lease.usd_per_hour is None else lease.usd_per_hour * max(lease.ends_at - since, 0.0) / 3600
 
 
-def of_run(ledger: Ledger, run: Run, now: float) -> float | None:
+def of_run(ledger: Ledger, run: RunRecord, now: float) -> float | None:
     """Dollars of all attempts of a run, with every zone that was tried and every loser of a race.
 
     None: a price is unknown, or the ledger does not know the run. None too for a run on this machine, which has no price.
@@ -34,7 +34,7 @@ def of_run(ledger: Ledger, run: Run, now: float) -> float | None:
     return total(amounts.values()) if amounts and run.cloud != LOCAL else None
 
 
-def of_attempts(ledger: Ledger, run: Run, now: float) -> dict[str, float | None]:
+def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float | None]:
     """The same for each attempt, by its id, in their order: together they are `of_run`.
 
     A slice that the run asked for counts for the attempt during which it was asked for. Of a slice that was there before
@@ -77,11 +77,11 @@ def _between(lease: Lease, since: float | None, until: float) -> float | None:
 
 def _kept_by_wish(ledger: Ledger, last: Attempt) -> bool:
     """Only after a success does `--keep` hold a slice; for results it is held after any end."""
-    was_left = any(kind == "brought" for _, kind, _ in ledger.events(last.id))
+    was_left = any(kind == "results_collected" for _, kind, _ in ledger.events(last.id))
     return last.state is AttemptState.SUCCEEDED and not was_left
 
 
-def _began(ledger: Ledger, run: Run, attempt: Attempt) -> float:
+def _began(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
     return next((at for at, kind, _ in ledger.events(attempt.id) if kind == "began"), run.created_at)
 
 

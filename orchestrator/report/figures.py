@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease
 from orchestrator.report import timing as timings
 from orchestrator.report.artifact_files import count, figure, read_object, section, words
 from orchestrator.report.timing import Timing
 
 
-def figures(run: Run, attempt: Attempt, lease: Lease | None, usd: float | None) -> dict[str, Any]:
+def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | None) -> dict[str, Any]:
     """One run's column of a comparison; the stable shape of `tpujob compare --json`. `usd`: all of it (`report.costs`)."""
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
@@ -42,13 +42,13 @@ def figures(run: Run, attempt: Attempt, lease: Lease | None, usd: float | None) 
     }
 
 
-def title(run: Run) -> str:
+def title(run: RunRecord) -> str:
     """The name of the variant for a run that a bench started, else the job's."""
     bench = run.spec.get("bench")
     return str(bench["variant"]) if isinstance(bench, dict) and "variant" in bench else run.name
 
 
-def _work(run: Run, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
+def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
     """What was trained. What the payload says of itself is nearer to the truth than what was asked for."""
     asked = section(run.spec, "train")
     world, dataset = section(metrics, "world"), section(metrics, "dataset")

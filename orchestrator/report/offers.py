@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator import catalog
 from orchestrator.catalog import AcceleratorType
-from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
 from orchestrator.report.columns import aligned
 
@@ -60,7 +60,7 @@ class Offered:
         }
 
 
-def offered(said: Offering | None, grants: Sequence[Grant]) -> Iterator[Offered]:
+def offered(said: Availability | None, grants: Sequence[Grant]) -> Iterator[Offered]:
     """Everything that the shipped table knows, and what the project was said to have beyond it."""
     listed = set()
     for offer in catalog.offers():
@@ -84,7 +84,7 @@ def _with_grants(
     zone: str,
     plain: float | None,
     spot: float | None,
-    said: Offering | None,
+    said: Availability | None,
     grants: Sequence[Grant],
 ) -> Offered:
     has = said.has(name, zone) if said else None

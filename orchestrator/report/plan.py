@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.core.planning.plan import Candidate, Dropped, Order, Plan
+from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.core.text.scripts import VM_PYTHON
 from orchestrator.report.columns import aligned
@@ -18,9 +18,9 @@ from orchestrator.report.times import day_clock
 SHOWN_OTHERS = 4
 GRANTED, UNKNOWN = "granted", "unknown"
 _ORDERS = {
-    Order.AS_LISTED: "as listed",
-    Order.CHEAPEST: "the cheapest first",
-    Order.FASTEST: "the shortest expected wait first",
+    CandidateOrder.AS_LISTED: "as listed",
+    CandidateOrder.CHEAPEST: "the cheapest first",
+    CandidateOrder.FASTEST: "the shortest expected wait first",
 }
 
 
@@ -120,7 +120,7 @@ def _others(plan: Plan) -> str:
     first, *others = plan.candidates
     same = all((one.accelerator_type, _way(one)) == (first.accelerator_type, _way(first)) for one in others)
     named = [one.zone if same else f"{one.accelerator_type} in {one.zone} ({_way(one)})" for one in others]
-    order = "" if plan.order is Order.AS_LISTED else f" ({_ORDERS[plan.order]})"
+    order = "" if plan.order is CandidateOrder.AS_LISTED else f" ({_ORDERS[plan.order]})"
     return f"if {first.zone} has no capacity{order}: {_some(named)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, Run
+from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import compare, costs, story
@@ -67,7 +67,7 @@ def _artifact_words(outcome: Outcome) -> str:
     return f"{count} artifact{'s' if count > 1 else ''}, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
 
 
-def report(ledger: Ledger, run: Run, attempt: Attempt, now: float) -> dict[str, Any]:
+def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> dict[str, Any]:
     """The stable shape of `tpujob show --json`. `now`: by the ledger's time of the run's cloud."""
     usd = costs.of_run(ledger, run, now)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
@@ -127,13 +127,13 @@ def _words(kind: str, data: dict[str, Any]) -> str:
             return f"uses lease {data['lease_id']}"
         case "moved":
             return f"{data['state']}"
-        case "ended":
+        case "attempt_ended":
             return f"{data['state']}{': ' + data['detail'] if data.get('detail') else ''}"
         case "intent":
             return "name written down, before anything was asked of the cloud"
         case "sent":
             return "create sent"
-        case "refused":
+        case "create_refused":
             return f"create refused: {data['why']}"
         case "created":
             return "create accepted"
@@ -143,7 +143,7 @@ def _words(kind: str, data: dict[str, Any]) -> str:
             return "slice READY"
         case "held":
             return f"kept until {day_clock(data['until'])}"
-        case "brought":
+        case "results_collected":
             return f"what was left on its slice is at home: {data['state']}"
         case "down":
             return f"delete: {data['reason']}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
@@ -16,7 +16,7 @@ from orchestrator.report import costs
 from orchestrator.report.times import clock
 
 
-def attempts(ledger: Ledger, run: Run, now: float) -> list[dict[str, Any]]:
+def attempts(ledger: Ledger, run: RunRecord, now: float) -> list[dict[str, Any]]:
     """One row for each attempt, in order."""
     rows: list[dict[str, Any]] = []
     amounts = costs.of_attempts(ledger, run, now)
@@ -25,7 +25,7 @@ def attempts(ledger: Ledger, run: Run, now: float) -> list[dict[str, Any]]:
         tried = [data for _, kind, data in events if kind == "tried"]
         lease = _lease(ledger, attempt)
         began = next((at for at, kind, _ in events if kind == "began"), run.created_at)
-        cause = next((data["cause"] for _, kind, data in events if kind == "ended" and data.get("cause")), None)
+        cause = next((data["cause"] for _, kind, data in events if kind == "attempt_ended" and data.get("cause")), None)
         rows.append(
             {
                 "attempt": attempt.id,

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from .phase import Phase
+from .phase import PhaseFiles
 from .supervisor import SHUTDOWN_GRACE_S, Supervisor, inherit_orphans, unpack
 
 REQUEST_BYTES = 64 << 20
@@ -22,7 +22,7 @@ REQUEST_BYTES = 64 << 20
 def here() -> None:
     """Returns when the phase has ended, nothing of it is left, and exit.json is written."""
     request = json.loads(sys.stdin.buffer.readline(REQUEST_BYTES))
-    phase = Phase(request["attempt"], request["phase"], request["runs"])
+    phase = PhaseFiles(request["attempt"], request["phase"], request["runs"])
     phase.dir.mkdir(parents=True)
     phase.lock(fcntl.LOCK_EX)  # as long as this process lives
     inherit_orphans()
@@ -37,7 +37,7 @@ def here() -> None:
         os._exit(code)  # the thread may still be reading, and Python would wait for it
 
 
-def _hear(phase: Phase) -> None:
+def _hear(phase: PhaseFiles) -> None:
     """Any word asks for the end; the supervisor looks for stop.json."""
     word = sys.stdin.buffer.readline(4096)
     phase.write("stop.json", {"grace_s": json.loads(word)["grace_s"] if word else SHUTDOWN_GRACE_S})

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .frames import reply
-from .phase import Phase
+from .phase import PhaseFiles
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SAY_EVERY_S = 1.0  # a sign of life while a large file is hashed
 
 
-class Refused(Exception):
+class PackRefused(Exception):
     """Why a file is not packed."""
 
 
@@ -41,7 +41,7 @@ def pack() -> None:
     at the end {"end": the number of files}.
     """
     request = json.loads(sys.stdin.buffer.readline())
-    run = Phase(request["attempt"], "main", request.get("runs")).run
+    run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
     files: list[tuple[str, int]] = []
     for row in rows(run, request["patterns"], SignOfLife()):
         if "sha256" in row:
@@ -85,7 +85,7 @@ def rows(
         seen.add(name)
         try:
             yield {"path": name, **_measured(path, within, hashed)}
-        except Refused as refusal:
+        except PackRefused as refusal:
             yield {"path": name, "why": str(refusal)}
         except OSError as error:
             yield {"path": name, "why": error.strerror or str(error)}
@@ -110,10 +110,10 @@ def _measured(path: Path, within: Path, hashed: Callable[[int], None]) -> dict[s
     target = Path(os.path.realpath(path))
     home = Path(os.path.realpath(within))
     if home not in target.parents:
-        raise Refused("a link that leads out of the directory")
+        raise PackRefused("a link that leads out of the directory")
     kind = os.lstat(target).st_mode
     if not stat.S_ISREG(kind):  # opening a FIFO would wait for ever
-        raise Refused("a link to a directory" if stat.S_ISDIR(kind) else "not a regular file")
+        raise PackRefused("a link to a directory" if stat.S_ISDIR(kind) else "not a regular file")
     digest, size_bytes = hashlib.sha256(), 0
     with target.open("rb") as file:
         for piece in iter(lambda: file.read(1 << 20), b""):

@@ -43,7 +43,7 @@ def boot_s() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Phase:
+class PhaseFiles:
     """`~/tpujob/runs/<attempt>/<phase>/`. `runs`: another place than `~/tpujob/runs` (see `here`)."""
 
     def __init__(self, attempt: str, phase: str, runs: str | None = None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .frames import frame, reply
-from .phase import Phase
+from .phase import PhaseFiles
 
 HEARTBEAT_S = 2.0
 LOOK_S = 0.04  # between two looks at the log
@@ -23,11 +23,11 @@ PIECE_BYTES = 65536
 
 
 def status(attempt: str, name: str) -> None:
-    reply(Phase(attempt, name).status())
+    reply(PhaseFiles(attempt, name).status())
 
 
 def follow(attempt: str, name: str, offset_text: str) -> None:
-    phase, offset = Phase(attempt, name), int(offset_text)
+    phase, offset = PhaseFiles(attempt, name), int(offset_text)
     reply({"stream": "log"})
     told = ""
     spoke_at = moved_at = time.monotonic()

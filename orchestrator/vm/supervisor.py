@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import process_tree, stream
 from .frames import reply
-from .phase import Phase, boot_id, boot_s, bundle_path, private
+from .phase import PhaseFiles, boot_id, boot_s, bundle_path, private
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def start() -> None:
     The request comes on stdin: it holds secrets, and an argument list is public.
     """
     request = json.loads(sys.stdin.buffer.read())
-    phase = Phase(request["attempt"], request["phase"])
+    phase = PhaseFiles(request["attempt"], request["phase"])
     phase.dir.mkdir(parents=True, exist_ok=True)
     lock = _lock_to_start(phase)
     answer = {"started": False} if lock is None else _launch(phase, request, lock)
@@ -50,7 +50,7 @@ def start() -> None:
         stream.follow(request["attempt"], request["phase"], "0")  # saves the caller a call; each costs a login shell
 
 
-def _launch(phase: Phase, request: dict[str, Any], lock: int) -> dict[str, Any]:
+def _launch(phase: PhaseFiles, request: dict[str, Any], lock: int) -> dict[str, Any]:
     """What the supervisor said when the phase was started, or was not."""
     news, tell = os.pipe()
     if os.fork() == 0:
@@ -65,7 +65,7 @@ def _launch(phase: Phase, request: dict[str, Any], lock: int) -> dict[str, Any]:
     return answer
 
 
-def _lock_to_start(phase: Phase) -> int | None:
+def _lock_to_start(phase: PhaseFiles) -> int | None:
     """None: it was started already. A busy lock alone says nothing (it may be a short look): only started.json does."""
     deadline = time.monotonic() + START_WAIT_S
     while phase.read("started.json") is None:
@@ -91,7 +91,7 @@ def _daemonise(directory: Path) -> None:
         os.dup2(fd, target)
 
 
-def _supervise(phase: Phase, request: dict[str, Any], tell: int) -> NoReturn:
+def _supervise(phase: PhaseFiles, request: dict[str, Any], tell: int) -> NoReturn:
     code = 1
     try:
         inherit_orphans()
@@ -127,7 +127,7 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     os.close(fd)
 
 
-def unpack(phase: Phase, bundle: Path | None, carried: Path | None = None) -> None:
+def unpack(phase: PhaseFiles, bundle: Path | None, carried: Path | None = None) -> None:
     """The bundle into `work/`, once per attempt, and over it what an earlier attempt left in `work/` and `artifacts/`.
 
     Their content was checked against their names when they arrived.
@@ -165,7 +165,7 @@ def _extract(archive: Path, into: Path) -> None:
 class Supervisor:
     """Made by starting the phase; `watch` returns when nothing of it is left and exit.json is written."""
 
-    def __init__(self, phase: Phase, request: dict[str, Any]) -> None:
+    def __init__(self, phase: PhaseFiles, request: dict[str, Any]) -> None:
         self.phase = phase
         self.main_status: int | None = None
         self.going_down = False
@@ -247,7 +247,7 @@ class Supervisor:
 
 def stop(attempt: str, name: str, grace_s: str) -> None:
     """Ask the supervisor; if it is dead or stuck, do its work. Returns when nothing of the phase is left running."""
-    phase = Phase(attempt, name)
+    phase = PhaseFiles(attempt, name)
     if phase.alive():
         phase.write("stop.json", {"grace_s": float(grace_s)})
         deadline = time.monotonic() + float(grace_s) + STOP_WAIT_S
@@ -266,6 +266,6 @@ def stop(attempt: str, name: str, grace_s: str) -> None:
     reply(status)
 
 
-def _is_marked_or_gone(pid: int, phase: Phase) -> bool:
+def _is_marked_or_gone(pid: int, phase: PhaseFiles) -> bool:
     mark = f"{process_tree.MARK}={phase.dir}".encode()
     return all(process.marked for process in process_tree.processes(mark) if process.pid == pid)

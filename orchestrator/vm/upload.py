@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from .pack import rows
-from .phase import Phase
+from .phase import PhaseFiles
 
 TRIES, FIRST_PAUSE_S = 5, 0.5
 TIMEOUT_S = 300.0
@@ -30,7 +30,7 @@ class Passing(Exception):
 def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
     """`destination` is gs://BUCKET/PREFIX, `patterns` a JSON list; the files go to PREFIX/worker<i>/…"""
     bucket, _, prefix = destination.removeprefix("gs://").partition("/")
-    run = Phase(attempt, "main").run
+    run = PhaseFiles(attempt, "main").run
     sent, failed, refused = 0, 0, 0
     for row in rows(run, json.loads(patterns)):
         name = row["path"]

@@ -72,10 +72,10 @@ def program(config: dict[str, Any], worker: int) -> Effects:
     ("busy",) -> bool, ("publish", key, value) -> bool, ("log", text), ("sleep", seconds)
     ("preempted",) -> bool, ("stop", grace in seconds) -> was it asked to, or is there none running?
     """
-    return Switch(config, worker).run()
+    return Watchdog(config, worker).run()
 
 
-class Switch:
+class Watchdog:
     """What one worker's switch knows, and what it makes of it."""
 
     def __init__(self, config: dict[str, Any], worker: int) -> None:
@@ -97,7 +97,7 @@ class Switch:
         self.read = self.foreign = self.route = self.asked = False
         self.may_get: bool | None = None  # None: nobody has said yet
         self.may_delete: bool | None = None
-        self.published: dict[str, Any] | None = None
+        self.guest_attributes: dict[str, Any] | None = None
         self.next_poll = self.prove_at = 0.0
         self.next_word = self.written_at = self.again_s = 0.0  # about what is published
         self.retry_s: float = self.beat_s / 12
@@ -361,7 +361,7 @@ class Switch:
             "deadline": self.deadline,
             "sha256": self.config.get("sha256"),
         }
-        news = record != self.published
+        news = record != self.guest_attributes
         least_s = self.beat_s / WORDS
         if news and self.next_word > self.now + least_s:
             self.next_word = self.written_at + least_s
@@ -375,7 +375,7 @@ class Switch:
         self.again_s = min(2 * self.again_s, RARELY * self.poll_s) if not news else self.beat_s / 3
         self.next_word = self.now + self.again_s
         if news:
-            self.published = record
+            self.guest_attributes = record
             yield ("log", f"published {json.dumps(record)}")
 
 

@@ -85,9 +85,9 @@ def open_backend(job: Job) -> Backend:
 
         return Xla(job)
     if job.backend == "tpu":
-        from payload.backends.tpu import Tpu
+        from payload.backends.tpu import TpuBackend
 
-        return Tpu(job)
+        return TpuBackend(job)
     from payload.backends.native import Cpu, Cuda
 
     return Cuda(job) if job.backend == "cuda" else Cpu(job)

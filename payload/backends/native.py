@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from payload.backends import Batch, moved
 from payload.backends.group import Group, naming_peer_loss
-from payload.failures import ConfigError
+from payload.failures import BadConfig
 from payload.job import Job
 
 _LOWER = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -124,7 +124,7 @@ class Cuda(Native):
 
     def _take_device(self, local_rank: int) -> torch.device:
         if torch.cuda.device_count() <= local_rank:
-            raise ConfigError(
+            raise BadConfig(
                 f"backend cuda: process {local_rank} finds {torch.cuda.device_count()} GPUs; this torch is "
                 f"{torch.__version__}, built for CUDA {torch.version.cuda or 'nowhere'}"
             )
@@ -133,7 +133,7 @@ class Cuda(Native):
             torch.cuda.synchronize()  # opens it
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise ConfigError(f"backend cuda: GPU {local_rank} cannot be used: {reason}") from None
+            raise BadConfig(f"backend cuda: GPU {local_rank} cannot be used: {reason}") from None
         # Not the fastest kernels of this moment (cudnn.benchmark): they are others in the next process, which round in
         # another way, and a training that was resumed would not go on bit for bit.
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True

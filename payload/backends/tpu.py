@@ -14,13 +14,13 @@ import torch
 from payload import tpu_launch
 from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.native import Native
-from payload.failures import ConfigError
+from payload.failures import BadConfig
 from payload.job import Job
 
 _LENGTH_BYTES = 8
 
 
-class Tpu(Native):
+class TpuBackend(Native):
     kind, collectives, first_steps = "tpu", "tpu_dist", 1
 
     def __init__(self, job: Job) -> None:
@@ -33,7 +33,7 @@ class Tpu(Native):
         """A process sees one chip, which its LOCAL_RANK has chosen; there is no other to switch to."""
         device = torch.accelerator.current_accelerator()
         if device is None:
-            raise ConfigError("torch_tpu is installed, but PyTorch sees no accelerator: is this a TPU VM?")
+            raise BadConfig("torch_tpu is installed, but PyTorch sees no accelerator: is this a TPU VM?")
         return device
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:

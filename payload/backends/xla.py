@@ -17,7 +17,7 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.group import Group
-from payload.failures import ConfigError, WorldError
+from payload.failures import BadConfig, WorldError
 from payload.job import Job
 
 NEVER = 1 << 62
@@ -151,6 +151,4 @@ def _check_one_device() -> None:
 def _check_cores(job: Job) -> None:
     here, asked = xr.world_size() // job.placement.workers, job.config.cores
     if isinstance(asked, int) and asked != here:
-        raise ConfigError(
-            f'cores: {asked} cannot be had: torch_xla uses 1 core of this host or all; ask for 1 or "all"'
-        )
+        raise BadConfig(f'cores: {asked} cannot be had: torch_xla uses 1 core of this host or all; ask for 1 or "all"')

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import boot_clock
-from orchestrator.ledger.clocks import ThisHost
+from orchestrator.ledger.clocks import ThisHostClock
 from tests.cli_fixture import Cli, Tpujob, press
 from tests.waiting import until
 
@@ -128,8 +128,8 @@ def restart(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     """`alice` is up; then this machine was off for ten hours, as the cloud's Date says."""
     assert tpujob("up", "alice", "--zone", "us-central1-a", "--ttl", "48h").returncode == 0
     began_s = boot_clock.boot_s() - 30.0
-    monkeypatch.setattr(ThisHost, "boot_id", staticmethod(lambda: "the next boot"))
-    monkeypatch.setattr(ThisHost, "boot_s", staticmethod(lambda: boot_clock.boot_s() - began_s))
+    monkeypatch.setattr(ThisHostClock, "boot_id", staticmethod(lambda: "the next boot"))
+    monkeypatch.setattr(ThisHostClock, "boot_s", staticmethod(lambda: boot_clock.boot_s() - began_s))
     tpujob.fault("clock", "nodes.list", seconds=10 * 3600.0)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.client.session import Session
 from orchestrator.core.lease import timings
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from tests.cli_fixture import Tpujob, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -155,9 +155,9 @@ def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, m
     let_go(detached)
     until(lambda: detached.only_run()["lease"]["state"] == "down", "the end of the job")
     assert "being deleted for" in detached("status").stdout
-    first, claim = collector(detached), FileOwners.claim
+    first, claim = collector(detached), FileLocks.claim
 
-    def dies_first(owners: FileOwners, work: str) -> bool:
+    def dies_first(owners: FileLocks, work: str) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             first.kill()  # in the middle of its teardown, at the last moment at which it could be met alive
             first.wait()
@@ -167,12 +167,12 @@ def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, m
         patch.setitem(
             Session.recover.__kwdefaults__, "budget_s", 0.5
         )  # in place of 20 s, of which a person learns nothing
-        patch.setattr(FileOwners, "claim", dies_first)
+        patch.setattr(FileLocks, "claim", dies_first)
         for _ in range(2):
             unproven = detached("attach", run)
             assert unproven.returncode == 75 and "NOT VERIFIED GONE" in unproven.stderr, unproven.stderr
             assert unproven.stderr.count("releasing it") == 1, "each try keeps a person waiting"
-            patch.setattr(FileOwners, "claim", claim)
+            patch.setattr(FileLocks, "claim", claim)
     detached.admin("DELETE", "faults")
     proven = detached("attach", run)
     assert "absent (checked" in proven.stdout and proven.returncode == 71  # its end was never written down

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.promises import PROMISES, World, bound, seconds
+from orchestrator.promises import PROMISES, PromiseWorld, bound, seconds
 
 SHORT_LABEL = 1800.0  # seconds on Google Cloud: how far ahead a label is set in rows that wait for its end
 BOOT = seconds("boot")
@@ -34,7 +34,7 @@ class Promise:
 
     def of(self, name: str, *, failed: int = 0, outage_s: float = 0.0, ready_in_s: float = 0.0) -> float:
         """One promise of the table."""
-        world = World(
+        world = PromiseWorld(
             speed=self.speed,
             deletion_s=self.absent_s,
             outage_s=outage_s,

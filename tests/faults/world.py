@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from orchestrator.core.lease.watchdog_report import problem, switches
+from orchestrator.core.lease.watchdog_report import problem, read_watchdogs
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
 from tests.faults import bounds, machine
@@ -313,7 +313,7 @@ class World(Cli):
         def armed() -> bool:
             nodes = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
             said = [host["attributes"] for node in nodes for host in node["hosts"]]
-            return bool(said) and problem(switches(said, len(said))) is None
+            return bool(said) and problem(read_watchdogs(said, len(said))) is None
 
         until(armed, "the switches are armed")
 

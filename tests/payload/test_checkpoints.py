@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from payload import artifacts
-from payload.failures import CannotSave, ConfigError, Diverged
+from payload.failures import BadConfig, CannotSave, Diverged
 
 if TYPE_CHECKING:
     from payload.checkpoints import Checkpoints, Interval
@@ -94,7 +94,7 @@ def test_a_damaged_one_is_left_out_aloud(torch: Any, tmp_path: Path, damage: str
 def test_one_of_another_training_is_refused(tmp_path: Path) -> None:
     place(tmp_path, lr=0.1, seed=1).save(10, state(1))
     assert load(tmp_path, lr=0.1, seed=1)["step"] == 10
-    with pytest.raises(ConfigError, match=r"of another training \(seed was 1, now it is 2\)"):
+    with pytest.raises(BadConfig, match=r"of another training \(seed was 1, now it is 2\)"):
         load(tmp_path, lr=0.1, seed=2)
 
 

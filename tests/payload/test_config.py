@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from payload.config import Config, Emulated, load, parse
-from payload.failures import ConfigError
+from payload.config import Config, EmulatedConfig, load, parse
+from payload.failures import BadConfig
 
 
 def test_an_empty_configuration_is_the_defaults() -> None:
@@ -47,7 +47,7 @@ def test_every_key_can_be_given() -> None:
     }
     config = parse(given)
     assert set(given) == {field.name for field in fields(Config)}
-    assert config.emulated == Emulated(cores=2, epochs=1)
+    assert config.emulated == EmulatedConfig(cores=2, epochs=1)
     assert (config.dataset, config.cores, config.lr, config.timing) == ("fashion-mnist", 1, 1, "drained")
 
 
@@ -94,7 +94,7 @@ def test_every_key_can_be_given() -> None:
     ],
 )
 def test_a_mistake_names_the_key_and_what_would_do(given: object, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BadConfig) as caught:
         parse(given)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -102,16 +102,16 @@ def test_a_mistake_names_the_key_and_what_would_do(given: object, words: str) ->
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
-    with pytest.raises(ConfigError, match=r"train\.json: cannot be read: No such file"):
+    with pytest.raises(BadConfig, match=r"train\.json: cannot be read: No such file"):
         load(path)
     path.write_text("{")
-    with pytest.raises(ConfigError, match=r"train\.json: not JSON"):
+    with pytest.raises(BadConfig, match=r"train\.json: not JSON"):
         load(path)
     path.write_bytes(b"\xff\xfe{")
-    with pytest.raises(ConfigError, match=r"train\.json: cannot be read"):
+    with pytest.raises(BadConfig, match=r"train\.json: cannot be read"):
         load(path)
     path.write_text(json.dumps({"epochs": 0}))
-    with pytest.raises(ConfigError, match=r"train\.json: epochs: 0"):
+    with pytest.raises(BadConfig, match=r"train\.json: epochs: 0"):
         load(path)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from payload.config import Config
-from payload.failures import ConfigError, PeerLost, WorldError
+from payload.failures import BadConfig, PeerLost, WorldError
 from payload.placement import look
 from tests.payload.command import Run, needs_torch, play
 from tests.payload.test_resume import dies, losses
@@ -84,7 +84,7 @@ def test_a_card_that_cannot_be_opened_is_one_line(tmp_path: Path, card: Any, mon
         )
 
     monkeypatch.setattr(card, "synchronize", busy)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BadConfig) as caught:
         opened(tmp_path)
     assert str(caught.value) == (
         "backend cuda: GPU 0 cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from payload.config import Config, Emulated
-from payload.failures import ConfigError
-from payload.placement import Host, choose_backend, look, place, share
+from payload.config import Config, EmulatedConfig
+from payload.failures import BadConfig
+from payload.placement import HostPlace, choose_backend, look, place, share
 
-NOTHING, TPU, GPUS = Host(), Host(tpu_chips=8, tpu="v5e"), Host(gpus=4)
+NOTHING, TPU, GPUS = HostPlace(), HostPlace(tpu_chips=8, tpu="v5e"), HostPlace(gpus=4)
 
 
 def test_without_any_variable_one_process_trains_on_the_cpu() -> None:
@@ -32,7 +32,7 @@ def test_on_a_cpu_that_emulates_nothing_a_number_of_cores_is_a_number_of_process
 
 
 def test_emulation_applies_and_announces_the_smaller_slice() -> None:
-    asked = Config(epochs=10, emulated=Emulated(cores=2, examples=10_000, epochs=3))
+    asked = Config(epochs=10, emulated=EmulatedConfig(cores=2, examples=10_000, epochs=3))
     config, placement = place(asked, {"TPUJOB_EMULATED_CORES": "8"}, host=NOTHING)
     assert (config.epochs, config.examples, placement.processes, placement.emulated) == (3, 10_000, 2, True)
     assert placement.notes == (
@@ -43,7 +43,7 @@ def test_emulation_applies_and_announces_the_smaller_slice() -> None:
 
 
 def test_the_smaller_slice_is_ignored_where_nothing_is_emulated() -> None:
-    asked = Config(epochs=10, emulated=Emulated(cores=2, examples=10_000, epochs=3))
+    asked = Config(epochs=10, emulated=EmulatedConfig(cores=2, examples=10_000, epochs=3))
     config, placement = place(asked, {}, host=TPU)
     assert (config, placement.notes) == (asked, ())
 
@@ -60,7 +60,7 @@ def test_the_smaller_slice_is_ignored_where_nothing_is_emulated() -> None:
 def test_emulated_processes_never_exceed_what_the_host_was_given(
     cores: str | int, declared: int | None, given: str, processes: int, words: str
 ) -> None:
-    asked = Config(cores=cores, emulated=Emulated(cores=declared))
+    asked = Config(cores=cores, emulated=EmulatedConfig(cores=declared))
     _, placement = place(asked, {"TPUJOB_EMULATED_CORES": given}, host=NOTHING)
     assert placement.processes == processes
     assert placement.notes == (f"emulated: {words} on XLA:CPU",)
@@ -86,23 +86,23 @@ def test_several_hosts_meet_at_the_coordinator() -> None:
     ],
 )
 def test_a_contradictory_environment_is_refused(environ: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BadConfig) as caught:
         place(Config(), environ, host=NOTHING)
     assert words in str(caught.value)
 
 
 def test_one_core_of_several_hosts_is_refused() -> None:
-    with pytest.raises(ConfigError, match="this slice has 4 hosts"):
+    with pytest.raises(BadConfig, match="this slice has 4 hosts"):
         place(Config(cores=1), {"TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "h:1"}, host=TPU)
 
 
 def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
     assert share(128, 8, 10_000) == 16
-    with pytest.raises(ConfigError, match="100 cannot be dealt out evenly to 8 processes; 96 or 104 can"):
+    with pytest.raises(BadConfig, match="100 cannot be dealt out evenly to 8 processes; 96 or 104 can"):
         share(100, 8, 10_000)
-    with pytest.raises(ConfigError, match="2 cannot be dealt out evenly to 8 processes; 8 can"):
+    with pytest.raises(BadConfig, match="2 cannot be dealt out evenly to 8 processes; 8 can"):
         share(2, 8, 10_000)
-    with pytest.raises(ConfigError, match="128 is more than the 100 training examples"):
+    with pytest.raises(BadConfig, match="128 is more than the 100 training examples"):
         share(128, 2, 100)
 
 
@@ -113,7 +113,7 @@ def test_a_tpu_is_recognised_by_its_pci_ids_and_google_network_cards_are_not(tmp
         (tmp_path / name / "device").write_text(f"{device}\n")
     assert look(tmp_path, {"PATH": ""}).tpu_chips == 0
     (tmp_path / "0" / "device").write_text("0x0063\n")
-    assert look(tmp_path, {"PATH": ""}) == Host(tpu_chips=1, tpu="v5e")
+    assert look(tmp_path, {"PATH": ""}) == HostPlace(tpu_chips=1, tpu="v5e")
 
 
 @pytest.mark.parametrize(("visible", "count"), [(None, 2), ("1", 1), ("", 0), ("0,1,2", 2), ("-1", 0)])
@@ -138,7 +138,7 @@ def test_gpus_are_counted_as_far_as_they_may_be_used(
         (NOTHING, {"PJRT_DEVICE": "CPU"}, "xla"),
     ],
 )
-def test_auto_takes_what_there_is(host: Host, environ: dict[str, str], chosen: str) -> None:
+def test_auto_takes_what_there_is(host: HostPlace, environ: dict[str, str], chosen: str) -> None:
     assert choose_backend("auto", environ, host) == chosen
     assert choose_backend("cpu", environ, host) == "cpu"
 
@@ -148,11 +148,11 @@ def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process_of_ours() -> None:
     assert place(Config(cores=2), {}, host=GPUS, backend="cuda")[1].processes == 2
     placement = place(Config(), {}, host=TPU, backend="tpu")[1]
     assert (placement.device, placement.processes) == ("tpu", 8)
-    with pytest.raises(ConfigError, match="cores: 5 asked for, but this host has 4 GPUs"):
+    with pytest.raises(BadConfig, match="cores: 5 asked for, but this host has 4 GPUs"):
         place(Config(cores=5), {}, host=GPUS, backend="cuda")
-    with pytest.raises(ConfigError, match=r"cores: 2 asked for, but this host has 1 GPU$"):
-        place(Config(cores=2), {}, host=Host(gpus=1), backend="cuda")
-    with pytest.raises(ConfigError, match="backend: cuda, but this host has no GPUs; auto takes what there is"):
+    with pytest.raises(BadConfig, match=r"cores: 2 asked for, but this host has 1 GPU$"):
+        place(Config(cores=2), {}, host=HostPlace(gpus=1), backend="cuda")
+    with pytest.raises(BadConfig, match="backend: cuda, but this host has no GPUs; auto takes what there is"):
         place(Config(), {}, host=NOTHING, backend="cuda")
 
 
@@ -163,12 +163,10 @@ def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process_of_ours() -> None:
 def test_torch_tpu_starts_as_many_processes_as_its_table_of_topologies_has(tpu: str, able: tuple[int, ...]) -> None:
     for cores in range(1, 9):
         if cores in able:
-            assert place(Config(cores=cores), {}, host=Host(8, tpu=tpu), backend="tpu")[1].processes == cores
+            assert place(Config(cores=cores), {}, host=HostPlace(8, tpu=tpu), backend="tpu")[1].processes == cores
         else:
-            with pytest.raises(
-                ConfigError, match=rf"^cores: {cores} is .* a {tpu} host backend tpu starts {able[0]}, "
-            ):
-                place(Config(cores=cores), {}, host=Host(8, tpu=tpu), backend="tpu")
+            with pytest.raises(BadConfig, match=rf"^cores: {cores} is .* a {tpu} host backend tpu starts {able[0]}, "):
+                place(Config(cores=cores), {}, host=HostPlace(8, tpu=tpu), backend="tpu")
 
 
 SLICE = {
@@ -193,25 +191,25 @@ SLICE = {
 def test_several_hosts_of_torch_tpu_are_named_and_wired_and_used_whole(
     cores: str | int, changes: dict[str, str], words: str
 ) -> None:
-    host = Host(4, tpu="v5e")
+    host = HostPlace(4, tpu="v5e")
     placement = place(Config(), SLICE, host=host, backend="tpu")[1]
     assert (placement.hosts, placement.topology, placement.processes) == (("10.0.0.2", "10.0.0.3"), "2x4", 4)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BadConfig) as caught:
         place(Config(cores=cores), SLICE | changes, host=host, backend="tpu")
     assert words in str(caught.value)
 
 
 def test_some_chips_of_several_hosts_are_refused() -> None:
-    with pytest.raises(ConfigError, match='cores: 4 of 8, but on several hosts backend tpu takes all: cores: "all"'):
-        place(Config(cores=4), SLICE, host=Host(8, tpu="v5e"), backend="tpu")
+    with pytest.raises(BadConfig, match='cores: 4 of 8, but on several hosts backend tpu takes all: cores: "all"'):
+        place(Config(cores=4), SLICE, host=HostPlace(8, tpu="v5e"), backend="tpu")
 
 
 def test_half_precision_that_needs_a_gpu_is_refused_elsewhere() -> None:
     place(Config(precision="fp16"), {}, host=GPUS, backend="cuda")
-    with pytest.raises(ConfigError, match="fp16 needs a GPU, and this is backend xla; bf16 works everywhere"):
+    with pytest.raises(BadConfig, match="fp16 needs a GPU, and this is backend xla; bf16 works everywhere"):
         place(Config(precision="fp16"), {}, host=TPU)
 
 
 def test_an_emulated_tpu_has_no_gpu() -> None:
-    with pytest.raises(ConfigError, match="the TPU is emulated; xla and cpu work"):
+    with pytest.raises(BadConfig, match="the TPU is emulated; xla and cpu work"):
         place(Config(), {"TPUJOB_EMULATED_CORES": "2"}, host=GPUS, backend="cuda")

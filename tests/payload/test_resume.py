@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.payload.command import Run, needs_torch, needs_xla, play, start
+from tests.payload.command import TrainingRun, needs_torch, needs_xla, play, start
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -26,11 +26,11 @@ SMALL = {"model": "mlp", "epochs": 2, "batch_size": 32, "checkpoint_every": "4 s
 
 def power_cut(at: int, *, writing: bool = False) -> None:
     """In a process of the training: process 0 dies while it writes the checkpoint of step `at`, or right after that step."""
-    from payload.run import Run
+    from payload.run import TrainingRun
 
-    real_checkpoint, real_fsync, now = Run.checkpoint, os.fsync, [0]
+    real_checkpoint, real_fsync, now = TrainingRun.checkpoint, os.fsync, [0]
 
-    def checkpoint(self: Run, state: Any, *, step: int, **more: Any) -> None:
+    def checkpoint(self: TrainingRun, state: Any, *, step: int, **more: Any) -> None:
         now[0] = step
         real_checkpoint(self, state, step=step, **more)
         if not writing and step == at and self.backend.rank == 0:
@@ -41,17 +41,19 @@ def power_cut(at: int, *, writing: bool = False) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         real_fsync(descriptor)
 
-    Run.checkpoint, os.fsync = checkpoint, fsync  # type: ignore[method-assign]
+    TrainingRun.checkpoint, os.fsync = checkpoint, fsync  # type: ignore[method-assign]
 
 
-def dies(directory: Path, config: dict[str, Any], backend: str, data: Path, at: int, *, writing: bool = False) -> Run:
+def dies(
+    directory: Path, config: dict[str, Any], backend: str, data: Path, at: int, *, writing: bool = False
+) -> TrainingRun:
     cut = partial(power_cut, at, writing=writing)
     run = play(directory, config, "--backend", backend, data=data, first=cut)
     assert run.code == 1 and "was killed by SIGKILL" in run.stderr, run.stdout + run.stderr
     return run
 
 
-Undisturbed = Callable[[str, int], Run]
+Undisturbed = Callable[[str, int], TrainingRun]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undistu
     """A training that nothing happened to, to compare with; each is run once."""
 
     @functools.cache
-    def run(backend: str, processes: int) -> Run:
+    def run(backend: str, processes: int) -> TrainingRun:
         directory = tmp_path_factory.mktemp("undisturbed")
         whole = play(directory, {**SMALL, "cores": processes}, "--backend", backend, data=data)
         assert whole.code == 0, whole.stdout + whole.stderr
@@ -68,11 +70,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undistu
     return run
 
 
-def losses(run: Run) -> str:
+def losses(run: TrainingRun) -> str:
     return (run.artifacts / "losses.jsonl").read_text()
 
 
-def weights(run: Run) -> str:
+def weights(run: TrainingRun) -> str:
     import torch
 
     from payload.checkpoints import digest
@@ -146,7 +148,7 @@ def test_the_scale_of_the_loss_goes_on_too(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_slice_of_two_hosts_goes_on_from_the_checkpoint_of_the_first(tmp_path: Path, data: Path, port: int) -> None:
-    def slice_of_two(name: str, first: Callable[[], object] | None = None) -> list[Run]:
+    def slice_of_two(name: str, first: Callable[[], object] | None = None) -> list[TrainingRun]:
         """Both hosts, each with its own directory; `first` befalls worker 0's process."""
         place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
         hosts = [

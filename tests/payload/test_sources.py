@@ -16,7 +16,7 @@ pytest.importorskip("numpy")
 
 from payload import download, idx, sources
 from payload.config import Config
-from payload.download import Published
+from payload.download import PublishedFile
 from payload.failures import DataError
 from tests.payload.test_idx import write_set
 from tests.waiting import HANG_S
@@ -58,9 +58,9 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     server.server_close()
 
 
-def published(mirror: Mirror, *mirrors: str) -> Published:
+def published(mirror: Mirror, *mirrors: str) -> PublishedFile:
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in mirror.files.items()}
-    return Published(mirrors or (mirror.url,), hashes)
+    return PublishedFile(mirrors or (mirror.url,), hashes)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_hosts_that_never_answer_are_given_up_in_time(tmp_path: Path, monkeypatc
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         files = {"a": "b", "c": "d"}
         with pytest.raises(DataError, match=r"no answer within|timed out") as caught:
-            sources.resolve(Config(), lambda _: None, cache=tmp_path, published=Published((url, url), files))
+            sources.resolve(Config(), lambda _: None, cache=tmp_path, published=PublishedFile((url, url), files))
         assert str(caught.value).count(url.split("/")[2]) == 2, "each mirror is asked once"
 
 
@@ -130,7 +130,7 @@ def test_the_shipped_timeouts_give_up_within_ten_seconds() -> None:
 
 
 def test_the_fallback_is_used_only_if_allowed_and_is_called_synthetic(tmp_path: Path, closed_port: str) -> None:
-    unreachable = Published((closed_port,), {"train-images-idx3-ubyte.gz": "0"})
+    unreachable = PublishedFile((closed_port,), {"train-images-idx3-ubyte.gz": "0"})
     said: list[str] = []
     with pytest.raises(DataError, match="mnist cannot be downloaded: 127"):
         sources.resolve(Config(examples=50), said.append, cache=tmp_path, published=unreachable)

@@ -30,7 +30,7 @@ def plugged_in(tpu: str, chips: int, then: Callable[[], object] | None) -> None:
     """That host has these chips."""
     from payload import placement
 
-    placement.look = lambda *_: placement.Host(tpu_chips=chips, tpu=tpu)  # type: ignore[assignment]
+    placement.look = lambda *_: placement.HostPlace(tpu_chips=chips, tpu=tpu)  # type: ignore[assignment]
     if then is not None:
         then()
 

@@ -11,22 +11,22 @@ np = pytest.importorskip("numpy")
 
 from payload.clock import Clock  # noqa: E402
 from payload.config import Config  # noqa: E402
-from payload.failures import ConfigError, Diverged, WorldError  # noqa: E402
+from payload.failures import BadConfig, Diverged, WorldError  # noqa: E402
 from payload.idx import Dataset  # noqa: E402
 from payload.job import Job  # noqa: E402
 from payload.placement import Placement  # noqa: E402
-from payload.sources import Source  # noqa: E402
+from payload.sources import DataSource  # noqa: E402
 
 if TYPE_CHECKING:
     from payload.backends.native import Cpu
-    from payload.run import Run
+    from payload.run import TrainingRun
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch")]
 
 
 def job_in(directory: Path, config: Config = Config()) -> Job:  # noqa: B008
     placement = Placement("cpu", worker=0, workers=1, processes=1, artifacts=str(directory))
-    source = Source("synthetic", "synthetic", "", {}, 0, 0, {})
+    source = DataSource("synthetic", "synthetic", "", {}, 0, 0, {})
     return Job(config, placement, source, "cpu", "", 0.0, 0.0, 0.0, directory)
 
 
@@ -36,12 +36,12 @@ def alone(tmp_path: Path) -> Cpu:
     return Cpu(job_in(tmp_path))
 
 
-def run_in(directory: Path, backend: Cpu, config: Config = Config()) -> Run:  # noqa: B008
+def run_in(directory: Path, backend: Cpu, config: Config = Config()) -> TrainingRun:  # noqa: B008
     from payload.checkpoints import Checkpoints
-    from payload.run import Run
+    from payload.run import TrainingRun
 
     checkpoints = Checkpoints(directory, {}, print)
-    return Run(job_in(directory, config), Clock(0.0), print, checkpoints, backend)
+    return TrainingRun(job_in(directory, config), Clock(0.0), print, checkpoints, backend)
 
 
 def always_three(torch: Any) -> Any:
@@ -98,7 +98,7 @@ def test_alexnet_has_as_many_weights_as_torchvisions_and_they_have_the_same_name
 def test_a_network_that_needs_larger_images_says_so() -> None:
     from payload.models import build
 
-    with pytest.raises(ConfigError, match="alexnet needs images of at least 63 pixels a side, not 28"):
+    with pytest.raises(BadConfig, match="alexnet needs images of at least 63 pixels a side, not 28"):
         build("alexnet", 1, side=28)
 
 

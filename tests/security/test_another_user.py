@@ -53,14 +53,14 @@ class Worker:
         return set(row["ports"])
 
     @property
-    def published(self) -> dict[str, str]:
+    def guest_attributes(self) -> dict[str, str]:
         found = self.tpujob.emulator.request("POST", f"{NODES}/{self.node}:getGuestAttributes", {})
         items = found["guestAttributes"][0]["queryValue"]["items"]
         return {f"{item['namespace']}/{item['key']}": item["value"] for item in items}
 
     @property
     def metadata_port(self) -> int:
-        (port,) = self.ports - {int(self.published["tpujob-emulator/ssh-port"])}
+        (port,) = self.ports - {int(self.guest_attributes["tpujob-emulator/ssh-port"])}
         return port
 
 
@@ -104,26 +104,26 @@ REQUESTS = [
 
 
 def test_a_worker_answers_its_own_user_and_no_other(worker: Worker, nobody: dict[str, Any]) -> None:
-    before, port = worker.published, worker.metadata_port
+    before, port = worker.guest_attributes, worker.metadata_port
     for method, path, body in REQUESTS:
         assert send(ASK, port, method, path, body, **nobody) == "403", (method, path)
-    assert worker.published == before
+    assert worker.guest_attributes == before
     assert send(ASK, port, *REQUESTS[0]) == "200"
     assert send(ASK, port, *REQUESTS[-1]) == "200"
-    assert worker.published == before | {"a/b": "x"}
+    assert worker.guest_attributes == before | {"a/b": "x"}
 
 
 def test_what_another_user_sends_and_runs_away_from_changes_nothing(worker: Worker, nobody: dict[str, Any]) -> None:
     """A socket that nobody holds any more is root's to the kernel, and root may be the user of this emulator."""
-    before, port = worker.published, worker.metadata_port
+    before, port = worker.guest_attributes, worker.metadata_port
     for _ in range(20):
         send(SHOUT, port, *REQUESTS[-2], **nobody)
     assert send(ASK, port, *REQUESTS[-1]) == "200", "it answers, so it has read what came before"
-    assert worker.published == before | {"a/b": "x"}
+    assert worker.guest_attributes == before | {"a/b": "x"}
 
 
 def test_not_even_its_own_user_writes_what_clients_trust(worker: Worker) -> None:
-    before, port = worker.published, worker.metadata_port
+    before, port = worker.guest_attributes, worker.metadata_port
     for path in (
         "hostkeys/ssh-ed25519",
         "hostkeys/hostname",
@@ -132,7 +132,7 @@ def test_not_even_its_own_user_writes_what_clients_trust(worker: Worker) -> None
         "tpujob-emulator/ssh-port",
     ):
         assert send(ASK, port, "PUT", f"instance/guest-attributes/{path}", "x") == "403", path
-    assert worker.published == before
+    assert worker.guest_attributes == before
 
 
 @pytest.mark.exhaustive

@@ -217,16 +217,16 @@ def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pyt
 
 
 def test_json_keeps_its_form_when_a_number_looks_like_a_secret(capfd: pytest.CaptureFixture[str]) -> None:
-    console.talk.cache_clear()
-    console.talk().secrets.add("123456", TOKEN)
+    console.console.cache_clear()
+    console.console().secrets.add("123456", TOKEN)
     console.emit_json({"size_bytes": 1234567, "text": [f"a {TOKEN}"], TOKEN: None})
     assert json.loads(capfd.readouterr().out) == {"size_bytes": 1234567, "text": [f"a {MASK}"], MASK: None}
-    console.talk.cache_clear()
+    console.console.cache_clear()
 
 
 def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
     assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).returncode == 0
-    console.talk().say("note", f"the token is {tpujob.emulator.token}")
+    console.console().say("note", f"the token is {tpujob.emulator.token}")
     assert f"the token is {MASK}" in capfd.readouterr().err
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger import disk
 from orchestrator.ledger.ledger import Ledger, LedgerUnavailable, SweepRun
 from tests.cli_fixture import Said, Tpujob
@@ -200,11 +200,11 @@ def test_a_ledger_that_was_closed_well_is_read_where_nothing_can_be_written(smal
 
 
 def test_a_lock_is_still_seen_and_taken_where_none_can_be_made(small_disk: Path) -> None:
-    first = FileOwners(small_disk / "locks")
+    first = FileLocks(small_disk / "locks")
     assert first.claim("a")
     first.release("a")
     read_only(small_disk)
-    held, second = FileOwners(small_disk / "locks"), FileOwners(small_disk / "locks")
+    held, second = FileLocks(small_disk / "locks"), FileLocks(small_disk / "locks")
     assert held.claim("a")
     assert second.alive("a") and not second.claim("a")
     assert second.claim("never-made") and second.claim("nor-this") and second.holds("never-made"), "none waits for it"

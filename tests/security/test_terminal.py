@@ -12,7 +12,7 @@ from orchestrator.cli import console
 from orchestrator.core.lease import watchdog_report
 from orchestrator.errors import UserError
 from orchestrator.remote.ssh.terminal import LINE_CHARS
-from orchestrator.remote.transfer.collect import Collector, Order, Part
+from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest
 from tests.cli_fixture import Tpujob
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -73,8 +73,8 @@ def _run(tpujob: Tpujob) -> str:
 
 @pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08"])
 def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
-    console.talk.cache_clear()
-    voice = console.talk()
+    console.console.cache_clear()
+    voice = console.console()
     voice.say("note", f"a{hostile}b")
     voice.loud(f"a{hostile}b\nsecond line")
     voice.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
@@ -82,11 +82,11 @@ def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.Cap
     out, err = capfd.readouterr()
     assert not CONTROLS.search(out + err)
     assert err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and out == "ab\tc\n"
-    console.talk.cache_clear()
+    console.console.cache_clear()
 
 
 def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    console.talk.cache_clear()
+    console.console.cache_clear()
     hostile = f"{CLIPBOARD}\x9b31m\u202e"
     console.emit_json({"detail": hostile, "ä": "ü"})
     out = capfd.readouterr().out
@@ -97,7 +97,7 @@ def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> Non
     "text", ["[" * 5000, '{"worker": 0, "armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
 )
 def test_whatever_a_job_publishes_as_the_switch_is_read_as_armed_or_not(text: str) -> None:
-    (switch,) = watchdog_report.switches([{watchdog_report.SWITCH: text}], 1)
+    (switch,) = watchdog_report.read_watchdogs([{watchdog_report.ATTRIBUTE: text}], 1)
     assert switch.armed is (text.startswith('{"worker": 0, "armed": true'))
 
 
@@ -107,7 +107,7 @@ def test_23_an_index_that_lies_about_sizes_is_an_error_of_the_worker_and_not_of_
 
     row = json.loads(f'{{"path": "a", "size_bytes": {size}, "sha256": ""}}')
     with pytest.raises(RemoteError, match="the index of the artifacts makes no sense"):
-        Collector(Order("", Path("runs"), ("*",)))._index(Part(0), lambda: row)
+        Collector(CollectRequest("", Path("runs"), ("*",)))._index(ArchivePart(0), lambda: row)
 
 
 @pytest.mark.parametrize(

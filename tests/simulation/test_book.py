@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Moved, Run, Tried
+from orchestrator.core.lease.attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    Began,
+    Leased,
+    Moved,
+    ResultsCollected,
+    RunRecord,
+    Tried,
+)
 from orchestrator.core.lease.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
@@ -18,12 +28,12 @@ from tests.simulation.model.ledger import Book
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 
 LEASE, _ = lease_and_request()
-RUN = Run("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")
+RUN = RunRecord("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")
 ATTEMPT, SECOND = Attempt("0123456789-1", RUN.id), Attempt("0123456789-2", RUN.id)
 EVENTS: list[Any] = [
     Intent(LEASE),
     leases.Sent(LEASE.id, 1.0),
-    leases.Refused(LEASE.id, 1.0, "no"),
+    leases.CreateRefused(LEASE.id, 1.0, "no"),
     leases.Created(LEASE.id, 2.0, "operation-1"),
     leases.Settled(LEASE.id, 2.5),
     leases.Ready(LEASE.id, 3.0),
@@ -34,12 +44,12 @@ EVENTS: list[Any] = [
     leases.Gone(LEASE.id, 6.0, "proof"),
     Began(RUN, ATTEMPT),
     Began(RUN, SECOND, 4.0),
-    Ended(SECOND.id, 6.0, AttemptState.INTERRUPTED, cause="preempted"),
+    AttemptEnded(SECOND.id, 6.0, AttemptState.INTERRUPTED, cause="preempted"),
     Tried(ATTEMPT.id, 2.8, LEASE.id, "v5litepod-8 us-central1-a", "no capacity"),
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
-    Ended(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
-    Brought(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),
+    AttemptEnded(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
+    ResultsCollected(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),
 ]
 
 

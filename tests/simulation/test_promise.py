@@ -43,7 +43,7 @@ def test_a_world_in_which_only_somebody_dies_is_held_to_the_table(
 ) -> None:
     world = World(1, doing, Plan(provision_s=READY_S, delete_s=DELETE_S, **plan), layers=layers)
     assert not world.run().violations
-    of_the_table = promises.World(
+    of_the_table = promises.PromiseWorld(
         speed=SPEED, deletion_s=DELETE_S + TRAVEL_S, ready_s=READY_S, sweep_every_s=SWEEP_EVERY_S
     )
     bound_s = promises.bound(PROMISES[promise], of_the_table).seconds
@@ -61,7 +61,7 @@ def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_t
         return [verdict.allowed_s for _, verdict in world.verdicts.values()]
 
     before = allowed_s()
-    monkeypatch.setattr(timings, "GOOGLE", timings.Pace(ttl_s=9000.0, grace_s=1800.0))
+    monkeypatch.setattr(timings, "GOOGLE", timings.Timings(ttl_s=9000.0, grace_s=1800.0))
     assert allowed_s() == before
 
 

@@ -8,35 +8,44 @@ from dataclasses import replace
 import pytest
 
 from orchestrator import promises
-from orchestrator.core.lease import timings as paces
-from orchestrator.core.lease.timings import GOOGLE, Pace
+from orchestrator.core.lease import timings as claim_timings
+from orchestrator.core.lease.timings import GOOGLE, Timings
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.drill.words import formula, symbolic
 from orchestrator.emulator.model.records import Settings
-from orchestrator.promises import EMULATED_READY_S, EMULATED_SPEED, PROMISES, Bound, Part, Promise, World, bound
+from orchestrator.promises import (
+    EMULATED_READY_S,
+    EMULATED_SPEED,
+    PROMISES,
+    Bound,
+    Part,
+    PromisedBound,
+    PromiseWorld,
+    bound,
+)
 from orchestrator.vm.watchdog import RARELY, SOON
 
-EMULATED = World(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
-HERE = World(speed=100, deletion_s=1.5, ready_s=6.0, sweep_every_s=18.0)
+EMULATED = PromiseWorld(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
+HERE = PromiseWorld(speed=100, deletion_s=1.5, ready_s=6.0, sweep_every_s=18.0)
 EVERY = [promise for promise in PROMISES.values() if promise.formula]
 
 
-def derived(pace: Pace) -> dict[str, float]:
+def derived(timings: Timings) -> dict[str, float]:
     """Every period of the table, from the code's."""
     return {
-        "beat": pace.beat_s,
-        "poll": pace.poll_s,
-        "rare poll": RARELY * pace.poll_s,
-        "ttl": pace.ttl_s,
-        "grace": pace.grace_s,
-        "boot": pace.boot_s,
-        "linger": pace.linger_s,
-        "margin": pace.margin_s,
-        "stagger": pace.stagger_s,
-        "renew": pace.renew_s,
-        "label": pace.label_ttl_s,
-        "provision": pace.provision_s,
-        "claimed": max(pace.label_ttl_s, pace.provision_s + pace.boot_s),
+        "beat": timings.beat_s,
+        "poll": timings.poll_s,
+        "rare poll": RARELY * timings.poll_s,
+        "ttl": timings.ttl_s,
+        "grace": timings.grace_s,
+        "boot": timings.boot_s,
+        "linger": timings.linger_s,
+        "margin": timings.margin_s,
+        "stagger": timings.stagger_s,
+        "renew": timings.renew_s,
+        "label": timings.label_ttl_s,
+        "provision": timings.provision_s,
+        "claimed": max(timings.label_ttl_s, timings.provision_s + timings.boot_s),
     }
 
 
@@ -44,7 +53,7 @@ def derived(pace: Pace) -> dict[str, float]:
 def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
     assert promises.seconds(name) == derived(GOOGLE)[name]
     for speed in (1.0, EMULATED_SPEED, 300.0):
-        assert promises.seconds(name, speed) == pytest.approx(derived(paces.emulated(speed))[name])
+        assert promises.seconds(name, speed) == pytest.approx(derived(claim_timings.emulated(speed))[name])
 
 
 def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -> None:
@@ -53,7 +62,7 @@ def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -
 
     every = inspect.signature(install_sweeper).parameters["every"].default
     assert promises.seconds("timer") == parse_duration(every)
-    assert paces.EMULATED_SPEED == EMULATED_SPEED
+    assert claim_timings.EMULATED_SPEED == EMULATED_SPEED
     assert Settings().provision_s == EMULATED_READY_S
     assert promises.seconds("READY") == GOOGLE.provision_s and promises.seconds("D") == GOOGLE.absent_s
     longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
@@ -63,8 +72,8 @@ def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.happened}")
-def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: Promise) -> None:
-    assert symbolic(bound(promise, World())) == promise.google
+def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: PromisedBound) -> None:
+    assert symbolic(bound(promise, PromiseWorld())) == promise.google
     assert symbolic(bound(promise, EMULATED)) == promise.emulated
 
 
@@ -85,7 +94,7 @@ def test_the_bounds_on_a_faster_emulator_are_these(name: str, seconds: float) ->
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: promise.formula)
-def test_every_delete_that_comes_to_nothing_costs_one_deletion_and_one_look_more(promise: Promise) -> None:
+def test_every_delete_that_comes_to_nothing_costs_one_deletion_and_one_look_more(promise: PromisedBound) -> None:
     unlucky = bound(promise, replace(HERE, failed_deletes=2))
     looks_s = 1.5 / 4 + 3.0 / 4
     assert unlucky.seconds == pytest.approx(bound(promise, HERE).seconds + 2 * HERE.deletion_s + looks_s)
@@ -93,7 +102,7 @@ def test_every_delete_that_comes_to_nothing_costs_one_deletion_and_one_look_more
 
 
 def test_on_google_cloud_a_look_is_half_a_minute_away_at_most() -> None:
-    assert symbolic(bound(PROMISES["command"], World(failed_deletes=2))) == "1 m 10 s + 3 D"
+    assert symbolic(bound(PROMISES["command"], PromiseWorld(failed_deletes=2))) == "1 m 10 s + 3 D"
 
 
 def test_what_runs_in_processes_is_not_promised_faster_than_processes_are() -> None:
@@ -116,6 +125,6 @@ def test_a_formula_names_every_part_with_its_length_and_adds_up() -> None:
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: promise.formula)
-def test_a_slower_cloud_never_tightens_a_bound(promise: Promise) -> None:
+def test_a_slower_cloud_never_tightens_a_bound(promise: PromisedBound) -> None:
     slower = replace(HERE, speed=50, deletion_s=3.0, ready_s=12.0, sweep_every_s=36.0)
     assert bound(promise, slower).seconds >= bound(promise, HERE).seconds

@@ -18,12 +18,12 @@ def sides(model: type[model.Section], dataclass: type) -> tuple[dict[str, object
 
 
 def test_the_client_writes_the_keys_and_defaults_that_the_payload_reads() -> None:
-    client, payload = sides(model.Train, config.Config)
+    client, payload = sides(model.TrainSection, config.Config)
     assert client == payload
 
 
 def test_so_it_is_for_the_emulated_section() -> None:
-    client, payload = sides(model.Emulated, config.Emulated)
+    client, payload = sides(model.EmulatedSection, config.EmulatedConfig)
     assert client == payload
 
 

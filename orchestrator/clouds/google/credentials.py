@@ -32,7 +32,7 @@ def connect(target: Target, endpoint_url: str | None = None, token: str | None =
     """
     endpoint_url, token = _door(target, endpoint_url, token)
     if token is not None:
-        return TpuApi(endpoint_url, emulator_credentials(token), emulated=True, pace=target.pace)
+        return TpuApi(endpoint_url, emulator_credentials(token), emulated=True, timings=target.timings)
     return TpuApi(endpoint_url, google_credentials(), emulated=False)
 
 
@@ -40,7 +40,7 @@ def connect_light(target: Target, endpoint_url: str | None = None, token: str | 
     """The same for whoever only tears down. Nobody signs in before the first call, so that this too is tried again."""
     endpoint_url, token = _door(target, endpoint_url, token)
     if token is not None:
-        return LightApi(endpoint_url, EmulatorToken(token), emulated=True, pace=target.pace)
+        return LightApi(endpoint_url, EmulatorToken(token), emulated=True, timings=target.timings)
     return LightApi(endpoint_url, GoogleToken(), emulated=False)
 
 

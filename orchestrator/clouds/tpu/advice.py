@@ -28,7 +28,7 @@ OTHER_ZONE = "try another zone: a region or a comma list as the zone tries one a
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AdviceRule:
     """Matches by one of `reasons` or by `text`; only within `statuses`, if there are any."""
 
     kind: type[CloudError]
@@ -38,95 +38,95 @@ class Rule:
     hint: str | None = None
 
 
-TABLE: tuple[Rule, ...] = (
-    Rule(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
-    Rule(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
-    Rule(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
-    Rule(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
-    Rule(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
-    Rule(
+TABLE: tuple[AdviceRule, ...] = (
+    AdviceRule(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
+    AdviceRule(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
+    AdviceRule(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
+    AdviceRule(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
+    AdviceRule(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
+    AdviceRule(
         CloudUnavailable,
         text=r"per minute|rate limit",
         reasons=("RATE_LIMIT_EXCEEDED",),
         statuses=("RESOURCE_EXHAUSTED",),
     ),
-    Rule(
+    AdviceRule(
         QuotaError,
         text=r"quota limit '|quota '[^']*' (exhausted|exceeded)|quota [^.]*\bexceeded\b",
         statuses=("RESOURCE_EXHAUSTED", "PERMISSION_DENIED"),
         hint="ask for more at https://console.cloud.google.com/iam-admin/quotas, or use another zone, type or tier",
     ),
-    Rule(
+    AdviceRule(
         BadRequest,
         text=r"accelerator configuration .*could not be found|was not found in zone|requested zone .* is not supported",
         statuses=("INVALID_ARGUMENT",),
         hint="the zone does not offer this type to you; " + OTHER_ZONE,
     ),
-    Rule(
+    AdviceRule(
         BadRequest,
         text=r"migrate to TPU VM Architecture",
         hint="this type or runtime is of the old TPU Node architecture, which is shut down; choose another",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"permission denied on 'locations/|location \S+ is not found or access is unauthorized",
         reasons=("LOCATION_POLICY_VIOLATED",),
         hint="this project may not use that zone (or it does not exist); " + OTHER_ZONE,
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"submit requests into this queue",
         hint="this project has no access to that type there; ask Google for it, or " + OTHER_ZONE,
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"has not been used in project .* or it is disabled|API .* is not enabled",
         reasons=("SERVICE_DISABLED",),
         hint="enable it with `gcloud services enable tpu.googleapis.com --project={project}` (or at {link}), "
         "wait a few minutes, then try again",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"requires billing to be enabled|billing (account|must be|is disabled)",
         reasons=("BILLING_DISABLED",),
         hint="link a billing account at https://console.cloud.google.com/billing/linkedaccount?project={project}",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"requires a quota project",
         hint="set one with `gcloud auth application-default set-quota-project {project}`",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"iam\.serviceAccounts\.actAs|permission to act as|act as (the )?service account",
         hint="you need the role roles/iam.serviceAccountUser on the service account: "
         "`gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
         "--role=roles/iam.serviceAccountUser`",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         reasons=("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"),
         hint="check the project id, and that you may use it: `gcloud projects describe {project}`",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"insufficient authentication scopes",
         reasons=("ACCESS_TOKEN_SCOPE_INSUFFICIENT",),
         hint="log in with the scope cloud-platform: `gcloud auth application-default login`",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"permission '?[\w.]+'? (was )?denied|required '[\w.]+' permission",
         statuses=("PERMISSION_DENIED",),
         hint="the role roles/tpu.admin on project {project} has {permission}",
     ),
-    Rule(
+    AdviceRule(
         AuthError,
         text=r"organization'?s? policy|vpcServiceControls",
         statuses=("PERMISSION_DENIED",),
         hint="a policy of your organization forbids it; ask its administrators",
     ),
-    Rule(WrongState, text=r"unable to queue the operation"),
+    AdviceRule(WrongState, text=r"unable to queue the operation"),
 )
 
 _FACTS = {

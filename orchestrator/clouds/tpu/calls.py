@@ -15,9 +15,9 @@ from typing import Any
 
 from orchestrator.clouds.tpu import replies
 from orchestrator.clouds.tpu.error_translation import NotFound
-from orchestrator.core.lease import timings as paces
+from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.slices import EVERYWHERE, Capabilities, Listing, Operation, SliceName, SliceView
-from orchestrator.core.lease.timings import Pace
+from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongState
 
@@ -43,7 +43,7 @@ class Answer:
             return None
 
 
-class Questions(ABC):
+class ApiCalls(ABC):
     """`call` is the method's name in google-cloud-tpu, `request` its fields by their proto names."""
 
     emulated: bool
@@ -172,7 +172,7 @@ class Questions(ABC):
         every_page(fetch)
         return Listing(tuple(rows.values()), tuple(dict.fromkeys(unreachable)))
 
-    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+    def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
         """Nothing where the node publishes nothing or we may not read it: then there is no host key, and `remote` says so."""
         try:
             said = self._ask("get_guest_attributes", {"name": path(name)}).said
@@ -184,7 +184,7 @@ class Questions(ABC):
 
 
 def capabilities(
-    *, emulated: bool, visible_within_s: float | None, settles_within_s: float | None, pace: Pace | None
+    *, emulated: bool, visible_within_s: float | None, settles_within_s: float | None, timings: Timings | None
 ) -> Capabilities:
     """What this API promises, the same whoever asks it."""
     return Capabilities(
@@ -197,7 +197,7 @@ def capabilities(
         # Counted from when a create left: 5 minutes from its arrival (A1), and the 30 s after which the call is given up.
         visible_within_s=_either(visible_within_s, EMULATED_VISIBLE_S if emulated else 330.0),
         settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
-        pace=pace or (paces.emulated() if emulated else paces.GOOGLE),
+        timings=timings or (claim_timings.emulated() if emulated else claim_timings.GOOGLE),
     )
 
 

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.clouds.tpu import error_translation, replies
-from orchestrator.clouds.tpu.calls import GOOGLE, Answer, Questions, capabilities, parent, path
+from orchestrator.clouds.tpu.calls import GOOGLE, Answer, ApiCalls, capabilities, parent, path
 from orchestrator.clouds.tpu.error_translation import NotFound
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.core.lease.slices import Operation, SliceName, SliceRequest, WorkerAddress
-from orchestrator.core.lease.timings import Pace
+from orchestrator.core.lease.timings import Timings
 from orchestrator.core.lease.watchdog_report import between_asks_s
 from orchestrator.errors import BadRequest, CloudUnavailable, UnexpectedReply, Vanished
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-class TpuApi(Questions):
+class TpuApi(ApiCalls):
     """`endpoint` None is Google's. Whoever makes me answers for sending `credentials` there: see `credentials.connect`."""
 
     def __init__(
@@ -35,19 +35,19 @@ class TpuApi(Questions):
         create_timeout_s: float = 30.0,
         visible_within_s: float | None = None,
         settles_within_s: float | None = None,
-        pace: Pace | None = None,
+        timings: Timings | None = None,
     ) -> None:
         from orchestrator.clouds.tpu import transport
 
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
         self.emulated = emulated
         self.capabilities = capabilities(
-            emulated=emulated, visible_within_s=visible_within_s, settles_within_s=settles_within_s, pace=pace
+            emulated=emulated, visible_within_s=visible_within_s, settles_within_s=settles_within_s, timings=timings
         )
         self._timeout_s, self._create_timeout_s = timeout_s, create_timeout_s
         self._host = self.endpoint.partition("://")[2]
         self._foreign, self._unparsable = transport.Foreign, transport.NotOurProto
-        self._door = transport.Door(self._host, emulated=emulated)
+        self._door = transport.Adapter(self._host, emulated=emulated)
         self._client = transport.open_client(self.endpoint, credentials, self._door, emulated=emulated)
 
     # -- changes --------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class TpuApi(Questions):
         except NotFound as error:
             raise _vanished(name, error) from error
 
-    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         request = {"node": {"name": path(name), "labels": dict(labels)}, "update_mask": {"paths": ["labels"]}}
         try:
             return replies.operation(self._json(self._client.update_node, request))
@@ -91,9 +91,9 @@ class TpuApi(Questions):
             raise _vanished(name, error) from error
         replies.addresses(node)  # guest attributes may be asked for a few times a minute: not before all have one
         try:
-            published = self.published(name)
+            published = self.guest_attributes(name)
         except CloudUnavailable as error:
-            error.retry_after_s = max(error.retry_after_s or 0.0, between_asks_s(self.capabilities.pace.beat_s))
+            error.retry_after_s = max(error.retry_after_s or 0.0, between_asks_s(self.capabilities.timings.beat_s))
             raise
         return replies.worker_addresses(node, published, emulated=self.emulated)
 

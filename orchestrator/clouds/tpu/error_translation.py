@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.clouds.tpu.advice import TABLE, Rule, fill
+from orchestrator.clouds.tpu.advice import TABLE, AdviceRule, fill
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,
@@ -87,7 +87,7 @@ _KINDS: dict[str, type[CloudError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ApiRefusal:
     """An error as the API puts it, in an HTTP body or inside a done operation."""
 
     status: str
@@ -120,7 +120,7 @@ def http_error(
         return UnexpectedReply(f"{host} answered {http} {status}: {_plain(message)}", details=_cut(body))
     if http == 499:
         status = "UNAVAILABLE"
-    refusal = Refusal(status, message, _dicts(said.get("details")), False, http, _seconds(retry_after))
+    refusal = ApiRefusal(status, message, _dicts(said.get("details")), False, http, _seconds(retry_after))
     error = _judge(refusal)
     if http == 401:
         error.hint = EMULATOR_LOGIN if emulated else error.hint or LOGIN
@@ -131,7 +131,7 @@ def operation_error(error: Mapping[str, Any]) -> CloudError:
     """For the `error` of a done operation, a google.rpc.Status as JSON."""
     number = error.get("code")
     status = _BY_NUMBER.get(number, "") if isinstance(number, int) else ""
-    return _judge(Refusal(status, _text(error.get("message")), _dicts(error.get("details")), in_operation=True))
+    return _judge(ApiRefusal(status, _text(error.get("message")), _dicts(error.get("details")), in_operation=True))
 
 
 def local_error(error: Exception, host: str) -> CloudError:
@@ -170,7 +170,7 @@ def auth_error(error: Exception) -> CloudError:
     return AuthError(f"Google credentials cannot be used: {said}", hint=LOGIN, details=said)
 
 
-def _judge(refusal: Refusal) -> CloudError:
+def _judge(refusal: ApiRefusal) -> CloudError:
     rule = next((rule for rule in TABLE if _matches(rule, refusal)), None)
     kind = rule.kind if rule else _KINDS.get(refusal.status, UnexpectedReply)
     if rule is None and refusal.in_operation and refusal.status == "RESOURCE_EXHAUSTED":
@@ -191,7 +191,7 @@ def _judge(refusal: Refusal) -> CloudError:
     return kind(message, hint=hint, details=details)
 
 
-def _matches(rule: Rule, refusal: Refusal) -> bool:
+def _matches(rule: AdviceRule, refusal: ApiRefusal) -> bool:
     if rule.statuses and refusal.status not in rule.statuses:
         return False
     if rule.reasons and refusal.info().get("reason") in rule.reasons:
@@ -199,12 +199,12 @@ def _matches(rule: Rule, refusal: Refusal) -> bool:
     return bool(rule.text and re.search(rule.text, refusal.message, re.IGNORECASE))
 
 
-def _violation(refusal: Refusal) -> str:
+def _violation(refusal: ApiRefusal) -> str:
     violations = _dicts(refusal.detail("QuotaFailure").get("violations"))
     return next((_text(v.get("description")) for v in violations if v.get("description")), "")
 
 
-def _retry_delay(refusal: Refusal) -> float | None:
+def _retry_delay(refusal: ApiRefusal) -> float | None:
     asked = str(refusal.detail("RetryInfo").get("retryDelay", "")).removesuffix("s")
     return _seconds(asked) or refusal.retry_after_s
 

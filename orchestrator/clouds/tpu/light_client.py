@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 
 from orchestrator.clouds.google.fetch import fetch
 from orchestrator.clouds.tpu import error_translation
-from orchestrator.clouds.tpu.calls import GOOGLE, Answer, Questions, capabilities
-from orchestrator.core.lease.timings import Pace
+from orchestrator.clouds.tpu.calls import GOOGLE, Answer, ApiCalls, capabilities
+from orchestrator.core.lease.timings import Timings
 from orchestrator.errors import CloudError, UnexpectedReply
 
 # google-cloud-tpu's name of a call → method, and the path after /v2/ with the request's fields filled in
@@ -44,7 +44,7 @@ class Bearer(Protocol):
     def renew(self) -> None: ...
 
 
-class LightApi(Questions):
+class LightApi(ApiCalls):
     """`endpoint` None is Google's. Whoever makes me answers for sending tokens there: see `credentials.connect_light`."""
 
     def __init__(
@@ -56,12 +56,12 @@ class LightApi(Questions):
         timeout_s: float = 15.0,
         visible_within_s: float | None = None,
         settles_within_s: float | None = None,
-        pace: Pace | None = None,
+        timings: Timings | None = None,
     ) -> None:
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
         self.emulated = emulated
         self.capabilities = capabilities(
-            emulated=emulated, visible_within_s=visible_within_s, settles_within_s=settles_within_s, pace=pace
+            emulated=emulated, visible_within_s=visible_within_s, settles_within_s=settles_within_s, timings=timings
         )
         self._bearer, self._timeout_s = bearer, timeout_s
         self._host = self.endpoint.partition("://")[2]

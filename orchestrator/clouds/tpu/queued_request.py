@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.clouds.tpu.calls import GOOGLE, parent, queue_path
-from orchestrator.core.lease.slices import Queue, SliceRequest
+from orchestrator.core.lease.slices import QueueTerms, SliceRequest
 from orchestrator.errors import BadRequest
 
 LONGEST_FLEX_START_S = 7 * 86400.0  # Google's own limit
@@ -21,7 +21,7 @@ _REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def queued_request(
-    request: SliceRequest, queue: Queue, node: Mapping[str, Any], endpoint: str = GOOGLE
+    request: SliceRequest, queue: QueueTerms, node: Mapping[str, Any], endpoint: str = GOOGLE
 ) -> dict[str, Any]:
     """{"method", "url", "body"}. `node` is the body of a plain create call; queue and node have one name, our own."""
     name = request.name
@@ -44,7 +44,7 @@ def queued_request(
     }
 
 
-def _way(request: SliceRequest, queue: Queue) -> tuple[str, dict[str, Any]]:
+def _way(request: SliceRequest, queue: QueueTerms) -> tuple[str, dict[str, Any]]:
     """The version that knows it, and how it says spot, reserved or flex-start."""
     if (queue.flex_start_s is not None) + request.spot + request.reserved > 1:
         raise BadRequest("spot, reserved and flex-start are three ways of provisioning: a request takes one of them")

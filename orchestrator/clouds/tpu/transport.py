@@ -44,7 +44,7 @@ class _OwnPool(HTTPConnectionPool):
     ConnectionCls = _OwnConnection
 
 
-class Door(HTTPAdapter):
+class Adapter(HTTPAdapter):
     """Sends once, without retries. Raises a CloudError for whatever is not a JSON object with a status below 300.
 
     The one exception: a well-formed 401 of Google passes, since google-auth then renews the token and sends again.
@@ -114,7 +114,7 @@ class Unsent(Exception):
         self.request = request
 
 
-class Copybook(HTTPAdapter):
+class Recorder(HTTPAdapter):
     """Records what would be sent, and sends nothing."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
@@ -134,7 +134,7 @@ def open_client(endpoint: str, credentials: Any, adapter: HTTPAdapter, *, emulat
 
 def copy_client(endpoint: str) -> Any:
     """A client that raises Unsent."""
-    return open_client(endpoint, AnonymousCredentials(), Copybook(), emulated=True)
+    return open_client(endpoint, AnonymousCredentials(), Recorder(), emulated=True)
 
 
 def post(client: Any, url: str, body: Mapping[str, Any], timeout_s: float) -> requests.Response:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.jobfile.yaml_source import Mistake, Path, Source
+from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.planning.location_rules import shown
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ _YES = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "
 _YES |= {"true": "true", "false": "false", "1": "true", "0": "false"}
 
 
-def explain(error: ValidationError, source: Source, sections: Sections) -> Iterator[Mistake]:
+def explain(error: ValidationError, source: YamlSource, sections: Sections) -> Iterator[Mistake]:
     for detail in error.errors(include_url=False):
         path: Path = tuple(part for part in detail["loc"] if part != "[key]")
         if not source.is_spoilt(path):
             yield Mistake(source.line(path), path, _sentence(detail, path, source, sections))
 
 
-def _sentence(detail: ErrorDetails, path: Path, source: Source, sections: Sections) -> str:
+def _sentence(detail: ErrorDetails, path: Path, source: YamlSource, sections: Sections) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     got = _got(detail["input"], source.written.get(path))
     if kind == "extra_forbidden":

@@ -18,8 +18,8 @@ from orchestrator.core.jobfile import rules, yaml_source
 from orchestrator.core.jobfile.mistakes import Sections, explain
 from orchestrator.core.jobfile.schema import schema_of
 from orchestrator.core.jobfile.section import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section
-from orchestrator.core.jobfile.tpu_section import Alternative, Tpu, any_of_as_written, spelled_out
-from orchestrator.core.jobfile.yaml_source import Mistake, Path, Source
+from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, any_of_as_written, spelled_out
+from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.planning.location_rules import shown
 from orchestrator.core.text import names
 from orchestrator.errors import JobSpecError
@@ -36,7 +36,7 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 Directory = Annotated[str, AfterValidator(rules.directory)]
 
 
-class Emulated(Section):
+class EmulatedSection(Section):
     """A smaller slice of the training, used only on the emulated Cloud TPU and said in log and artifacts."""
 
     cores: Annotated[int, Field(ge=1, le=64)] | None = Field(
@@ -47,7 +47,7 @@ class Emulated(Section):
     epochs: Count | None = Field(default=None, description="Train for so many epochs.")
 
 
-class Train(Section):
+class TrainSection(Section):
     """The built-in training, an image classifier on every core of the slice, or (`entry:`) one of the job's own."""
 
     entry: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None = Field(
@@ -109,10 +109,10 @@ class Train(Section):
     timing: Literal["stamped", "drained"] = Field(
         default="stamped", description="`drained` waits for the device after each step, for tables with a spread."
     )
-    emulated: Emulated = Field(default=Emulated(), description="Overrides on the emulated Cloud TPU.")
+    emulated: EmulatedSection = Field(default=EmulatedSection(), description="Overrides on the emulated Cloud TPU.")
 
 
-class Limits(Section):
+class LimitsSection(Section):
     """Where the job ends, whatever happens."""
 
     max_duration: Annotated[
@@ -160,8 +160,10 @@ class JobSpec(Section):
         default="tpu",
         description="`tpu`: a TPU VM that is created for it. `local`: this machine, its GPU or CPU, without any cloud.",
     )
-    tpu: Tpu = Field(default=Tpu(), description="The TPU to run on.")
-    train: Train | None = Field(default=None, description="The built-in training. A job has either this or `command`.")
+    tpu: TpuSection = Field(default=TpuSection(), description="The TPU to run on.")
+    train: TrainSection | None = Field(
+        default=None, description="The built-in training. A job has either this or `command`."
+    )
     command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(TEXT_OR_TEXTS)] = Field(
         default=None, description="What bash runs on every worker: text, or a list of arguments."
     )
@@ -189,7 +191,7 @@ class JobSpec(Section):
         default=False,
         description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
     )
-    limits: Limits = Field(default=Limits(), description="What the job may use at most.")
+    limits: LimitsSection = Field(default=LimitsSection(), description="What the job may use at most.")
     on_preemption: Literal["stop", "restart"] = Field(
         default="stop",
         description="What to do when the TPU is taken away or fails: `restart` gets another one and goes on from the newest "
@@ -200,7 +202,7 @@ class JobSpec(Section):
     )
 
     _file: str = PrivateAttr("job")
-    _source: Source = PrivateAttr(default_factory=Source)
+    _source: YamlSource = PrivateAttr(default_factory=YamlSource)
 
     def mistake(self, path: Path, text: str) -> str:
         """A line about a place of the file, for checks that need more than the file: `job.yaml:7: code: is not there`."""
@@ -227,7 +229,7 @@ def load(text: str | bytes, *, path: str) -> JobSpec:
     return check(yaml_source.read(text), path=path)
 
 
-def check(source: Source, *, path: str) -> JobSpec:
+def check(source: YamlSource, *, path: str) -> JobSpec:
     """The same for what has been read already."""
     source = spelled_out(source)
     mistakes = list(source.mistakes)
@@ -279,7 +281,7 @@ def _with_sections(data: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _unsaid(found: Iterable[tuple[Path, str]], source: Source, said: list[Mistake]) -> Iterator[Mistake]:
+def _unsaid(found: Iterable[tuple[Path, str]], source: YamlSource, said: list[Mistake]) -> Iterator[Mistake]:
     """Mistakes at places that nothing has been said about yet: a second remark on one value is seldom news."""
     places = {mistake.path for mistake in said}
     unknown = {str(path[0]) for path in places if len(path) == 1}
@@ -293,15 +295,15 @@ def _unsaid(found: Iterable[tuple[Path, str]], source: Source, said: list[Mistak
 def _sections() -> Sections:
     return {
         (): list(JobSpec.model_fields),
-        ("tpu",): list(Tpu.model_fields),
+        ("tpu",): list(TpuSection.model_fields),
         ("tpu", "any_of"): list(Alternative.model_fields),
-        ("train",): list(Train.model_fields),
-        ("train", "emulated"): list(Emulated.model_fields),
-        ("limits",): list(Limits.model_fields),
+        ("train",): list(TrainSection.model_fields),
+        ("train", "emulated"): list(EmulatedSection.model_fields),
+        ("limits",): list(LimitsSection.model_fields),
     }
 
 
-def _line(file: str, source: Source, mistake: Mistake) -> str:
+def _line(file: str, source: YamlSource, mistake: Mistake) -> str:
     parts = any_of_as_written(source, mistake.path)
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
     return f"{file}:{mistake.line}: {field}: {mistake.text}" if field else f"{file}:{mistake.line}: {mistake.text}"

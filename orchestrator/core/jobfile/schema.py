@@ -13,12 +13,12 @@ MAX_SUGGESTED_HOSTS = 8  # the catalog knows a hundred sizes of v5p; an editor's
 def schema_of(made: dict[str, Any], *, empty_is_default: tuple[str, ...]) -> dict[str, Any]:
     """`empty_is_default`: sections that may stand in a file with nothing below them."""
     made = _tidy(made)
-    for name in ("Tpu", "Alternative"):
+    for name in ("TpuSection", "Alternative"):
         _complete_places(made["$defs"][name]["properties"])
     for part in made["$defs"]["Alternative"]["properties"].values():
         part.pop("default", None)  # what is left out there is inherited
-    made["$defs"]["Limits"]["properties"]["max_duration"]["default"] = "24h"
-    made["$defs"]["Tpu"]["properties"]["wait"]["default"] = 0
+    made["$defs"]["LimitsSection"]["properties"]["max_duration"]["default"] = "24h"
+    made["$defs"]["TpuSection"]["properties"]["wait"]["default"] = 0
     for section, part in _sections(made, empty_is_default):
         section["anyOf"] = [part, {"type": "null"}]
     several = {"type": "array", "items": {"$ref": "#/$defs/Alternative"}, "minItems": 1}

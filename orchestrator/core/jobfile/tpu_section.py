@@ -14,7 +14,7 @@ from pydantic import WithJsonSchema as Shape
 from orchestrator import catalog
 from orchestrator.core.jobfile import tpu_rules as rules
 from orchestrator.core.jobfile.section import OR_NULL, TEXT, Section
-from orchestrator.core.jobfile.yaml_source import Path, Source
+from orchestrator.core.jobfile.yaml_source import Path, YamlSource
 from orchestrator.core.planning.provisioning import Provisioning
 
 
@@ -61,7 +61,7 @@ class Alternative(Section):
         return self.runtime or (kind.default_runtime if kind else "")
 
 
-class Tpu(Alternative):
+class TpuSection(Alternative):
     """Which TPU to ask for: one wish, or `any_of` several. A list in place of this section is short for its `any_of`."""
 
     any_of: Annotated[tuple[Alternative, ...], Field(strict=False)] = Field(
@@ -105,7 +105,7 @@ class Tpu(Alternative):
         )
 
 
-def spelled_out(source: Source) -> Source:
+def spelled_out(source: YamlSource) -> YamlSource:
     """The file as if a list of alternatives stood below `any_of:`."""
     listed = source.data.get("tpu")
     if not isinstance(listed, list):
@@ -119,7 +119,7 @@ def spelled_out(source: Source) -> Source:
     )
 
 
-def any_of_as_written(source: Source, path: Path) -> Path:
+def any_of_as_written(source: YamlSource, path: Path) -> Path:
     """Where a person finds it: `tpu[0].zone` in a list, `tpu.any_of[0].zone` in a mapping."""
     short = path[:2] == ("tpu", "any_of") and ("tpu", "any_of") not in source.lines
     return ("tpu", *path[2:]) if short else path

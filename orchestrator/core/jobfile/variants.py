@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.core.jobfile import model, yaml_source
 from orchestrator.core.jobfile.model import JobSpec
-from orchestrator.core.jobfile.yaml_source import Mistake, Path, Source
+from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.planning.location_rules import shown
 from orchestrator.core.text import names
 from orchestrator.errors import JobSpecError
@@ -26,7 +26,7 @@ class Outline:
     path: str
     name: str
     base: str  # as written: relative to the bench file
-    source: Source
+    source: YamlSource
 
 
 def outline(text: str | bytes, *, path: str, default_name: str) -> Outline:
@@ -99,9 +99,9 @@ def _variant_mistakes(found: Any) -> Iterator[tuple[Path, str]]:
             yield path, "expected a mapping: keys of a job file; leave it empty for the base as it is"
 
 
-def _source(whole: Source, name: str, data: dict[str, Any]) -> Source:
+def _source(whole: YamlSource, name: str, data: dict[str, Any]) -> YamlSource:
     """The variant as if it were a job file, each of its keys at the line of the bench file that says it."""
-    made = Source(data=data, lines={(): whole.line(("variants", name))})
+    made = YamlSource(data=data, lines={(): whole.line(("variants", name))})
     for prefix in (("every",), ("variants", name)):
         depth = len(prefix)
         made.lines |= {at[depth:]: line for at, line in whole.lines.items() if at[:depth] == prefix and at != prefix}

@@ -50,7 +50,7 @@ class Mistake:
 
 
 @dataclass(slots=True)
-class Source:
+class YamlSource:
     """What was understood. `data` is a mapping; paths in `spoilt` hold None because of a mistake already listed."""
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -73,9 +73,9 @@ class _Stop(Exception):
         self.mistake = Mistake(line, path, text)
 
 
-def read(text: str | bytes) -> Source:
+def read(text: str | bytes) -> YamlSource:
     """Never raises, whatever the text."""
-    source = Source()
+    source = YamlSource()
     try:
         content = _decode(text)
         _Reader(source, _events(content)).read_file()
@@ -136,7 +136,7 @@ def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
 
 
 class _Reader:
-    def __init__(self, source: Source, events: Iterator[yaml.Event]) -> None:
+    def __init__(self, source: YamlSource, events: Iterator[yaml.Event]) -> None:
         self.source = source
         self.events = events
         self.nodes = 0
@@ -235,7 +235,7 @@ class _Reader:
 
     def _skip(self, event: yaml.Event, path: Path) -> None:
         """Read past a value that will not be used; what is wrong inside it is not news."""
-        aside = Source()
+        aside = YamlSource()
         reader = _Reader(aside, self.events)
         reader.nodes = self.nodes
         reader._value(event, path)

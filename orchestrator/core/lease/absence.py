@@ -42,7 +42,7 @@ def settled(
     lease: Lease,
     creates: tuple[Operation, ...] | CloudError,
     now: float,
-    can: Capabilities,
+    capabilities: Capabilities,
     *,
     seen: bool = False,
 ) -> float | None:
@@ -56,7 +56,7 @@ def settled(
     """
     if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
-    bound = can.settles_within_s
+    bound = capabilities.settles_within_s
     if not isinstance(creates, CloudError):
         if not all(operation.done for operation in creates):
             return inf
@@ -64,12 +64,12 @@ def settled(
         known = seen or lease.ready_at is not None or (failed and not lease.name.queued)
         if len(creates) >= lease.sends and known:
             return None
-        bound = can.visible_within_s
+        bound = capabilities.visible_within_s
     certain_at = lease.sent_at + bound
     return None if now >= certain_at else certain_at
 
 
-def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Verdict:
+def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabilities) -> Verdict:
     missing: list[str] = []
     last_seen = "no slice visible"
     match evidence.view:
@@ -91,7 +91,7 @@ def judge(lease: Lease, evidence: Evidence, now: float, can: Capabilities) -> Ve
         case None:
             if evidence.view is None:
                 missing.append("not yet listed")
-    certain_at = settled(lease, evidence.creates, now, can, seen=evidence.seen)
+    certain_at = settled(lease, evidence.creates, now, capabilities, seen=evidence.seen)
     if certain_at is not None:
         missing.append(
             "the create call has not settled" if isfinite(certain_at) else "the create call is still under way"

@@ -34,7 +34,7 @@ _ENDED = {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.INTERRUPTED,
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     id: str
     name: str
     job_path: str
@@ -59,7 +59,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Began:
-    run: Run
+    run: RunRecord
     attempt: Attempt
     at: float | None = None  # of an attempt after the first; that one began with its run
 
@@ -92,7 +92,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptEnded:
     attempt_id: str
     at: float
     state: AttemptState
@@ -103,7 +103,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Brought:
+class ResultsCollected:
     """After its end: the results of the attempt, which had stayed on its slice, are at home. So this is how it ended."""
 
     attempt_id: str
@@ -113,12 +113,12 @@ class Brought:
     exit_code: int | None = None
 
 
-AttemptEvent = Began | Tried | Leased | Moved | Ended | Brought
+AttemptEvent = Began | Tried | Leased | Moved | AttemptEnded | ResultsCollected
 
 
-def apply(attempt: Attempt, event: Tried | Leased | Moved | Ended | Brought) -> Attempt:
-    """The attempt after the event. What has ended stays ended: of later events only `Brought` says more of its end."""
-    if isinstance(event, Brought):
+def apply(attempt: Attempt, event: Tried | Leased | Moved | AttemptEnded | ResultsCollected) -> Attempt:
+    """The attempt after the event. What has ended stays ended: of later events only `UpOutcome` says more of its end."""
+    if isinstance(event, ResultsCollected):
         return replace(attempt, state=event.state, detail=event.detail, exit_code=event.exit_code)
     if attempt.state.ended:
         return attempt
@@ -130,7 +130,7 @@ def apply(attempt: Attempt, event: Tried | Leased | Moved | Ended | Brought) -> 
         case Moved(at=at, state=state):
             started = attempt.started_at or (at if state is AttemptState.RUNNING else None)
             return replace(attempt, state=state, started_at=started)
-        case Ended(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
+        case AttemptEnded(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
             return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)
 
 

@@ -1,6 +1,6 @@
 """Claims as everybody sees them: the labels on a node that say until when it may live, written and read. Pure.
 
-The CLI writes them (in the create call, then through `Relabel`), the switch on the VM and any sweeper obey them. A sweeper
+The CLI writes them (in the create call, then through `SetLabels`), the switch on the VM and any sweeper obey them. A sweeper
 knows nothing else: no ledger, no process, only labels, the name and the server's clock.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.lease.lease import Lease, Mode
 from orchestrator.core.lease.slices import SliceView
-from orchestrator.core.lease.timings import Pace
+from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 
 LEASE, DEADLINE, MODE = "tpujob-lease", "tpujob-deadline", "tpujob-mode"
@@ -20,29 +20,30 @@ DEFAULT_LIFE_S = 24 * 3600.0  # what a slice of ours with unreadable labels is g
 _SECONDS = re.compile(r"[0-9]{9,11}", re.ASCII)  # a time between 1973 and 5138
 
 
-def lease_until(lease: Lease, now: float, pace: Pace) -> float:
+def lease_until(lease: Lease, now: float, timings: Timings) -> float:
     """Until when the slice is claimed if nobody says anything more. Never beyond the deadline."""
     if lease.ready_at is None:
-        return first_lease_until(lease, now, pace)
+        return first_lease_until(lease, now, timings)
     # What `up` brought belongs to its command until it is held: if that dies before, nobody wants it to its deadline.
     lasting = lease.mode is Mode.DETACHED or lease.hold_until is not None
-    return min(lease.ends_at if lasting else now + pace.label_ttl_s, lease.deadline)
+    return min(lease.ends_at if lasting else now + timings.label_ttl_s, lease.deadline)
 
 
-def first_lease_until(lease: Lease, sent_at: float, pace: Pace) -> float:
+def first_lease_until(lease: Lease, sent_at: float, timings: Timings) -> float:
     """What the create call says: long enough to wait in the queue (if it is queued), to become READY and to boot."""
-    return min(max(sent_at, lease.ready_by or 0.0) + pace.provision_s + pace.boot_s, lease.deadline)
+    return min(max(sent_at, lease.ready_by or 0.0) + timings.provision_s + timings.boot_s, lease.deadline)
 
 
-def once_ready_until(lease: Lease, pace: Pace) -> float:
+def once_ready_until(lease: Lease, timings: Timings) -> float:
     """What is left of the first claim when a queued slice is READY: enough to boot and to be logged in to."""
     return min(
-        (lease.ready_at or lease.created_at) + max(pace.label_ttl_s, pace.provision_s + pace.boot_s), lease.deadline
+        (lease.ready_at or lease.created_at) + max(timings.label_ttl_s, timings.provision_s + timings.boot_s),
+        lease.deadline,
     )
 
 
 def labels(
-    lease: Lease, now: float, pace: Pace, *, skew_s: float = 0.0, deadline: float | None = None
+    lease: Lease, now: float, timings: Timings, *, skew_s: float = 0.0, deadline: float | None = None
 ) -> dict[str, str]:
     """Every label of ours, as it should be at `now`.
 
@@ -54,7 +55,7 @@ def labels(
         run=lease.id,
         owner=lease.owner,
         name=lease.handle,
-        lease_until=min(lease_until(lease, now, pace) + skew_s, deadline),
+        lease_until=min(lease_until(lease, now, timings) + skew_s, deadline),
         deadline=deadline,
         mode=str(lease.mode),
     )
@@ -70,16 +71,16 @@ def lease_label(said: Mapping[str, str]) -> float:
     return _seconds(said.get(LEASE)) or 0.0
 
 
-def switch_acts_by(lease: Lease, now: float, pace: Pace) -> float:
+def watchdog_acts_by(lease: Lease, now: float, timings: Timings) -> float:
     """When the switch on the VM has deleted the slice at the latest, if nobody else does from `now` on, and if it lives."""
     waited = max(now, lease.ready_by or 0.0)
-    begin = now if lease.ready_at is not None else waited + pace.provision_s + pace.boot_s
-    ends_at = {Mode.RUN: begin + pace.ttl_s, Mode.HOLD: lease.ends_at, Mode.DETACHED: lease.deadline}[lease.mode]
-    return max(begin, min(ends_at, lease.deadline)) + pace.grace_s + 3 * pace.poll_s
+    begin = now if lease.ready_at is not None else waited + timings.provision_s + timings.boot_s
+    ends_at = {Mode.RUN: begin + timings.ttl_s, Mode.HOLD: lease.ends_at, Mode.DETACHED: lease.deadline}[lease.mode]
+    return max(begin, min(ends_at, lease.deadline)) + timings.grace_s + 3 * timings.poll_s
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class LabelClaim:
     """What the labels of a slice say. `odd` holds remarks about those that cannot be read."""
 
     lease_until: float
@@ -87,7 +88,7 @@ class Stamp:
     odd: tuple[str, ...] = ()
 
 
-def read(view: SliceView, pace: Pace) -> Stamp | None:
+def read(view: SliceView, timings: Timings) -> LabelClaim | None:
     """None when nothing can be said: labels unreadable and the time of creation unknown."""
     lease, deadline = (_seconds(view.labels.get(label)) for label in (LEASE, DEADLINE))
     odd = tuple(
@@ -98,19 +99,19 @@ def read(view: SliceView, pace: Pace) -> Stamp | None:
     if (lease is None or deadline is None) and view.created_at is None:
         return None
     born = view.created_at or 0.0
-    default = born + pace.provision_s + DEFAULT_LIFE_S
+    default = born + timings.provision_s + DEFAULT_LIFE_S
     deadline = default if deadline is None else deadline
-    return Stamp(min(default, deadline) if lease is None else lease, deadline, odd)
+    return LabelClaim(min(default, deadline) if lease is None else lease, deadline, odd)
 
 
 def _seconds(text: str | None) -> float | None:
     return float(text) if text is not None and _SECONDS.fullmatch(text) else None
 
 
-def ended(stamp: Stamp, server_now: float, pace: Pace) -> str | None:
+def ended(stamp: LabelClaim, server_now: float, timings: Timings) -> str | None:
     """Why nobody has a claim on the slice any more, or None. The margin is for clocks and for renewals on their way."""
-    if server_now > stamp.deadline + pace.margin_s:
+    if server_now > stamp.deadline + timings.margin_s:
         return f"its deadline passed {server_now - stamp.deadline:.0f} s ago"
-    if server_now > stamp.lease_until + pace.margin_s:
+    if server_now > stamp.lease_until + timings.margin_s:
         return f"its lease ended {server_now - stamp.lease_until:.0f} s ago and nobody renewed it"
     return None

@@ -106,7 +106,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Refused:
+class CreateRefused:
     """The API answered a create with a definite no: that call has no effect, now or later."""
 
     lease_id: str
@@ -184,12 +184,14 @@ class Forgotten:
     why: str
 
 
-LeaseEvent = Intent | Sent | Refused | Created | Settled | Ready | Held | Detached | Extended | Down | Gone | Forgotten
+LeaseEvent = (
+    Intent | Sent | CreateRefused | Created | Settled | Ready | Held | Detached | Extended | Down | Gone | Forgotten
+)
 
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`), Sent and Settled are notes on the way.
 _ALLOWED: dict[type, frozenset[LeaseState]] = {
     Sent: frozenset({LeaseState.INTENT}),
-    Refused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
+    CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
@@ -217,7 +219,7 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
     match event:
         case Sent(at=at):
             return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
-        case Refused():
+        case CreateRefused():
             return replace(lease, sends=lease.sends - 1)
         case Created(operation=operation):
             state = LeaseState.CREATING if lease.state is LeaseState.INTENT else lease.state
@@ -287,7 +289,7 @@ def adopted(
     )
 
 
-def dead_wood(lease: Lease, *, now: float, owner_alive: bool) -> str | None:
+def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None:
     """Why this open lease must be torn down by whoever finds it, or None while somebody still has a claim on it."""
     if not lease.open:
         return None

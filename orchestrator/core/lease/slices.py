@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
-from orchestrator.core.lease.timings import GOOGLE, Pace
+from orchestrator.core.lease.timings import GOOGLE, Timings
 from orchestrator.errors import CloudError
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class SliceName:
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueueTerms:
     """How a slice is asked for through a queued resource."""
 
     valid_for_s: float  # no node is made of the request later than this
@@ -67,7 +67,7 @@ class SliceRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     network: str = "default"
     service_account: str | None = None
-    queue: Queue | None = None  # exactly where `name.queued`
+    queue: QueueTerms | None = None  # exactly where `name.queued`
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Capabilities:
     preempt_action: str  # "tombstone" or "delete"
     visible_within_s: float  # a create is visible to get and list so long after it left, the way to the API included
     settles_within_s: float  # a create whose operation is unknown cannot bring anything to life later than this
-    pace: Pace = GOOGLE
+    timings: Timings = GOOGLE
 
 
 class Cloud(Protocol):
@@ -168,7 +168,7 @@ class Cloud(Protocol):
 
     def stop(self, name: SliceName) -> Operation: ...
 
-    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         """Replace all labels of a READY slice. Raises Vanished for a 404, WrongState while another change is under way."""
 
     def operation(self, name: str) -> Operation | None: ...
@@ -178,7 +178,7 @@ class Cloud(Protocol):
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         """Addresses and published host keys of a READY slice, ordered by worker id."""
 
-    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+    def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
         """The guest attributes of each worker, by `namespace/key`; empty where nothing can be read."""
 
     def zones(self, project: str) -> Listing[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Timings:
     """The defaults are Google Cloud's."""
 
     beat_s: float = 60.0  # an attached CLI shows a sign of life on worker 0
@@ -26,16 +26,16 @@ class Pace:
     stagger_s: float = 60.0  # worker i waits i times this, so that a slice's workers do not all delete it at once
     absent_s: float = 300.0  # from an accepted delete to absence, kept free under a budget
 
-    def scaled(self, speed: float) -> Pace:
+    def scaled(self, speed: float) -> Timings:
         """Everything `speed` times faster."""
-        return Pace(*(getattr(self, field.name) / speed for field in fields(self)))
+        return Timings(*(getattr(self, field.name) / speed for field in fields(self)))
 
 
-GOOGLE = Pace()
+GOOGLE = Timings()
 EMULATED_SPEED = 30.0
 PROVISION_S = 9000.0  # there it takes what the person at the emulator says, so the first label reaches far
 
 
-def emulated(speed: float = EMULATED_SPEED) -> Pace:
+def emulated(speed: float = EMULATED_SPEED) -> Timings:
     """Claims live and die `speed` times faster; provisioning takes what the person at the emulator says it takes."""
     return replace(GOOGLE.scaled(speed), provision_s=PROVISION_S / speed)

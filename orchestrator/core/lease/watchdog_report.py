@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-SWITCH = "tpujob/switch"
+ATTRIBUTE = "tpujob/switch"
 # Guest attributes may be asked for 10 times in a minute, which is a beat, and what the VM writes there counts, too.
 ASKS_A_BEAT, LEAST_S = 6, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class WatchdogStatus:
     """One worker's switch. `armed`: it has a way to the API, and it, or another one of its slice, proved that it may delete."""
 
     worker: int
@@ -35,7 +35,7 @@ def between_asks_s(beat_s: float) -> float:
     return max(beat_s / ASKS_A_BEAT, LEAST_S)
 
 
-def switches(published: Sequence[Mapping[str, str]], workers: int) -> tuple[Switch, ...]:
+def read_watchdogs(published: Sequence[Mapping[str, str]], workers: int) -> tuple[WatchdogStatus, ...]:
     """One for each worker, in order; one that says nothing, or nothing readable, is not armed.
 
     Each says itself which worker it is: in which order the API lists them, and whether it lists all, is not relied on.
@@ -43,7 +43,7 @@ def switches(published: Sequence[Mapping[str, str]], workers: int) -> tuple[Swit
     said: dict[int, list[Mapping[str, Any]]] = {}
     unreadable = False
     for attributes in published:
-        text = attributes.get(SWITCH)
+        text = attributes.get(ATTRIBUTE)
         record = None if text is None else _read(text)
         if record is not None:
             said.setdefault(int(record["worker"]), []).append(record)
@@ -55,7 +55,7 @@ def switches(published: Sequence[Mapping[str, str]], workers: int) -> tuple[Swit
     return found
 
 
-def problem(found: Sequence[Switch]) -> str | None:
+def problem(found: Sequence[WatchdogStatus]) -> str | None:
     """Why this slice would not delete itself when everybody else is gone; None when every worker's switch is armed."""
     for switch in found:
         if not switch.armed:
@@ -73,15 +73,15 @@ def _read(text: str) -> Mapping[str, Any] | None:
     return said if isinstance(worker, float) and worker.is_integer() else None
 
 
-def _switch(worker: int, records: Sequence[Mapping[str, Any]], silent: str) -> Switch:
+def _switch(worker: int, records: Sequence[Mapping[str, Any]], silent: str) -> WatchdogStatus:
     if not records:
-        return Switch(worker, False, silent)
+        return WatchdogStatus(worker, False, silent)
     if len(records) > 1:
-        return Switch(worker, False, f"{len(records)} switches say that they are this worker's")
+        return WatchdogStatus(worker, False, f"{len(records)} switches say that they are this worker's")
     (said,) = records
     armed, lease = said.get("armed") is True, said.get("lease")
     lease_until = float(lease) if isinstance(lease, int | float) else None
-    return Switch(worker, armed, "" if armed else _why(said), str(said.get("mode", "")), lease_until)
+    return WatchdogStatus(worker, armed, "" if armed else _why(said), str(said.get("mode", "")), lease_until)
 
 
 def _why(said: Mapping[str, Any]) -> str:

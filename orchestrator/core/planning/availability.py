@@ -14,7 +14,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Offering:
+class Availability:
     project: str
     asked_at: str  # 2026-11-21T17:46:09Z
     zones: Mapping[str, tuple[str, ...]]  # the types of each zone that answered
@@ -45,12 +45,12 @@ class Offering:
         }
 
 
-def from_shape(said: Any, project: str) -> Offering | None:
+def from_shape(said: Any, project: str) -> Availability | None:
     """None for what is not ours to read: another project's, a newer shape, or nothing that makes sense."""
     try:
         if said["schema"] != SCHEMA or said["project"] != project:
             return None
         zones = {str(zone): tuple(map(str, types)) for zone, types in said["zones"].items()}
-        return Offering(project, str(said["asked_at"]), zones, dict(said["silent"]))
+        return Availability(project, str(said["asked_at"]), zones, dict(said["silent"]))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

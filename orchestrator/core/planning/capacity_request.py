@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator import catalog
-from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.location_rules import ANY
@@ -19,7 +19,7 @@ UNPRICED = float("inf")  # for ordering: a price that nobody knows comes last
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CapacityRequest:
     """One alternative that somebody can live with, from a job's `tpu:` section or from the options of `up`.
 
     `places` are zones, regions, or `any`. The limits are the same in all alternatives of a job.
@@ -43,15 +43,15 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PlanInputs:
     """What bears on a plan beside the shipped table and the wishes."""
 
     grants: tuple[Grant, ...] = ()  # what the person has been granted and does not use up yet
-    offering: Offering | None = None  # what the project was said to have, when somebody asked
+    offering: Availability | None = None  # what the project was said to have, when somebody asked
     bucket: Bucket | None = None  # from which nothing may be copied across regions
 
 
-def zones(wish: Wish, default_zone: str | None, known: Known) -> list[tuple[str, str]]:
+def zones(wish: CapacityRequest, default_zone: str | None, known: PlanInputs) -> list[tuple[str, str]]:
     """Each zone of a wish with the reason for it. Raises UserError for what is neither a type nor a place."""
     kind = catalog.lookup(wish.accelerator)
     if kind is None and not wish.unlisted:
@@ -76,7 +76,7 @@ def zones(wish: Wish, default_zone: str | None, known: Known) -> list[tuple[str,
     return found
 
 
-def listed_zones(wish: Wish) -> tuple[str, ...]:
+def listed_zones(wish: CapacityRequest) -> tuple[str, ...]:
     """The zones that are known to offer it, in the order of the table."""
     every = catalog.zones_with(wish.accelerator)
     if wish.way is not Provisioning.FLEX_START:
@@ -85,7 +85,7 @@ def listed_zones(wish: Wish) -> tuple[str, ...]:
     return tuple(zone for zone in every if zone in flex)
 
 
-def _everywhere(wish: Wish, known: Known) -> list[str]:
+def _everywhere(wish: CapacityRequest, known: PlanInputs) -> list[str]:
     """Every zone that offers it, the cheapest first, and what is granted before that."""
 
     def price(zone: str) -> float:
@@ -97,18 +97,18 @@ def _everywhere(wish: Wish, known: Known) -> list[str]:
     return sorted(dict.fromkeys((*listed_zones(wish), *said)), key=price)
 
 
-def list_usd_per_hour(wish: Wish, zone: str) -> float | None:
+def list_usd_per_hour(wish: CapacityRequest, zone: str) -> float | None:
     """By the shipped table, which knows no price of flex-start. A reservation is shown at the on-demand price."""
     if wish.way is Provisioning.FLEX_START:
         return None
     return catalog.usd_per_hour(wish.accelerator, zone, spot=wish.way.spot)
 
 
-def grants_of(wish: Wish, known: Known) -> tuple[Grant, ...]:
+def grants_of(wish: CapacityRequest, known: PlanInputs) -> tuple[Grant, ...]:
     """Grants are quota for plain and for spot capacity, asked for at once or through the queue."""
     return () if wish.way in (Provisioning.RESERVED, Provisioning.FLEX_START) else known.grants
 
 
-def grant_for(wish: Wish, zone: str, known: Known) -> Grant | None:
+def grant_for(wish: CapacityRequest, zone: str, known: PlanInputs) -> Grant | None:
     covering = (one for one in grants_of(wish, known) if one.covers(wish.accelerator, zone, spot=wish.way.spot))
     return next(covering, None)

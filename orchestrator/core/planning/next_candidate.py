@@ -34,7 +34,7 @@ def step_after(error: CloudError) -> Step:
     return Step.STOP
 
 
-def words(error: CloudError) -> str:
+def describe(error: CloudError) -> str:
     """Why, in a line that names the candidate already."""
     if isinstance(error, CapacityError):
         return "no capacity"

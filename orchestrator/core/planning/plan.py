@@ -14,8 +14,8 @@ from orchestrator import catalog
 from orchestrator.core.planning import budget
 from orchestrator.core.planning.capacity_request import (
     UNPRICED,
-    Known,
-    Wish,
+    CapacityRequest,
+    PlanInputs,
     grant_for,
     grants_of,
     list_usd_per_hour,
@@ -26,10 +26,8 @@ from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.errors import UserError
 
-__all__ = ["Candidate", "Dropped", "Known", "Order", "Plan", "Wish", "make"]
 
-
-class Order(StrEnum):
+class CandidateOrder(StrEnum):
     """In which order candidates are asked. Equals keep the order in which they were listed."""
 
     AS_LISTED = "as-listed"
@@ -82,7 +80,7 @@ class Plan:
     dropped: tuple[Dropped, ...]
     max_duration_s: float
     max_cost: float | None = None
-    order: Order = Order.AS_LISTED
+    order: CandidateOrder = CandidateOrder.AS_LISTED
     race: bool = False  # the queued candidates at once; the first that is there wins
     wait_s: float = 0.0  # how long to wait for capacity altogether; 0: every candidate is asked once
     asked: str | None = None  # when the API was asked what the project has, if it was
@@ -107,19 +105,19 @@ class Plan:
         return (sum(known) - min(known, default=0.0)) * overlap_s / 3600
 
 
-_NOTHING_MORE = Known()
+_NOTHING_MORE = PlanInputs()
 _FLEX = " with flex-start, as far as Google lists it"
 
 
 def make(
-    wishes: Sequence[Wish],
+    wishes: Sequence[CapacityRequest],
     *,
     default_zone: str | None = None,
-    order: Order = Order.AS_LISTED,
+    order: CandidateOrder = CandidateOrder.AS_LISTED,
     max_price_per_hour: float | None = None,
     race: bool = False,
     wait_s: float = 0.0,
-    known: Known = _NOTHING_MORE,
+    known: PlanInputs = _NOTHING_MORE,
 ) -> Plan:
     """Candidates in the order of asking. Raises UserError when nothing that was asked for exists or may be had."""
     candidates: dict[tuple[object, ...], Candidate] = {}
@@ -151,7 +149,9 @@ def make(
     )
 
 
-def _candidate(wish: Wish, zone: str, why: str, max_price_per_hour: float | None, known: Known) -> Candidate:
+def _candidate(
+    wish: CapacityRequest, zone: str, why: str, max_price_per_hour: float | None, known: PlanInputs
+) -> Candidate:
     """Raises UserError with the reason why this is none."""
     kind = catalog.lookup(wish.accelerator)
     has = known.offering.has(wish.accelerator, zone) if known.offering else None
@@ -183,7 +183,7 @@ def _candidate(wish: Wish, zone: str, why: str, max_price_per_hour: float | None
     )
 
 
-def _with_grant(wish: Wish, zone: str, why: str, grant: Grant | None, known: Known) -> str:
+def _with_grant(wish: CapacityRequest, zone: str, why: str, grant: Grant | None, known: PlanInputs) -> str:
     if grant is not None:
         return f"{why}; your settings say that it is granted ({grant.words})"
     short = [one for one in grants_of(wish, known) if one.too_small_for(wish.accelerator, zone, spot=wish.way.spot)]
@@ -194,7 +194,7 @@ class _NotOffered(UserError):
     """There is no such thing in that zone, at any price."""
 
 
-def _nothing_left(wishes: Sequence[Wish], refusals: Sequence[UserError]) -> UserError:
+def _nothing_left(wishes: Sequence[CapacityRequest], refusals: Sequence[UserError]) -> UserError:
     forbidden = [error for error in refusals if not isinstance(error, _NotOffered)]
     if forbidden:
         return forbidden[0]
@@ -210,7 +210,7 @@ def _nothing_left(wishes: Sequence[Wish], refusals: Sequence[UserError]) -> User
     return UserError("; ".join(dict.fromkeys(each)), hint=f"{wishes[0].accelerator} is offered in: {offered}")
 
 
-def _check_price(wish: Wish, zone: str, price: float | None, most: float) -> None:
+def _check_price(wish: CapacityRequest, zone: str, price: float | None, most: float) -> None:
     what = f"{wish.accelerator} ({wish.way}) in {zone}"
     hint = f"prices: `tpujob offers --type {wish.accelerator}`"
     if price is None:
@@ -219,16 +219,16 @@ def _check_price(wish: Wish, zone: str, price: float | None, most: float) -> Non
         raise UserError(f"max_price_per_hour: {what} costs about ${price:,.2f}/h, more than ${most:,.2f}", hint=hint)
 
 
-def _life_s(wish: Wish, zone: str, price: float | None) -> float:
+def _life_s(wish: CapacityRequest, zone: str, price: float | None) -> float:
     if wish.max_cost is None or price == 0:
         return wish.max_duration_s
     where = f"{wish.accelerator} in {zone}"
     return min(wish.max_duration_s, budget.life_s(wish.max_cost, price, absent_s=wish.absent_s, where=where))
 
 
-def _rank(one: Candidate, order: Order) -> float:
-    if order is Order.CHEAPEST:
+def _rank(one: Candidate, order: CandidateOrder) -> float:
+    if order is CandidateOrder.CHEAPEST:
         return UNPRICED if one.usd_per_hour is None else one.usd_per_hour
-    if order is Order.FASTEST:
+    if order is CandidateOrder.FASTEST:
         return 2 if one.queued else 1 if one.spot and not one.granted else 0
     return 0

@@ -20,7 +20,7 @@ from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults import replies
 from orchestrator.emulator.faults.active_faults import ALL_IS_WELL, Decision, NoReply
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.faults.replies import Reply
+from orchestrator.emulator.faults.replies import FaultReply
 from orchestrator.emulator.vms.driver import Driver
 
 
@@ -112,7 +112,7 @@ async def _end(
     raise NoReply
 
 
-def _whole(reply: Reply) -> web.Response:
+def _whole(reply: FaultReply) -> web.Response:
     return web.Response(
         body=reply.body, status=reply.status, content_type=reply.content_type, headers=dict(reply.headers)
     )

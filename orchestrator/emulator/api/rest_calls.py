@@ -12,7 +12,7 @@ from aiohttp import web
 
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model.records import Operation
+from orchestrator.emulator.model.records import OperationRecord
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import node_json, node_request
 from orchestrator.emulator.wire.node_schema import camel
@@ -96,7 +96,7 @@ def query_of(request: web.Request) -> dict[str, str]:
     return {camel(key): value for key, value in request.query.items()}
 
 
-def changed(driver: Driver, request: web.Request, operation: Operation) -> web.Response:
+def changed(driver: Driver, request: web.Request, operation: OperationRecord) -> web.Response:
     """Keep the change, then answer with the operation as it stands."""
     driver.changed()
     return web.json_response(operation_json(operation, request.match_info["version"]))

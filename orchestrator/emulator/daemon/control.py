@@ -24,7 +24,7 @@ POLL_S = 0.01
 LOG_LIMIT_BYTES = 4 << 20
 
 
-class Refused(RuntimeError):
+class DaemonRefused(RuntimeError):
     """The daemon understood, and will not; `message` is its own one line."""
 
     def __init__(self, status: int, method: str, path: str, text: str) -> None:
@@ -102,7 +102,7 @@ def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeou
     finally:
         connection.close()
     if reply.status != 200:
-        raise Refused(reply.status, method, path, text.decode())
+        raise DaemonRefused(reply.status, method, path, text.decode())
     return json.loads(text)
 
 

@@ -41,7 +41,7 @@ STATUS_NAMES = {401: "UNAUTHENTICATED", 500: "INTERNAL", 502: "UNAVAILABLE", 504
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class FaultReply:
     """One HTTP reply, whole."""
 
     status: int
@@ -50,7 +50,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def refusal(fault: Fault, operation: str, name: str) -> Reply:
+def refusal(fault: Fault, operation: str, name: str) -> FaultReply:
     """For a fault of kind "status"."""
     status, said = fault.parameters["status"], fault.parameters["body"]
     after_s = fault.parameters["retry_after_s"] or (1 if status == 429 else 0)
@@ -58,11 +58,11 @@ def refusal(fault: Fault, operation: str, name: str) -> Reply:
     if said == "html" or (said == "auto" and status in HTML_UNLESS_ASKED):
         title, text = TITLES.get(status, SERVER)
         page = PAGE.format(status=status, title=title, text=fault.parameters["message"] or text)
-        return Reply(status, page.encode(), "text/html", headers)
+        return FaultReply(status, page.encode(), "text/html", headers)
     error = _error(status, operation, name)
     body = error.body()
     body["error"] |= {"code": status, "message": fault.parameters["message"] or error.message}
-    return Reply(status, json.dumps(body).encode(), headers=headers)
+    return FaultReply(status, json.dumps(body).encode(), headers=headers)
 
 
 def _error(status: int, operation: str, name: str) -> ApiError:
@@ -92,18 +92,18 @@ def _rpc(operation: str) -> str:
     return f"{verb[:1].upper()}{verb[1:]}{collection[:1].upper()}{collection[1:-1]}"
 
 
-def spoiled(fault: Fault, body: bytes) -> Reply:
+def spoiled(fault: Fault, body: bytes) -> FaultReply:
     """For a fault of kind "garbage", which takes the place of a proper `body`."""
     match fault.parameters["form"]:
         case "truncated":
-            return Reply(200, body[: max(1, len(body) // 2)])
+            return FaultReply(200, body[: max(1, len(body) // 2)])
         case "types":
-            return Reply(200, json.dumps(_other(json.loads(body), outermost=True)).encode())
+            return FaultReply(200, json.dumps(_other(json.loads(body), outermost=True)).encode())
         case "empty":
-            return Reply(200, b"")
+            return FaultReply(200, b"")
         case "large":
-            return Reply(200, b"<html>" + b"x" * int(fault.parameters["size_bytes"]), "text/html")
-    return Reply(
+            return FaultReply(200, b"<html>" + b"x" * int(fault.parameters["size_bytes"]), "text/html")
+    return FaultReply(
         200, b"<!DOCTYPE html>\n<html><title>Sign in</title>Please sign in to the network.</html>\n", "text/html"
     )
 

@@ -18,12 +18,12 @@ from orchestrator.emulator.faults.active_faults import ALL_IS_WELL, Decision, Fa
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.meter import Meter
 from orchestrator.emulator.model.provider_events import Happenings
-from orchestrator.emulator.model.queue import Queue
+from orchestrator.emulator.model.queue import ResourceQueue
 from orchestrator.emulator.model.records import (
     VERBS,
-    Host,
+    HostRecord,
     Node,
-    Operation,
+    OperationRecord,
     Power,
     Settings,
     dump_operation,
@@ -33,7 +33,7 @@ from orchestrator.emulator.model.records import (
 from orchestrator.emulator.model.transitions import failure_of
 from orchestrator.emulator.plain_data import as_fields
 from orchestrator.emulator.supply import supply
-from orchestrator.emulator.supply.demand import Want
+from orchestrator.emulator.supply.demand import Demand
 
 
 class CloudState(Happenings):
@@ -44,7 +44,7 @@ class CloudState(Happenings):
 
     def __init__(self, seed: str, settings: Settings | None = None) -> None:
         super().__init__(seed, settings)
-        self.queue = Queue(self)
+        self.queue = ResourceQueue(self)
 
     def advance(self, now: float) -> bool:
         changed = super().advance(now)
@@ -109,7 +109,7 @@ class CloudState(Happenings):
             return list(effect.parameters["zones"]) or (sorted(here) if zone == "-" else []) or [zone]
         return [z for z in self.settings.unreachable if zone in ("-", z)]
 
-    def operation(self, name: str, effect: Fault | None = None) -> Operation:
+    def operation(self, name: str, effect: Fault | None = None) -> OperationRecord:
         if name not in self.operations or (effect is not None and effect.kind == "operation_gone"):
             raise api_errors.not_found(name)
         return self.operations[name]
@@ -122,7 +122,7 @@ class CloudState(Happenings):
         """Refuses a zone that the project may not use, unless it has something there."""
         self.supply.check_place(project, zone, (*self.nodes, *self.queue.rows))
 
-    def admit(self, wants: list[Want]) -> None:
+    def admit(self, wants: list[Demand]) -> None:
         """Refuses what the project may not have, here or besides what it has. (Nodes of the queue count there.)"""
         if self.supply.limits_projects:
             held = [want for row in self.queue.rows.values() for want in row.wants]
@@ -143,7 +143,7 @@ class CloudState(Happenings):
         api_version: str,
         now: float,
         effect: Fault | None = None,
-    ) -> Operation:
+    ) -> OperationRecord:
         """`spec` is kept, not copied. NoReply under the fault "late"."""
         self.advance(now)
         if effect is not None and effect.kind == "late":
@@ -165,7 +165,7 @@ class CloudState(Happenings):
             return self._spoil_create(node, operation, effect)
         return operation
 
-    def _spoil_create(self, node: Node, operation: Operation, effect: Fault) -> Operation:
+    def _spoil_create(self, node: Node, operation: OperationRecord, effect: Fault) -> OperationRecord:
         match effect.kind:
             case "hidden":
                 node.hidden_until = self.now + effect.seconds
@@ -180,7 +180,7 @@ class CloudState(Happenings):
 
     def change_power(
         self, name: str, verb: str, api_version: str, now: float, effect: Fault | None = None
-    ) -> Operation:
+    ) -> OperationRecord:
         """`verb` is stop or start."""
         self.advance(now)
         node = self._idle(name)
@@ -191,7 +191,7 @@ class CloudState(Happenings):
             return self.begin_loose(node, verb, api_version, effect)
         return self._begin(node, verb, state, api_version, effect)
 
-    def delete(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> Operation:
+    def delete(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> OperationRecord:
         """Possible in every state; a delete that is already under way is answered with its own operation."""
         self.advance(now)
         node, kind = self._idle(name), effect and effect.kind
@@ -214,7 +214,7 @@ class CloudState(Happenings):
 
     def patch(
         self, name: str, changes: dict[str, Any], api_version: str, now: float, effect: Fault | None = None
-    ) -> Operation:
+    ) -> OperationRecord:
         """Replace whole fields of the spec; done when this returns, or at the time that a fault sets."""
         self.advance(now)
         node, kind = self._idle(name), effect and effect.kind
@@ -244,7 +244,7 @@ class CloudState(Happenings):
 
     # --- reports of the driver ----------------------------------------------------------------------------------------
 
-    def powered(self, uid: str, power: Power, now: float, hosts: list[Host] | None = None) -> None:
+    def powered(self, uid: str, power: Power, now: float, hosts: list[HostRecord] | None = None) -> None:
         """The hosts of a node have reached `power`; `hosts` says where they answer."""
         node = self.by_uid(uid)
         if node is not None:

@@ -14,7 +14,7 @@ from orchestrator.emulator import api_errors
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.queue_records import OVER, QueuedResource, State, load_queued
-from orchestrator.emulator.model.records import LOST, Node, Operation
+from orchestrator.emulator.model.records import LOST, Node, OperationRecord
 from orchestrator.emulator.model.transitions import failure_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ REPLIES_KEPT = 2000
 NOTHING_HAPPENS = ("operation_forgets", "operation_fails")
 
 
-class Queue:
+class ResourceQueue:
     """`rows` are the queued resources by full name, oldest first: where there is room, it goes to the oldest."""
 
     def __init__(self, cloud: CloudState) -> None:
@@ -177,7 +177,7 @@ class Queue:
         now: float,
         effect: Fault | None = None,
         request_id: str = "",
-    ) -> Operation:
+    ) -> OperationRecord:
         """A row that `queue_request` made. NoReply under the fault "late"."""
         cloud = self.cloud
         cloud.advance(now)
@@ -221,7 +221,7 @@ class Queue:
         now: float,
         effect: Fault | None = None,
         request_id: str = "",
-    ) -> Operation:
+    ) -> OperationRecord:
         """With `force` its nodes, too. While it is PROVISIONING the call is accepted, and its operation fails."""
         cloud, kind = self.cloud, effect and effect.kind
         cloud.advance(now)
@@ -252,7 +252,7 @@ class Queue:
         self._note_reply(name, "delete", request_id, operation)
         return operation
 
-    def reset(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> Operation:
+    def reset(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> OperationRecord:
         """Its nodes restart; it is PROVISIONING until they are READY again."""
         cloud = self.cloud
         cloud.advance(now)
@@ -270,11 +270,11 @@ class Queue:
 
     # --- asked twice --------------------------------------------------------------------------------------------------
 
-    def _known_reply(self, name: str, verb: str, request_id: str) -> Operation | None:
+    def _known_reply(self, name: str, verb: str, request_id: str) -> OperationRecord | None:
         known = self._replies.get(f"{verb} {name} {request_id}") if request_id else None
         return self.cloud.operations.get(known) if known else None
 
-    def _note_reply(self, name: str, verb: str, request_id: str, operation: Operation) -> None:
+    def _note_reply(self, name: str, verb: str, request_id: str, operation: OperationRecord) -> None:
         if request_id:
             self._replies[f"{verb} {name} {request_id}"] = operation.name
             for old in list(islice(self._replies, max(0, len(self._replies) - REPLIES_KEPT))):

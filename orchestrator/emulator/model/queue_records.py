@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.emulator.supply.demand import Want
+from orchestrator.emulator.supply.demand import Demand
 
 
 class State(StrEnum):
@@ -70,10 +70,10 @@ class QueuedResource:
         return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queue_id}"
 
     @property
-    def wants(self) -> list[Want]:
+    def wants(self) -> list[Demand]:
         """As the supply counts them."""
         return [
-            Want(
+            Demand(
                 self.project, self.zone, spec.node["acceleratorType"], self.tier, len(spec.node_ids),
                 str(self.spec.get("reservationName", "")),
             )

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.emulator.model.queue_records import QueuedResource, load_queued
-from orchestrator.emulator.supply.demand import FLEX_START, ON_DEMAND, RESERVED, SPOT, Want
+from orchestrator.emulator.supply.demand import FLEX_START, ON_DEMAND, RESERVED, SPOT, Demand
 
 
 class Power(StrEnum):
@@ -90,7 +90,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Host:
+class HostRecord:
     """One TPU VM as the machine knows it: where it answers, and the guest attributes it published."""
 
     ssh_port: int
@@ -154,7 +154,7 @@ class Node:
     operation: str | None = None  # the operation that ends with it
     failure: dict[str, Any] | None = None  # how that operation will fail, if it will
     power: Power = Power.OFF
-    hosts: list[Host] = field(default_factory=list)
+    hosts: list[HostRecord] = field(default_factory=list)
     boot_pending: bool = False  # READY was reached; the startup script has not been run yet
     # Only faults set these.
     hidden_until: float | None = None  # nobody can see it before
@@ -182,10 +182,10 @@ class Node:
         return is_spot(self.spec)
 
     @property
-    def want(self) -> Want:
+    def want(self) -> Demand:
         """As the supply counts it."""
         reservation = self.spec.get("schedulingConfig", {}).get("reservationName", "")
-        return Want(self.project, self.zone, self.accelerator_type, tier_of(self.spec), reservation=reservation)
+        return Demand(self.project, self.zone, self.accelerator_type, tier_of(self.spec), reservation=reservation)
 
     @property
     def can_reschedule(self) -> bool:
@@ -206,7 +206,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Operation:
+class OperationRecord:
     """One long-running operation, answered until long after it is done."""
 
     name: str
@@ -231,11 +231,11 @@ def load_node(data: Mapping[str, Any]) -> Node:
     resume, maintenance = data.get("resume"), data.get("maintenance")
     if maintenance is not None:
         maintenance = Maintenance(**{**maintenance, "workers": tuple(maintenance["workers"])})
-    typed = {"power": Power(data["power"]), "hosts": [Host(**host) for host in data["hosts"]]}
+    typed = {"power": Power(data["power"]), "hosts": [HostRecord(**host) for host in data["hosts"]]}
     return Node(**{**data, **typed, "resume": Resume(**resume) if resume else None, "maintenance": maintenance})
 
 
-def dump_operation(operation: Operation) -> dict[str, Any]:
+def dump_operation(operation: OperationRecord) -> dict[str, Any]:
     """Without the metadata of its result: a startup-script in each of 2000 operations would make every save slow."""
     data = asdict(operation)
     response = data["response"] or {}
@@ -244,7 +244,7 @@ def dump_operation(operation: Operation) -> dict[str, Any]:
     return data
 
 
-def load_operation(data: Mapping[str, Any]) -> Operation:
+def load_operation(data: Mapping[str, Any]) -> OperationRecord:
     said = data["response"]
     load = load_queued if said and "queue_id" in said else load_node
-    return Operation(**{**data, "response": load(said) if said else None})
+    return OperationRecord(**{**data, "response": load(said) if said else None})

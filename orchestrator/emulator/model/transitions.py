@@ -18,8 +18,8 @@ from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.history import History
 from orchestrator.emulator.model.meter import Bill, Meter
 from orchestrator.emulator.model.queue_records import QueuedResource
-from orchestrator.emulator.model.records import TRANSITIONS, Node, Operation, Power, Resume, Settings
-from orchestrator.emulator.supply.demand import RESERVED, Want
+from orchestrator.emulator.model.records import TRANSITIONS, Node, OperationRecord, Power, Resume, Settings
+from orchestrator.emulator.supply.demand import RESERVED, Demand
 from orchestrator.emulator.supply.supply import Supply
 
 KEEP_OPERATIONS = 1000  # finished operations are forgotten beyond this many, as the real API forgets them in time
@@ -34,13 +34,13 @@ class Machine:
         self.now = 0.0
         self.settings = settings or Settings()
         self.nodes: dict[str, Node] = {}  # by full name
-        self.operations: dict[str, Operation] = {}
+        self.operations: dict[str, OperationRecord] = {}
         self.meter = Meter()
         self.faults = Faults()
         self.history = History()
         self.supply = Supply()
         self.late: list[tuple[float, dict[str, Any]]] = []  # creates that nobody was told of: when, arguments
-        self._loose: dict[str, Operation] = {}  # operations that end by themselves
+        self._loose: dict[str, OperationRecord] = {}  # operations that end by themselves
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Machine:
 
     # --- room ---------------------------------------------------------------------------------------------------------
 
-    def shortage(self, wants: list[Want], besides: Node | None = None) -> ApiError | None:
+    def shortage(self, wants: list[Demand], besides: Node | None = None) -> ApiError | None:
         """Why there is no room for these now."""
         if self.settings.no_capacity:
             for want in wants:
@@ -154,7 +154,9 @@ class Machine:
         node.operation = None
         self.history.note(node, self.now)
 
-    def _begin(self, node: Node, verb: str, state: str, api_version: str, effect: Fault | None = None) -> Operation:
+    def _begin(
+        self, node: Node, verb: str, state: str, api_version: str, effect: Fault | None = None
+    ) -> OperationRecord:
         self.enter(node, verb, state, effect)
         operation = self.begin_operation(node, verb, api_version)
         node.operation = operation.name
@@ -180,34 +182,36 @@ class Machine:
         node.due = node.failure = node.resume = node.left_as = node.busy_until = None
         node.boot_pending = False
 
-    def done_at_once(self, thing: Node | QueuedResource, verb: str, api_version: str) -> Operation:
+    def done_at_once(self, thing: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
         """For a call that has had its whole effect."""
         operation = self.begin_operation(thing, verb, api_version)
         operation.ended_at, operation.response = self.now, copy.copy(thing)
         return operation
 
-    def begin_loose(self, thing: Node | QueuedResource, verb: str, api_version: str, effect: Fault) -> Operation:
+    def begin_loose(self, thing: Node | QueuedResource, verb: str, api_version: str, effect: Fault) -> OperationRecord:
         """An operation that ends when the fault says so and as it says, and that does nothing."""
         failure = failure_of(thing, effect) if effect.kind == "operation_fails" else None
         operation = self.begin_operation(thing, verb, api_version)
         operation.silent = effect.kind == "operation_forgets"
         return self.let_loose(operation, effect.seconds, failure)
 
-    def let_loose(self, operation: Operation, seconds: float, failure: dict[str, Any] | None = None) -> Operation:
+    def let_loose(
+        self, operation: OperationRecord, seconds: float, failure: dict[str, Any] | None = None
+    ) -> OperationRecord:
         """It ends after so long, and nothing else depends on it."""
         operation.due, operation.failure = self.now + seconds, failure
         self._loose[operation.name] = operation
         self._end_loose()
         return operation
 
-    def begin_operation(self, thing: Node | QueuedResource, verb: str, api_version: str) -> Operation:
+    def begin_operation(self, thing: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
         number = self.number()
         milliseconds = int(self.now * 1000)
         name = (
             f"projects/{thing.project}/locations/{thing.zone}/operations/"
             f"operation-{milliseconds}-{int(number):x}-{self.count:08x}"
         )
-        operation = self.operations[name] = Operation(name, verb, thing.name, self.now, api_version)
+        operation = self.operations[name] = OperationRecord(name, verb, thing.name, self.now, api_version)
         for old in self._forgettable():
             del self.operations[old]
         return operation

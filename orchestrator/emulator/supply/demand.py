@@ -19,7 +19,7 @@ OURS: Mapping[str, Any] = {"ours": True}  # metadata of fields that people do no
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Demand:
     """Some equal nodes, that are wanted or that there are."""
 
     project: str
@@ -43,7 +43,7 @@ class Where:
     type: str = "*"
     tier: str = field(default=ANY, metadata={"choices": TIERS})
 
-    def meets(self, want: Want) -> bool:
+    def meets(self, want: Demand) -> bool:
         return self.tier in (ANY, want.tier) and fits(self.zone, self.type, want.zone, want.accelerator_type)
 
 

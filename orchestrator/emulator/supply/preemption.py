@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from orchestrator.emulator.faults.fault import Ranges, chosen, luck, ranges
 from orchestrator.emulator.plain_data import BadData
-from orchestrator.emulator.supply.demand import OURS, SPOT, Want, fits
+from orchestrator.emulator.supply.demand import OURS, SPOT, Demand, fits
 
 SINCE = ("READY", "CREATING")
 HOUR_S = 3600.0
@@ -46,7 +46,7 @@ class Preemption:
         if self.nth is not None:
             _numbers(self.nth)
 
-    def draw(self, node_id: str, want: Want, since: str) -> float | None:
+    def draw(self, node_id: str, want: Demand, since: str) -> float | None:
         """In how many seconds it happens to this node; None: never. Asked once for each node."""
         if since != self.since or want.tier != SPOT or not fnmatchcase(node_id, self.node):
             return None

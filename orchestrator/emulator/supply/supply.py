@@ -15,7 +15,7 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.plain_data import BadData, read, read_all
-from orchestrator.emulator.supply.demand import FLEX_START, OURS, RESERVED, SPOT, Want, Where, fits, region
+from orchestrator.emulator.supply.demand import FLEX_START, OURS, RESERVED, SPOT, Demand, Where, fits, region
 from orchestrator.emulator.supply.preemption import Preemption
 
 MINUTE_S = 60.0
@@ -48,14 +48,14 @@ class Quota(Where):
     project: str = "*"
     name: str = "TPUsPerProjectForTPUAPI"
 
-    def counts(self, held: Want, for_whom: Want) -> bool:
+    def counts(self, held: Demand, for_whom: Demand) -> bool:
         same = held.zone == for_whom.zone or (self.per == "region" and region(held.zone) == region(for_whom.zone))
         return same and held.project == for_whom.project and self.meets(held)
 
-    def covers(self, want: Want) -> bool:
+    def covers(self, want: Demand) -> bool:
         return fnmatchcase(want.project, self.project) and self.meets(want)
 
-    def meets(self, want: Want) -> bool:
+    def meets(self, want: Demand) -> bool:
         """Flex-start is counted with what is preemptible."""
         return Where.meets(self, replace(want, tier=SPOT) if want.tier == FLEX_START else want)
 
@@ -67,7 +67,7 @@ class Reservation:
     chips: int
     type: str = "*"
 
-    def serves(self, want: Want) -> bool:
+    def serves(self, want: Demand) -> bool:
         asked = want.reservation.rpartition("/")[2]
         return asked in ("", "-", self.name) and fits(self.zone, self.type, want.zone, want.accelerator_type)
 
@@ -106,7 +106,7 @@ class Supply:
         if not self.may_use(zone) and not any(name.startswith(prefix) for name in names):
             raise api_errors.location_denied(project, zone)
 
-    def admit(self, wants: Sequence[Want], held: list[Want]) -> None:
+    def admit(self, wants: Sequence[Demand], held: list[Demand]) -> None:
         """All of this, besides what is held."""
         for want in wants:
             if not self.may_use(want.zone):
@@ -124,7 +124,7 @@ class Supply:
             raise api_errors.too_many_creates(project)
         self._creates.append(now)
 
-    def _check_quota(self, want: Want, held: Iterable[Want]) -> None:
+    def _check_quota(self, want: Demand, held: Iterable[Demand]) -> None:
         for quota in [quota for quota in self.quotas if quota.covers(want)]:
             used = sum(row.amount(quota.unit) for row in held if quota.counts(row, want))
             if used + want.amount(quota.unit) > quota.limit:
@@ -133,7 +133,7 @@ class Supply:
 
     # --- later, as the error of an operation --------------------------------------------------------------------------
 
-    def late_refusal(self, want: Want) -> ApiError | None:
+    def late_refusal(self, want: Demand) -> ApiError | None:
         """Why a queued resource fails as soon as somebody has looked at it."""
         if any(closed.meets(want) for closed in self.closed_queues):
             return api_errors.queue_closed(want.accelerator_type, want.zone)
@@ -143,12 +143,12 @@ class Supply:
             return api_errors.no_reservation("FAILED_PRECONDITION")
         return None
 
-    def _has_flex_start(self, want: Want) -> bool:
+    def _has_flex_start(self, want: Demand) -> bool:
         if self.flex_start:
             return any(place.meets(want) for place in self.flex_start)
         return want.zone in catalog.flex_start_zones(want.accelerator_type)
 
-    def shortage(self, wants: Sequence[Want], on: Iterable[Want], now: float) -> ApiError | None:
+    def shortage(self, wants: Sequence[Demand], on: Iterable[Demand], now: float) -> ApiError | None:
         """Why all of this cannot be created now, beside what is on already."""
         present = list(on)
         for want in wants:
@@ -159,7 +159,7 @@ class Supply:
             present.append(want)
         return None
 
-    def _no_capacity(self, want: Want, on: list[Want], now: float) -> ApiError | None:
+    def _no_capacity(self, want: Demand, on: list[Demand], now: float) -> ApiError | None:
         """The last rule that fits decides."""
         rule = next((rule for rule in reversed(self.capacity) if rule.open_at(now) and rule.meets(want)), None)
         if rule is None or rule.chips is None:
@@ -167,7 +167,7 @@ class Supply:
         used = sum(row.amount("chips") for row in on if row.tier != RESERVED and rule.meets(row)) if rule.chips else 0
         return api_errors.no_capacity(want.zone) if used + want.amount("chips") > rule.chips else None
 
-    def _no_reservation(self, want: Want, on: list[Want]) -> ApiError | None:
+    def _no_reservation(self, want: Demand, on: list[Demand]) -> ApiError | None:
         if not self.reservations:
             return None
         serving = self._serving(want)
@@ -175,7 +175,7 @@ class Supply:
         free = sum(one.chips for one in serving) - sum(row.amount("chips") for row in used)
         return None if want.amount("chips") <= free else api_errors.no_reservation("RESOURCE_EXHAUSTED")
 
-    def _serving(self, want: Want) -> list[Reservation]:
+    def _serving(self, want: Demand) -> list[Reservation]:
         return [one for one in self.reservations if one.serves(want)]
 
     def changes_after(self, now: float) -> list[float]:

@@ -13,14 +13,14 @@ import shutil
 from collections.abc import Callable
 
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import Host, Node, Power
+from orchestrator.emulator.model.records import HostRecord, Node, Power
 from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.notifier import Pulse
 from orchestrator.emulator.vms.pythons import Pythons
 from orchestrator.emulator.vms.service_account import VmAccount
 from orchestrator.emulator.vms.tpu_vm import SliceHosts
-from orchestrator.emulator.vms.worker_faults import Trouble
+from orchestrator.emulator.vms.worker_faults import WorkerFaults
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -33,7 +33,7 @@ class Driver:
         self.pythons = Pythons(store.directory / "lent")
         self.account = VmAccount()
         self.hosts: dict[str, SliceHosts] = {}
-        self.trouble = Trouble()
+        self.trouble = WorkerFaults()
         self.pulse = Pulse()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reapers: set[asyncio.Task[int]] = set()
@@ -119,7 +119,7 @@ class Driver:
 
     async def _power(self, node: Node, wanted: Power) -> None:
         if not self._has_machines(node):
-            nowhere = [Host(0, 0) for _ in range(node.workers)] if wanted is Power.ON else None
+            nowhere = [HostRecord(0, 0) for _ in range(node.workers)] if wanted is Power.ON else None
             self.state.powered(node.uid, wanted, self.clock(), nowhere)
             return self.changed()
         hosts = self.hosts.setdefault(node.uid, self._hosts_of(node))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.emulator.model.records import Host, Node
+from orchestrator.emulator.model.records import HostRecord, Node
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.metadata_server import MetadataServer, Surroundings, hostname
 from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
@@ -37,7 +37,7 @@ class Worker:
         self.metadata_port = 0
         self.ssh: SshServer | None = None
 
-    async def on(self, before: Host | None) -> Host:
+    async def on(self, before: HostRecord | None) -> HostRecord:
         """Open the doors, at the same ports as before where they are free."""
         from orchestrator.emulator.vms.ssh_server import SshServer
 
@@ -55,7 +55,7 @@ class Worker:
             "hostkeys/hostname": hostname(self.node, self.index),
             "tpujob-emulator/ssh-port": str(port),
         }
-        return Host(port, self.metadata_port, attributes)
+        return HostRecord(port, self.metadata_port, attributes)
 
     @property
     def ports(self) -> list[int]:
@@ -114,10 +114,10 @@ class SliceHosts:
         self.node, self.directory, self.pythons = node, directory, pythons
         self.workers = [Worker(node, i, directory / f"worker{i}", account, cloud) for i in range(node.workers)]
 
-    async def on(self, lend_torch: bool) -> list[Host]:
+    async def on(self, lend_torch: bool) -> list[HostRecord]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(self._equip, lend_torch)
-        before: list[Host | None] = [*self.node.hosts] or [None] * len(self.workers)
+        before: list[HostRecord | None] = [*self.node.hosts] or [None] * len(self.workers)
         try:
             return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
         except BaseException:  # all of them or none, also when cancelled half-way

@@ -31,7 +31,7 @@ CONDITIONS = {
 }
 
 
-class Trouble:
+class WorkerFaults:
     def __init__(self) -> None:
         self._silent: dict[tuple[str, int], _Silence] = {}  # by uid and worker
 

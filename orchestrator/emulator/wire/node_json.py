@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.model.records import Host, Maintenance, Node, is_spot
+from orchestrator.emulator.model.records import HostRecord, Maintenance, Node, is_spot
 from orchestrator.emulator.wire.node_schema import NODE
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, An
     }
 
 
-def guest_attributes_json(hosts: Sequence[Host], workers: Sequence[str], query: str) -> dict[str, Any]:
+def guest_attributes_json(hosts: Sequence[HostRecord], workers: Sequence[str], query: str) -> dict[str, Any]:
     """One entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
     by_name = {str(index): host for index, host in enumerate(hosts)}
     wanted = [by_name[w] for w in workers if w in by_name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.emulator.model.queue_records import QueuedResource, State
-from orchestrator.emulator.model.records import Node, Operation
+from orchestrator.emulator.model.records import Node, OperationRecord
 from orchestrator.emulator.supply.supply import Reservation
 from orchestrator.emulator.wire.node_json import node_json, spec_json, timestamp
 from orchestrator.emulator.wire.node_schema import QUEUED_RESOURCE
@@ -50,7 +50,7 @@ def reservation_json(one: Reservation, project: str) -> dict[str, Any]:
     }
 
 
-def operation_json(operation: Operation, api_version: str) -> dict[str, Any]:
+def operation_json(operation: OperationRecord, api_version: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "@type": f"{TYPES}.{api_version}.OperationMetadata",
         "createTime": timestamp(operation.created_at),

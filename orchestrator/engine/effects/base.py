@@ -37,7 +37,7 @@ class LedgerPort(Protocol):
     def attempts_open(self) -> list[Attempt]: ...
 
 
-class Owners(Protocol):
+class Locks(Protocol):
     """Which leases have a living process. Backed by file locks, which the kernel drops when their holder dies."""
 
     def claim(self, lease_id: str) -> bool: ...
@@ -57,16 +57,16 @@ class World(Protocol):
     def ledger(self) -> LedgerPort: ...
 
     @property
-    def owners(self) -> Owners: ...
+    def locks(self) -> Locks: ...
 
     def now(self, cloud: str | None = None) -> float: ...
 
-    def time_is_sure(self) -> bool: ...
+    def is_time_certain(self) -> bool: ...
 
-    def told_time(self, server_now: float, asked_at: float) -> None: ...
+    def set_server_time(self, server_now: float, asked_at: float) -> None: ...
 
     @property
-    def tell(self) -> Callable[[Tell], None]: ...
+    def report(self) -> Callable[[Report], None]: ...
 
     def arm(self) -> bool: ...
 
@@ -101,17 +101,17 @@ class Now(Effect[float]):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeIsSure(Effect[bool]):
+class IsTimeCertain(Effect[bool]):
     """False after a restart of this machine, until the cloud was heard: more time may have passed than `Now` says."""
 
     slow: ClassVar[bool] = False
 
     def perform(self, world: World) -> bool:
-        return world.time_is_sure()
+        return world.is_time_certain()
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTime(Effect[None]):
+class SetServerTime(Effect[None]):
     """The cloud's clock, as an answer to a question asked at `asked_at` has just said it."""
 
     slow: ClassVar[bool] = False
@@ -119,7 +119,7 @@ class ToldTime(Effect[None]):
     asked_at: float
 
     def perform(self, world: World) -> None:
-        world.told_time(self.server_now, self.asked_at)
+        world.set_server_time(self.server_now, self.asked_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Sleep(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Effect[None]):
+class Report(Effect[None]):
     """A line for the person watching. `stage` is its first word; a `passing` line may be overwritten by the next."""
 
     slow: ClassVar[bool] = False
@@ -139,7 +139,7 @@ class Tell(Effect[None]):
     passing: bool = False
 
     def perform(self, world: World) -> None:
-        world.tell(self)
+        world.report(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Shield(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Arm(Effect[bool]):
+class StartGuardian(Effect[bool]):
     """Have a guardian watch this process: it finishes what we leave, however we end. False: the person wants none."""
 
     def perform(self, world: World) -> bool:
@@ -215,29 +215,29 @@ class OpenAttempts(Effect[list[Attempt]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Effect[bool]):
+class Lock(Effect[bool]):
     """Say that this process lives for the lease. False: another living process already does."""
 
     slow: ClassVar[bool] = False
     lease_id: str
 
     def perform(self, world: World) -> bool:
-        return world.owners.claim(self.lease_id)
+        return world.locks.claim(self.lease_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Disclaim(Effect[None]):
+class Unlock(Effect[None]):
     slow: ClassVar[bool] = False
     lease_id: str
 
     def perform(self, world: World) -> None:
-        world.owners.release(self.lease_id)
+        world.locks.release(self.lease_id)
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerAlive(Effect[bool]):
+class IsLocked(Effect[bool]):
     slow: ClassVar[bool] = False
     lease_id: str
 
     def perform(self, world: World) -> bool:
-        return world.owners.alive(self.lease_id)
+        return world.locks.alive(self.lease_id)

@@ -115,22 +115,22 @@ class Workers(Effect[tuple[WorkerAddress, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Relabel(Effect[Operation]):
+class SetLabels(Effect[Operation]):
     name: SliceName
     labels: Mapping[str, str] = field(hash=False)
 
     def perform(self, world: World) -> Operation:
-        return world.cloud.relabel(self.name, self.labels)
+        return world.cloud.set_labels(self.name, self.labels)
 
 
 @dataclass(frozen=True, slots=True)
-class Published(Effect[tuple[Mapping[str, str], ...]]):
+class GetGuestAttributes(Effect[tuple[Mapping[str, str], ...]]):
     """The guest attributes of every worker: what the programs on the VMs say about themselves."""
 
     name: SliceName
 
     def perform(self, world: World) -> tuple[Mapping[str, str], ...]:
-        return world.cloud.published(self.name)
+        return world.cloud.guest_attributes(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import WorkerAddress
-from orchestrator.engine.effects.base import Effect, Tell, World
+from orchestrator.engine.effects.base import Effect, Report, World
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
     from orchestrator.remote.transfer.bundle import Bundle
-    from orchestrator.remote.transfer.collect import Collection, CollectResult, Order, Progress
-    from orchestrator.remote.transfer.saved_work import Luggage
+    from orchestrator.remote.transfer.collect import Collection, CollectRequest, CollectResult, Progress
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Connect(Effect["Fleet"]):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat(Effect[None]):
+class SendHeartbeats(Effect[None]):
     """From now on, until the fleet is closed or this process dies, show the switch on worker 0, or on all, a sign of life."""
 
     slow: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class Beat(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Meet(Effect["WorkerFacts"]):
+class FindCoordinator(Effect["WorkerFacts"]):
     """What worker 0 says of itself: the address by which the others reach it, and a port that is free there now."""
 
     fleet: Fleet
@@ -65,7 +65,7 @@ class Push(Effect[int]):
         def progress(size_bytes: int) -> None:
             nonlocal sent
             sent += size_bytes
-            world.tell(Tell("ship", f"{sent / 1e6:,.1f} of at most {whole / 1e6:,.1f} MB", passing=True))
+            world.report(Report("ship", f"{sent / 1e6:,.1f} of at most {whole / 1e6:,.1f} MB", passing=True))
 
         return sum(not result.skipped for result in self.fleet.push(self.bundle, progress))
 
@@ -98,7 +98,7 @@ class FollowPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Watch(Effect["FleetStatus"]):
+class WaitForWorkers(Effect["FleetStatus"]):
     """Wait until something changed on a worker, `timeout_s` at most."""
 
     fleet: Fleet
@@ -118,19 +118,19 @@ class StopPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Collect(Effect["Collection"]):
+class StartCollection(Effect["Collection"]):
     """Begin to bring the results home, in the background."""
 
     slow: ClassVar[bool] = False
     fleet: Fleet
-    order: Order
+    order: CollectRequest
 
     def perform(self, world: World) -> Collection:
         return self.fleet.collect(self.order)
 
 
 @dataclass(frozen=True, slots=True)
-class WatchCollection(Effect["Progress"]):
+class WaitForCollection(Effect["Progress"]):
     """Wait until they are home, `timeout_s` at most."""
 
     collection: Collection
@@ -141,7 +141,7 @@ class WatchCollection(Effect["Progress"]):
 
 
 @dataclass(frozen=True, slots=True)
-class EndCollection(Effect["CollectResult"]):
+class StopCollection(Effect["CollectResult"]):
     """Leave it at what has come."""
 
     collection: Collection
@@ -152,33 +152,33 @@ class EndCollection(Effect["CollectResult"]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pull(Effect["CollectResult"]):
+class SaveWork(Effect["CollectResult"]):
     """Bring home what the job has made so far, for another attempt on other workers."""
 
     fleet: Fleet
-    luggage: Luggage
+    saved_work: SavedWork
     deadline_s: float
 
     def perform(self, world: World) -> CollectResult:
-        return self.luggage.pull(self.fleet, self.deadline_s)
+        return self.saved_work.pull(self.fleet, self.deadline_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Unload(Effect["tuple[str | None, ...]"]):
+class RestoreWork(Effect["tuple[str | None, ...]"]):
     """Give each worker what was brought home for it. The answer: under which hash, None where there was nothing."""
 
     fleet: Fleet
-    luggage: Luggage
+    saved_work: SavedWork
     directory: Path  # for the archives
 
     def perform(self, world: World) -> tuple[str | None, ...]:
-        bundles = self.luggage.bundles(len(self.fleet.workers), self.directory)
+        bundles = self.saved_work.bundles(len(self.fleet.workers), self.directory)
         self.fleet.push_each(bundles)
         return tuple(bundle.sha256 if bundle else None for bundle in bundles)
 
 
 @dataclass(frozen=True, slots=True)
-class Hangup(Effect[None]):
+class Disconnect(Effect[None]):
     """Close every connection, at once, whatever is in flight on them."""
 
     slow: ClassVar[bool] = False

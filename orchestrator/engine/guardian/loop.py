@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from orchestrator.core.lease.lease import dead_wood
-from orchestrator.engine.effects.base import Effect, Now, OpenLeases, OwnerAlive, Sleep, Tell, World
+from orchestrator.core.lease.lease import release_reason
+from orchestrator.engine.effects.base import Effect, IsLocked, Now, OpenLeases, Report, Sleep, World
 from orchestrator.errors import TpujobError
 
 POLL_S = 20.0  # while slices are held: `down`, `extend` or a new hold may have changed what is due
@@ -34,7 +34,7 @@ class Recover(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeDuty(Effect[bool]):
+class TakeGuardianLock(Effect[bool]):
     """Be the one guardian of this machine that waits for what is not due yet. False: another one is."""
 
     def perform(self, world: World) -> bool:
@@ -54,7 +54,7 @@ async def watch_over() -> None:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             continue
         # Nothing is overdue, but something will be. One guardian is enough to wait for that.
-        on_duty = on_duty or await TakeDuty()
+        on_duty = on_duty or await TakeGuardianLock()
         if not on_duty:
             return
         pause_s = FIRST_PAUSE_S
@@ -67,12 +67,12 @@ async def due() -> float | None:
         leases = await OpenLeases()
         now = {cloud: await Now(cloud) for cloud in {lease.cloud for lease in leases}}
     except TpujobError as error:
-        await Tell("guardian", f"{error}; asking again")
+        await Report("guardian", f"{error}; asking again")
         return POLL_S  # locked, or the disk is full: that may pass, and nobody else is watching
     if not leases:
         return None
     for lease in leases:
-        if dead_wood(lease, now=now[lease.cloud], owner_alive=await OwnerAlive(lease.id)) is not None:
+        if release_reason(lease, now=now[lease.cloud], owner_alive=await IsLocked(lease.id)) is not None:
             return 0.0
     # What a living process or the job on a VM claims is theirs until it ends, at the deadline at the latest.
     return max(min(lease.ends_at - now[lease.cloud] for lease in leases), 1.0)

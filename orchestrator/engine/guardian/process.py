@@ -32,14 +32,14 @@ CRASH_AT, CHILD_CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT", "TPUJOB_RECOVERY_CRASH_AT
 CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "duty")
 
 
-class NotArmed(Exception):
+class GuardianNotStarted(Exception):
     """The guardian did not start: nothing may be created."""
 
 
 # -- on the side of the CLI ----------------------------------------------------------------------------------------
 
 
-def arm(directory: Path, notice: Callable[[str], None] = lambda text: None) -> int:
+def start_guardian(directory: Path, notice: Callable[[str], None] = lambda text: None) -> int:
     """Start one for this process and wait until it watches. The answer is its pid; the pipe stays open until we die."""
     watched, ours = os.pipe()  # `ours` is not inheritable: only this process holds it
     try:
@@ -47,12 +47,12 @@ def arm(directory: Path, notice: Callable[[str], None] = lambda text: None) -> i
             pid = _start_in_scope(directory, watched, log) or _start(directory, watched, log, (), READY_TIMEOUT_S)
     except OSError as error:
         os.close(ours)
-        raise NotArmed(f"the guardian process cannot be started: {error.strerror}") from error
+        raise GuardianNotStarted(f"the guardian process cannot be started: {error.strerror}") from error
     finally:
         os.close(watched)
     if pid is None:
         os.close(ours)
-        raise NotArmed(f"the guardian process did not start; see {directory / 'guardian.log'}")
+        raise GuardianNotStarted(f"the guardian process did not start; see {directory / 'guardian.log'}")
     if text := ci_notice(os.environ):
         notice(text)
     return pid

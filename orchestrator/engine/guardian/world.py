@@ -18,9 +18,9 @@ from typing import Any
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text.redaction import Redactor
-from orchestrator.engine.effects.base import Program, Sleep, Tell
+from orchestrator.engine.effects.base import Program, Report, Sleep
 from orchestrator.engine.guardian.process import CHILD_CRASH_AT
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
 
@@ -50,12 +50,12 @@ class GuardianWorld:
 
     directory: Path
     crash_point: Callable[[str], None]
-    owners: FileOwners = field(init=False)
+    locks: FileLocks = field(init=False)
     _duty: int | None = None
     _child_crashes_at: str | None = field(default_factory=lambda: os.environ.get(CHILD_CRASH_AT))
 
     def __post_init__(self) -> None:
-        self.owners = FileOwners(self.directory / "locks")
+        self.locks = FileLocks(self.directory / "locks")
 
     @property
     def ledger(self) -> GuardianWorld:
@@ -77,7 +77,7 @@ class GuardianWorld:
         with contextlib.closing(Ledger(path)) as ledger:
             return Clocks(ledger).now(cloud)
 
-    def tell(self, told: Tell) -> None:
+    def report(self, told: Report) -> None:
         text = Redactor().hide(told.text)  # the word of an API, in a file that is kept
         print(f"{told.stage} {text}", file=sys.stderr, flush=True)
 

@@ -11,14 +11,14 @@ from functools import partial
 from orchestrator.core.lease.attempt import AttemptState, Leased, Moved
 from orchestrator.core.lease.lease import Lease, Mode
 from orchestrator.core.lease.slices import Capabilities, SliceState, WorkerAddress
-from orchestrator.engine.effects.base import Claim, Now, Record, Tell
+from orchestrator.engine.effects.base import Lock, Now, Record, Report
 from orchestrator.engine.effects.cloud import Get, Workers
-from orchestrator.engine.effects.workers import Beat, Connect, Meet, Push, StartPhase, Unload
+from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.job_run import JobRun, Outcome
-from orchestrator.engine.jobs.saved_work import Rescue
+from orchestrator.engine.jobs.saved_work import PeriodicSave
 from orchestrator.engine.leases.release import note
-from orchestrator.engine.leases.renewal import Upkeep, await_armed, hand_over
+from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.engine.provision.race import Losers
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
@@ -29,59 +29,64 @@ CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
 PULLS_A_RENEWAL = 6
 
 
-async def attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
+async def attempt(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> None:
     """Raises whatever kept the job from succeeding."""
     began = await Now()
     await outcome.enter("wait")
-    lease = outcome.lease = await _obtain(job, can, outcome)
+    lease = outcome.lease = await _obtain(job, capabilities, outcome)
     ready_at = await Now()
     await Record(Leased(outcome.attempt.id, ready_at, lease.id))
     await outcome.enter("connect")
     if job.wait_s or outcome.losses:  # waiting for capacity is not what `limits.max_duration` is about
         began = lease.created_at if lease.ready_by is None else ready_at
     end = monitor.end_of(lease, began, job.max_duration_s - outcome.used_s)
-    await Tell("connect", f"waiting for SSH on {lease.name.node}", passing=True)
+    await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
     patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # nobody waits past the slice's own end
     workers = await retry.until(ready_at + patience_s, Workers(lease.name))
     outcome.fleet = await Connect(lease, workers, patience_s)
     if lease.mode is Mode.RUN:
-        await Beat(outcome.fleet, can.pace.beat_s)
-    await _work(job, can, outcome, lease, workers, end)
+        await SendHeartbeats(outcome.fleet, capabilities.timings.beat_s)
+    await _work(job, capabilities, outcome, lease, workers, end)
 
 
-async def _obtain(job: JobRun, can: Capabilities, outcome: Outcome) -> Lease:
+async def _obtain(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> Lease:
     """The slice to work on: the one that `up` brought, if it is READY and free, else the first candidate that exists."""
     if job.held is not None:
         if await _usable(job.held):
-            await Tell("ready", f"{job.held.name.node} ({job.held.handle}, brought by `tpujob up`)")
+            await Report("ready", f"{job.held.name.node} ({job.held.handle}, brought by `tpujob up`)")
             return job.held
-        await Tell("plan", f"{job.held.handle} is not ready or busy: this run takes a slice of its own")
+        await Report("plan", f"{job.held.handle} is not ready or busy: this run takes a slice of its own")
     redraft = None if job.redraft is None else partial(job.redraft, outcome.used_s, outcome.spent_usd)
     search = Search(outcome.drafts, wait_s=job.wait_s, race=job.race, redraft=redraft, attempt=outcome.attempt.id)
-    return await find(search, can, outcome.tenure)
+    return await find(search, capabilities, outcome.owed)
 
 
 async def _usable(lease: Lease) -> bool:
     view = await retry.until(await Now() + 60, Get(lease.name))
-    return view is not None and view.state is SliceState.READY and await Claim(lease.id)
+    return view is not None and view.state is SliceState.READY and await Lock(lease.id)
 
 
 async def _work(
-    job: JobRun, can: Capabilities, outcome: Outcome, lease: Lease, workers: tuple[WorkerAddress, ...], end: monitor.End
+    job: JobRun,
+    capabilities: Capabilities,
+    outcome: Outcome,
+    lease: Lease,
+    workers: tuple[WorkerAddress, ...],
+    end: monitor.End,
 ) -> None:
     fleet = outcome.fleet
     assert fleet is not None
-    upkeep = Upkeep(lease, len(workers), can, await Now())
-    losers = Losers(outcome.tenure, can)
-    chores: list[monitor.Chore] = [upkeep, losers]
+    upkeep = LeaseRenewal(lease, len(workers), capabilities, await Now())
+    losers = Losers(outcome.owed, capabilities)
+    tasks: list[monitor.PeriodicTask] = [upkeep, losers]
     rescue = None
-    if job.luggage is not None:
-        rescue = Rescue(fleet, job.luggage, can.pace.renew_s / PULLS_A_RENEWAL)
-        chores.append(rescue)
+    if job.saved_work is not None:
+        rescue = PeriodicSave(fleet, job.saved_work, capabilities.timings.renew_s / PULLS_A_RENEWAL)
+        tasks.append(rescue)
     if job.detach:
-        await await_armed(lease, len(workers), can)
+        await wait_for_watchdogs(lease, len(workers), capabilities)
     carried = await _ship(job, outcome)
-    meet = await Meet(fleet)
+    meet = await FindCoordinator(fleet)
     meeting_point = f"{meet.address}:{meet.free_port}"
     hosts = tuple(worker.internal or worker.host for worker in workers)
     failure: TpujobError | None = None
@@ -91,11 +96,11 @@ async def _work(
         request = phase.request(outcome.attempt, lease, hosts, meeting_point)
         await StartPhase(fleet, replace(request, carried_by_worker=carried) if carried else request, job.sink)
         if job.detach and phase is job.phases[-1]:
-            outcome.lease = await hand_over(lease, can)
+            outcome.lease = await hand_over(lease, capabilities)
             outcome.detached = True
             return
         try:
-            await monitor.follow(lease, fleet, phase.name, end, chores, stall_s=job.stall_s)
+            await monitor.monitor(lease, fleet, phase.name, end, tasks, stall_s=job.stall_s)
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
         except SliceLost as lost:
@@ -104,7 +109,7 @@ async def _work(
             raise
         if failure is not None:
             break
-    await upkeep.turn()
+    await upkeep.tick()
     await outcome.enter("collect")
     # A ledger that cannot be written, on a disk that is full perhaps, must not cost the results.
     await note(Moved(outcome.attempt.id, await Now(), AttemptState.COLLECTING))
@@ -131,12 +136,12 @@ async def _ship(job: JobRun, outcome: Outcome) -> tuple[str | None, ...]:
         there = "" if shipped else " (was there already)"
         count = len(outcome.fleet.workers)
         await outcome.enter("connect")
-        await Tell("ship", f"{size} → {count} worker{'s'[: count > 1]} in {outcome.spans['ship']:.1f} s{there}")
-    if not workers or job.luggage is None:
+        await Report("ship", f"{size} → {count} worker{'s'[: count > 1]} in {outcome.spans['ship']:.1f} s{there}")
+    if not workers or job.saved_work is None:
         return ()
-    carried = await Unload(outcome.fleet, job.luggage, job.luggage.directory / "bundles")
+    carried = await RestoreWork(outcome.fleet, job.saved_work, job.saved_work.directory / "bundles")
     given = sum(sha256 is not None for sha256 in carried)
-    await Tell(
+    await Report(
         "carry", f"what was saved goes on to {given} worker{'s'[: given > 1]}" if given else "nothing was saved yet"
     )
     return carried

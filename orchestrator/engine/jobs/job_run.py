@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import Now
-from orchestrator.engine.leases.obligations import Draft, Tenure
+from orchestrator.engine.leases.obligations import Draft, Obligations
 from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, StartRequest
     from orchestrator.remote.transfer.bundle import Bundle
-    from orchestrator.remote.transfer.collect import CollectResult, Order
-    from orchestrator.remote.transfer.saved_work import Luggage
+    from orchestrator.remote.transfer.collect import CollectRequest, CollectResult
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class JobPhase:
     """One supervised script on every worker. `request` builds it once the addresses of all are known, and where they meet."""
 
     name: str
@@ -33,12 +33,12 @@ class Phase:
 class JobRun:
     """Everything `run_job` needs, decided beforehand."""
 
-    run: Run
+    run: RunRecord
     attempt: Attempt
     drafts: tuple[Draft, ...]  # candidates in order, names already chosen
     held: Lease | None  # a slice that `up` brought and that fits
     bundle: Bundle | None
-    phases: tuple[Phase, ...]
+    phases: tuple[JobPhase, ...]
     artifacts: tuple[str, ...]
     directory: Path
     sink: Callable[[int, bytes], None]
@@ -49,16 +49,16 @@ class JobRun:
     race: bool = False  # queued candidates all at once
     max_restarts: int = 0  # after so many slices that were lost
     redraft: Callable[[float, float], tuple[Draft, ...]] | None = None  # anew, after so many seconds and dollars used
-    luggage: Luggage | None = None  # what goes from attempt to attempt
+    saved_work: SavedWork | None = None  # what goes from attempt to attempt
     stall_s: float | None = None  # a job that prints nothing for so long hangs
     linger_s: float | None = None  # results that are not at home wait for so long; None: as the cloud's pace says
     most_bytes: int | None = None  # of results; None: as much as the disk takes
 
-    def order(self, attempt: Attempt) -> Order:
+    def order(self, attempt: Attempt) -> CollectRequest:
         """What is brought home of this attempt."""
-        from orchestrator.remote.transfer.collect import Order
+        from orchestrator.remote.transfer.collect import CollectRequest
 
-        return Order(attempt.id, self.directory, self.artifacts, self.most_bytes)
+        return CollectRequest(attempt.id, self.directory, self.artifacts, self.most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class Loss:
 class Outcome:
     """What became of a run. `error` is None on success."""
 
-    run: Run
+    run: RunRecord
     attempt: Attempt  # the last one
     state: AttemptState = AttemptState.PENDING
     error: TpujobError | None = None
     lease: Lease | None = None  # the one that the job ran on
-    tenure: Tenure = field(default_factory=Tenure)
+    owed: Obligations = field(default_factory=Obligations)
     collected: CollectResult | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
@@ -110,4 +110,4 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        return TeardownUnproven.exit_code if self.tenure.unproven else self.own_code
+        return TeardownUnproven.exit_code if self.owed.unproven else self.own_code

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Moved, Run
-from orchestrator.core.lease.attempt import Ended as AttemptEnded
+from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
-from orchestrator.engine.effects.base import Claim, Disclaim, Effect, Now, Record, Tell, World
+from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, Unlock, World
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.collection import check_collected
 from orchestrator.engine.jobs.job_run import Outcome
@@ -27,7 +26,7 @@ from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, Tp
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.model import JobSpec
-    from orchestrator.remote.fleet.local import Ended, Here
+    from orchestrator.remote.fleet.local import LocalExit, LocalWorker
     from orchestrator.remote.transfer.bundle import Bundle
     from orchestrator.remote.transfer.collect import CollectResult
 
@@ -45,9 +44,9 @@ class LocalPhase:
 class LocalRun:
     """Everything `run_local` needs, decided beforehand."""
 
-    run: Run
+    run: RunRecord
     attempt: Attempt
-    here: Here
+    here: LocalWorker
     phases: tuple[LocalPhase, ...]
     env: Mapping[str, str]
     bundle: Path | None
@@ -59,9 +58,9 @@ class LocalRun:
 
 def prepare(
     spec: JobSpec,
-    run: Run,
+    run: RunRecord,
     attempt: Attempt,
-    here: Here,
+    here: LocalWorker,
     *,
     shipped: Bundle | None,
     env: Mapping[str, str],
@@ -94,7 +93,7 @@ def prepare(
 async def run_local(job: LocalRun) -> Outcome:
     """Never raises a TpujobError: whatever happens is in the outcome, and nothing of the job is left running."""
     outcome = Outcome(job.run, job.attempt, started_at=await Now())
-    await Claim(job.attempt.id)
+    await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
     try:
         await _attempt(job, outcome)
@@ -110,7 +109,7 @@ async def run_local(job: LocalRun) -> Outcome:
     await outcome.enter(None)
     if outcome.collected is not None and outcome.collected.waiting:
         left = await Leave(job.here)
-        await Tell("results", f"what is not in {job.run.directory} is in {left}: it is yours to delete")
+        await Report("results", f"what is not in {job.run.directory} is in {left}: it is yours to delete")
     else:
         await Close(job.here)
     outcome.ended_at = await Now()
@@ -120,7 +119,7 @@ async def run_local(job: LocalRun) -> Outcome:
         job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code
     )
     await note(ended)
-    await Disclaim(job.attempt.id)
+    await Unlock(job.attempt.id)
     return outcome
 
 
@@ -131,7 +130,7 @@ async def _attempt(job: LocalRun, outcome: Outcome) -> None:
     for phase in job.phases:
         await outcome.enter(phase.name)
         await Record(Moved(job.attempt.id, await Now(), phase.state))
-        await Start(job, phase)
+        await StartLocal(job, phase)
         try:
             await _follow(job, phase.name, end_at)
         except (PayloadFailed, DeadlineExceeded) as error:
@@ -144,7 +143,7 @@ async def _attempt(job: LocalRun, outcome: Outcome) -> None:
 
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
-    while (ended := await Wait(job.here, WATCH_S)) is None:
+    while (ended := await WaitLocal(job.here, WATCH_S)) is None:
         if job.here.cancelled():
             raise Interrupted(signal.SIGTERM, by="`tpujob cancel`")
         if await Now() >= end_at:
@@ -162,25 +161,25 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
 async def _collect(job: LocalRun, outcome: Outcome) -> None:
     await outcome.enter("collect")
     await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
-    outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+    outcome.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
 
 
 async def _save(job: LocalRun, outcome: Outcome) -> None:
     """Stop what still runs, and keep what it made, a checkpoint perhaps. What goes wrong here does not change the outcome."""
     await _stop(job)
     try:
-        outcome.collected = await Collect(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+        outcome.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
     except Exception as error:  # whatever it is, how the run ended has to be written down
-        await Tell("warning", f"the artifacts were not saved: {error}")
+        await Report("warning", f"the artifacts were not saved: {error}")
 
 
 async def _stop(job: LocalRun) -> None:
     """A second Ctrl-C hurries nobody: the job has its grace to save what it made, and is killed after it."""
     while True:
         try:
-            await Stop(job.here, monitor.STOP_GRACE_S)
+            await StopLocal(job.here, monitor.STOP_GRACE_S)
         except Interrupted:
-            await Tell(
+            await Report(
                 "stop", f"the job is being stopped; what is left of it is killed after {monitor.STOP_GRACE_S:.0f} s"
             )
         else:
@@ -191,7 +190,7 @@ async def _stop(job: LocalRun) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Start(Effect[None]):
+class StartLocal(Effect[None]):
     """Performed at once: a signal must not come between the process and our knowing of it."""
 
     slow: ClassVar[bool] = False
@@ -204,19 +203,19 @@ class Start(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait(Effect["Ended | None"]):
+class WaitLocal(Effect["LocalExit | None"]):
     """Until the phase ended, `timeout_s` at most; its log is passed on meanwhile."""
 
-    here: Here
+    here: LocalWorker
     timeout_s: float
 
-    def perform(self, world: World) -> Ended | None:
+    def perform(self, world: World) -> LocalExit | None:
         return self.here.wait(self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Effect[None]):
-    here: Here
+class StopLocal(Effect[None]):
+    here: LocalWorker
     grace_s: float
 
     def perform(self, world: World) -> None:
@@ -224,8 +223,8 @@ class Stop(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Collect(Effect["CollectResult"]):
-    here: Here
+class CollectLocal(Effect["CollectResult"]):
+    here: LocalWorker
     destination: Path
     patterns: tuple[str, ...]
     most_bytes: int | None
@@ -239,7 +238,7 @@ class Leave(Effect[Path]):
     """Results for which there was no room stay where they are made. The answer: where that is now."""
 
     slow: ClassVar[bool] = False
-    here: Here
+    here: LocalWorker
 
     def perform(self, world: World) -> Path:
         return self.here.leave()
@@ -248,7 +247,7 @@ class Leave(Effect[Path]):
 @dataclass(frozen=True, slots=True)
 class Close(Effect[None]):
     slow: ClassVar[bool] = False
-    here: Here
+    here: LocalWorker
 
     def perform(self, world: World) -> None:
         self.here.close()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.slices import SliceState, SliceView
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Now, ReadLease, Tell
-from orchestrator.engine.effects.cloud import Get, Published
-from orchestrator.engine.effects.workers import StopPhase, Watch
+from orchestrator.engine.effects.base import Now, ReadLease, Report
+from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
+from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.engine.leases.release import as_written
 from orchestrator.errors import (
     CloudError,
@@ -58,15 +58,21 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
     return End(lease.deadline - spare_s, "limits.max_cost")
 
 
-class Chore(Protocol):
+class PeriodicTask(Protocol):
     """What else has to be done while a job runs, a little at a time."""
 
-    async def turn(self, silent_s: float = 0.0) -> None:
+    async def tick(self, silent_s: float = 0.0) -> None:
         """`silent_s`: for so long a worker has not answered."""
 
 
-async def follow(
-    lease: Lease, fleet: Fleet, phase: str, end: End, chores: Sequence[Chore] = (), *, stall_s: float | None = None
+async def monitor(
+    lease: Lease,
+    fleet: Fleet,
+    phase: str,
+    end: End,
+    tasks: Sequence[PeriodicTask] = (),
+    *,
+    stall_s: float | None = None,
 ) -> None:
     """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing.
 
@@ -78,10 +84,10 @@ async def follow(
     last_s = end.at - looked_at  # nobody needs to hear of the two hours that a short job never had
     extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
-        status = await Watch(fleet, WATCH_S)
+        status = await WaitForWorkers(fleet, WATCH_S)
         if status.failed:
             await stop(fleet, lease)
-            await blame(lease, status)
+            await classify_failure(lease, status)
             raise _payload_failed(status, phase)
         if status.all_succeeded:
             return
@@ -98,7 +104,7 @@ async def follow(
         left_s = end.at + extended_s - now
         if any(left_s <= mark_s < last_s for mark_s in TOLD_BEFORE_S):
             text = f"{format_duration(left_s)} until {end.why}; `tpujob extend {lease.handle} --by 2h` moves the end"
-            await Tell("limit", text)
+            await Report("limit", text)
         last_s = left_s
         if now >= end.at + extended_s:  # perhaps it was extended a moment ago
             extended_s = (await as_written(lease)).deadline - lease.deadline
@@ -106,11 +112,11 @@ async def follow(
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
         silent_s = status.silent_s(now)
-        for chore in chores:
-            await chore.turn(silent_s)
+        for chore in tasks:
+            await chore.tick(silent_s)
         if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
             looked_at = now
-            current, ailment = await still_ours(lease)
+            current, ailment = await check_slice(lease)
             extended_s = current.deadline - lease.deadline
             ill_since = None if ailment is None or silent_s == 0 else ill_since or now
             if ill_since is not None and ailment is not None and now - ill_since > ILL_S:
@@ -127,18 +133,18 @@ async def stop(fleet: Fleet, lease: Lease) -> None:
     try:
         await StopPhase(fleet, STOP_GRACE_S)
     except RemoteError as error:
-        await Tell("warning", f"the job may still be running on {lease.name.node}: {error.message}")
+        await Report("warning", f"the job may still be running on {lease.name.node}: {error.message}")
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class SliceProblem:
     """What the API says of a slice that is there and not well."""
 
     words: str
     reason: str
 
 
-async def still_ours(lease: Lease) -> tuple[Lease, Ailment | None]:
+async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     """The lease as it is now, if the slice is still there and still wanted. (Another terminal may have said `down`.)"""
     current = await ReadLease(lease.id)
     if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
@@ -153,25 +159,25 @@ async def still_ours(lease: Lease) -> tuple[Lease, Ailment | None]:
         raise Preempted(f"{lease.name.node} was taken away while the job was running ({view.native_state})")
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
-    return current, ailment_of(view)
+    return current, problem_of(view)
 
 
-def ailment_of(view: SliceView) -> Ailment | None:
+def problem_of(view: SliceView) -> SliceProblem | None:
     if "MAINTENANCE" in (view.health or ""):
-        return Ailment("under maintenance", "maintenance")
+        return SliceProblem("under maintenance", "maintenance")
     if view.state is SliceState.UNKNOWN:
-        return Ailment(view.native_state, "host-failure")
+        return SliceProblem(view.native_state, "host-failure")
     return None
 
 
-async def blame(lease: Lease, status: FleetStatus) -> None:
+async def classify_failure(lease: Lease, status: FleetStatus) -> None:
     """Raise SliceLost if a failed phase is the slice's doing: the notice of a preemption ends a job before the slice goes."""
     lost = status.first_failure[1] is None
     if not (lost or lease.spot):
         return
     try:
-        _, ailment = await still_ours(lease)
-        noticed = lease.spot and any(NOTICE in said for said in await Published(lease.name))
+        _, ailment = await check_slice(lease)
+        noticed = lease.spot and any(NOTICE in said for said in await GetGuestAttributes(lease.name))
     except SliceLost:
         raise
     except CloudError as error:

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import catalog
 from orchestrator.core.jobfile.rules import secret_sources
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
-from orchestrator.core.lease.slices import Queue, SliceName, SliceRequest
-from orchestrator.core.lease.timings import Pace
-from orchestrator.core.planning.plan import Candidate, Plan, Wish
+from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.timings import Timings
+from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.core.text import names, scripts
 from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.engine.jobs.job_run import JobRun, Phase
+from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.leases.obligations import Draft
 from orchestrator.engine.provision.startup_script import startup_script, switch_config
 from orchestrator.engine.runtime.world import LOGIN_USER
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.model import JobSpec
     from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.transfer.bundle import Bundle
-    from orchestrator.remote.transfer.saved_work import Luggage
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
 
 DEFAULT_WAIT_S = 3600.0  # of a queued request, where the job does not say how long it may wait
@@ -47,7 +48,7 @@ class Place:
     project: str
     owner: str
     lease_directory: Callable[[str], Path]
-    pace: Pace
+    timings: Timings
     now: Callable[[], float]
     network: str = "default"
     service_account: str | None = None
@@ -57,10 +58,10 @@ class Place:
         return self.cloud == "emulated"
 
 
-def wishes(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> tuple[Wish, ...]:
+def wishes(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
     """`keep_s`: the slice is to live so much longer than the job may run."""
     return tuple(
-        Wish(
+        CapacityRequest(
             accelerator=one.accelerator,
             places=one.zone,
             runtime=one.runtime,
@@ -68,7 +69,7 @@ def wishes(spec: JobSpec, pace: Pace, *, keep_s: float = 0.0) -> tuple[Wish, ...
             queue=one.queue,
             max_duration_s=spec.limits.max_duration_s + keep_s,
             max_cost=spec.limits.max_cost,
-            absent_s=pace.absent_s,
+            absent_s=timings.absent_s,
             unlisted=one.unlisted,
         )
         for one in spec.tpu.alternatives
@@ -93,20 +94,20 @@ def drafts(
     after so long) are for the switch on the VM. `used_s` and `spent_usd` went to slices that were lost: so much less is
     left. `run`: the run that asks, which they cost. Raises DeadlineExceeded when that is nothing.
     """
-    pace = place.pace if linger_s is None else replace(place.pace, linger_s=linger_s)
-    adapted = replace(place, pace=pace)
+    timings = place.timings if linger_s is None else replace(place.timings, linger_s=linger_s)
+    adapted = replace(place, timings=timings)
     return tuple(
         _draft(
-            plan, candidate, _left_s(plan, candidate, pace, used_s, spent_usd), adapted, handle, purpose, idle_s, run
+            plan, candidate, _left_s(plan, candidate, timings, used_s, spent_usd), adapted, handle, purpose, idle_s, run
         )
         for candidate in plan.candidates
     )
 
 
-def _left_s(plan: Plan, candidate: Candidate, pace: Pace, used_s: float, spent_usd: float) -> float:
+def _left_s(plan: Plan, candidate: Candidate, timings: Timings, used_s: float, spent_usd: float) -> float:
     left_s = candidate.life_s - used_s
     if spent_usd and plan.max_cost is not None and candidate.usd_per_hour:
-        left_s = min(left_s, (plan.max_cost - spent_usd) / candidate.usd_per_hour * 3600 - pace.absent_s)
+        left_s = min(left_s, (plan.max_cost - spent_usd) / candidate.usd_per_hour * 3600 - timings.absent_s)
     if left_s < LEAST_LEFT_S:
         spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
         raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
@@ -145,7 +146,7 @@ def _draft(
         budget_usd=plan.max_cost,
         run=run,
     )
-    labels = claim_labels.labels(lease, now, place.pace)
+    labels = claim_labels.labels(lease, now, place.timings)
     key = create_key(place.lease_directory(lease_id))
     request = SliceRequest(
         name=name,
@@ -157,7 +158,7 @@ def _draft(
         metadata={
             "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
             "enable-guest-attributes": "TRUE",  # workers publish their host keys there
-            "startup-script": startup_script(switch_config(lease, labels, place.pace, idle_s=idle_s)),
+            "startup-script": startup_script(switch_config(lease, labels, place.timings, idle_s=idle_s)),
             "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
         },
         network=place.network,
@@ -167,9 +168,9 @@ def _draft(
     return lease, request
 
 
-def _queue(plan: Plan, candidate: Candidate, life_s: float) -> Queue:
+def _queue(plan: Plan, candidate: Candidate, life_s: float) -> QueueTerms:
     flex = candidate.provisioning is Provisioning.FLEX_START
-    return Queue(
+    return QueueTerms(
         valid_for_s=plan.wait_s or DEFAULT_WAIT_S,
         request_id=str(uuid.uuid4()),
         flex_start_s=life_s if flex else None,
@@ -248,12 +249,12 @@ class Emulation:
 
 def phases(
     spec: JobSpec,
-    run: Run,
+    run: RunRecord,
     *,
     shipped: Bundle | None,
     env: Mapping[str, str],
     emulation: Emulation | None,
-) -> tuple[Phase, ...]:
+) -> tuple[JobPhase, ...]:
     """`setup` (if there is anything to set up) and `main`, each the same script on every worker."""
     own = scripts.chain(spec.setup) if spec.setup else ""
     if spec.train is None:
@@ -291,11 +292,11 @@ def phases(
 
         return build
 
-    first = [Phase("setup", AttemptState.SETUP, request("setup", setup_of))] if setup else []
-    return (*first, Phase("main", AttemptState.RUNNING, request("main", main_of)))
+    first = [JobPhase("setup", AttemptState.SETUP, request("setup", setup_of))] if setup else []
+    return (*first, JobPhase("main", AttemptState.RUNNING, request("main", main_of)))
 
 
-def _upload(spec: JobSpec, run: Run, attempt: Attempt) -> str:
+def _upload(spec: JobSpec, run: RunRecord, attempt: Attempt) -> str:
     from orchestrator.remote.ssh import agent
 
     place = f"{spec.bucket}/{run.id}"
@@ -315,7 +316,7 @@ def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[
 
 
 def _variables(
-    run: Run,
+    run: RunRecord,
     attempt: Attempt,
     lease: Lease,
     index: int,
@@ -361,7 +362,7 @@ def new_run(
     now: float,
     *,
     bench: Mapping[str, str] | None = None,
-) -> tuple[Run, Attempt]:
+) -> tuple[RunRecord, Attempt]:
     """`now` is the time of the ledger for this cloud. `bench`: of which comparison it is which variant."""
     run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
@@ -374,20 +375,20 @@ def new_run(
     described["secret_sources"] = secret_sources(spec.env)  # names, so that `attach` can hide the values too
     if bench is not None:
         described["bench"] = dict(bench)
-    run = Run(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
+    run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 
 
 def job_run(
     spec: JobSpec,
-    run: Run,
+    run: RunRecord,
     attempt: Attempt,
     *,
     plan: Plan,
     draft: Callable[[float, float], tuple[Draft, ...]],
     held: Lease | None,
     shipped: Bundle | None,
-    phases: tuple[Phase, ...],
+    phases: tuple[JobPhase, ...],
     sink: Callable[[int, bytes], None],
     keep_s: float | None,
     detach: bool = False,
@@ -412,14 +413,14 @@ def job_run(
         race=plan.race,
         max_restarts=restarts,
         redraft=draft,
-        luggage=_luggage(directory, spec) if restarts else None,
+        saved_work=_luggage(directory, spec) if restarts else None,
         stall_s=spec.limits.stall,
         linger_s=spec.limits.linger,
         most_bytes=spec.limits.max_results,
     )
 
 
-def _luggage(directory: Path, spec: JobSpec) -> Luggage:
-    from orchestrator.remote.transfer.saved_work import Luggage
+def _luggage(directory: Path, spec: JobSpec) -> SavedWork:
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
-    return Luggage(directory / "carried", tuple(spec.artifacts))
+    return SavedWork(directory / "carried", tuple(spec.artifacts))

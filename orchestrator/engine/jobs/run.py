@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Ended, Leased
+from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.slices import Capabilities
-from orchestrator.engine.effects.base import Claim, Disclaim, Make, Now, ReadLease, Record, Shield, Tell
-from orchestrator.engine.effects.workers import Hangup
+from orchestrator.engine.effects.base import Lock, Make, Now, ReadLease, Record, Report, Shield, Unlock
+from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
 from orchestrator.engine.jobs.collection import keep_what_waits
 from orchestrator.engine.jobs.job_run import JobRun, Loss, Outcome
-from orchestrator.engine.leases.obligations import keep, let_go
+from orchestrator.engine.leases.obligations import keep, release_owed
 from orchestrator.engine.leases.release import as_written, note
 from orchestrator.errors import (
     ArtifactError,
@@ -33,13 +33,13 @@ from orchestrator.errors import (
 )
 
 
-async def run_job(job: JobRun, can: Capabilities) -> Outcome:
+async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     """Never raises a TpujobError: whatever happens is in the outcome, and the slice is released (or said not to be)."""
     outcome = Outcome(job.run, job.attempt, started_at=await Now(), drafts=job.drafts)
-    await Claim(job.attempt.id)
+    await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
     try:
-        while not await _tried(job, can, outcome):
+        while not await _tried(job, capabilities, outcome):
             pass
         outcome.state = AttemptState.RUNNING if outcome.detached else AttemptState.SUCCEEDED
     except TpujobError as error:
@@ -49,31 +49,31 @@ async def run_job(job: JobRun, can: Capabilities) -> Outcome:
         outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
         outcome.error.__cause__ = error
         outcome.state = AttemptState.ERROR
-    await _end(job, can, outcome)
+    await _end(job, capabilities, outcome)
     return outcome
 
 
-async def _tried(job: JobRun, can: Capabilities, outcome: Outcome) -> bool:
+async def _tried(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> bool:
     """One attempt. False: its slice was lost, and another attempt may be made."""
     try:
-        await _attempt(job, can, outcome)
+        await _attempt(job, capabilities, outcome)
     except SliceLost as lost:
         borrowed = job.held is not None and outcome.lease is not None and outcome.lease.id == job.held.id
         if borrowed or len(outcome.losses) >= job.max_restarts:
             raise
-        await _start_over(job, can, outcome, lost)
+        await _start_over(job, capabilities, outcome, lost)
         return False
     return True
 
 
-async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
+async def _attempt(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> None:
     """A worker that does not answer cannot say why. If its slice was taken away, the API knows."""
     try:
-        await attempt(job, can, outcome)
+        await attempt(job, capabilities, outcome)
     except RemoteError as error:
         if outcome.lease is not None:
             try:
-                await monitor.still_ours(outcome.lease)
+                await monitor.check_slice(outcome.lease)
             except SliceLost as lost:
                 raise lost from error
             except CloudError:
@@ -81,19 +81,19 @@ async def _attempt(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
         raise
 
 
-async def _start_over(job: JobRun, can: Capabilities, outcome: Outcome, lost: SliceLost) -> None:
+async def _start_over(job: JobRun, capabilities: Capabilities, outcome: Outcome, lost: SliceLost) -> None:
     """What is left of the slice is proven gone, and written down, before anything is asked for again."""
     await Shield()
     await outcome.enter("release")
     now = await Now()
     if outcome.fleet is not None:
-        await Hangup(outcome.fleet)
+        await Disconnect(outcome.fleet)
     outcome.fleet = None
-    await Tell("lost", f"{lost.reason}: {lost.message}")
-    await let_go(outcome.tenure, can, lost.message)
-    if outcome.tenure.unproven:
+    await Report("lost", f"{lost.reason}: {lost.message}")
+    await release_owed(outcome.owed, capabilities, lost.message)
+    if outcome.owed.unproven:
         raise TeardownUnproven(f"{lost.message}, and what is left of it is not proven gone") from lost
-    ended = Ended(
+    ended = AttemptEnded(
         outcome.attempt.id,
         now,
         AttemptState.INTERRUPTED,
@@ -102,22 +102,22 @@ async def _start_over(job: JobRun, can: Capabilities, outcome: Outcome, lost: Sl
         cause=lost.reason,
     )
     await note(ended)
-    await Disclaim(outcome.attempt.id)
+    await Unlock(outcome.attempt.id)
     await _count(job, outcome, lost, now)
     number = len(outcome.losses) + 1
     outcome.attempt = Attempt(f"{job.run.id}-{number}", job.run.id)
-    await Claim(outcome.attempt.id)
+    await Lock(outcome.attempt.id)
     await Record(Began(job.run, outcome.attempt, await Now()))
     await Shield(raised=False)
     await outcome.enter("wait")
-    await Tell("restart", f"attempt {number} of at most {job.max_restarts + 1}")
+    await Report("restart", f"attempt {number} of at most {job.max_restarts + 1}")
     assert job.redraft is not None
     outcome.drafts = await Make(partial(job.redraft, outcome.used_s, outcome.spent_usd))
 
 
 async def _count(job: JobRun, outcome: Outcome, lost: SliceLost, lost_at: float) -> None:
     """What the attempt used up of the job's time and money."""
-    released = outcome.tenure.released
+    released = outcome.owed.released
     lease = outcome.lease or (released.lease if released is not None else None)
     outcome.lease = None
     if lease is not None:
@@ -136,7 +136,7 @@ def state_after(error: TpujobError) -> AttemptState:
     return AttemptState.INTERRUPTED if isinstance(error, Interrupted | Vanished | SliceLost) else AttemptState.ERROR
 
 
-async def _end(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
+async def _end(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> None:
     """Release before anything else: a person who pressed Ctrl-C wants the delete on the wire now."""
     await Shield()
     await outcome.enter(None)
@@ -145,37 +145,43 @@ async def _end(job: JobRun, can: Capabilities, outcome: Outcome) -> None:
         await _give_back(outcome)
     elif outcome.error is None and job.keep_s is not None and not outcome.detached:
         try:
-            await keep(outcome.tenure, await Now() + job.keep_s, can)
+            await keep(outcome.owed, await Now() + job.keep_s, capabilities)
         except TpujobError as error:
             outcome.error, outcome.state = error, state_after(error)
     elif not outcome.detached:
-        await keep_what_waits(outcome, job.linger_s, can)
+        await keep_what_waits(outcome, job.linger_s, capabilities)
     if outcome.detached:
-        outcome.tenure.lease = None  # the job on the VM has the claim now, not this process
+        outcome.owed.lease = None  # the job on the VM has the claim now, not this process
     if outcome.fleet is not None:
-        await Hangup(outcome.fleet)  # signs of life end with the claim: if we cannot delete, the switch on the VM can
-    if outcome.tenure.lease is not None or outcome.tenure.losers:
-        await let_go(outcome.tenure, can, "the run ended" if outcome.error is None else outcome.error.message)
+        await Disconnect(
+            outcome.fleet
+        )  # signs of life end with the claim: if we cannot delete, the switch on the VM can
+    if outcome.owed.lease is not None or outcome.owed.losers:
+        await release_owed(
+            outcome.owed, capabilities, "the run ended" if outcome.error is None else outcome.error.message
+        )
     await _write_down(job, outcome)
 
 
 async def _write_down(job: JobRun, outcome: Outcome) -> None:
     """What became of the attempt. Trouble with the ledger is said, and changes neither result nor exit code."""
-    outcome.spans["release"] = outcome.tenure.release_s
+    outcome.spans["release"] = outcome.owed.release_s
     outcome.ended_at = await Now()
-    if outcome.lease is None and outcome.tenure.released is not None:
-        outcome.lease = outcome.tenure.released.lease  # it never became READY, but it was there
+    if outcome.lease is None and outcome.owed.released is not None:
+        outcome.lease = outcome.owed.released.lease  # it never became READY, but it was there
         await note(Leased(outcome.attempt.id, outcome.ended_at, outcome.lease.id))
     if outcome.detached:
         assert outcome.lease is not None
-        await Disclaim(outcome.lease.id)
-        await Disclaim(outcome.attempt.id)
+        await Unlock(outcome.lease.id)
+        await Unlock(outcome.attempt.id)
         return
     rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
     detail = outcome.error.message if outcome.error else ""
-    ended = Ended(outcome.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code)
+    ended = AttemptEnded(
+        outcome.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code
+    )
     await note(ended)
-    await Disclaim(outcome.attempt.id)
+    await Unlock(outcome.attempt.id)
 
 
 async def _give_back(outcome: Outcome) -> None:
@@ -186,5 +192,5 @@ async def _give_back(outcome: Outcome) -> None:
         await monitor.stop(outcome.fleet, outcome.lease)
     outcome.lease = await ReadLease(outcome.lease.id)
     if outcome.lease.state is LeaseState.READY and not lost:
-        outcome.tenure.kept_until = outcome.lease.hold_until
-    await Disclaim(outcome.lease.id)
+        outcome.owed.kept_until = outcome.lease.hold_until
+    await Unlock(outcome.lease.id)

@@ -8,26 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.engine.effects.base import Now, Tell
-from orchestrator.engine.effects.workers import Pull
+from orchestrator.engine.effects.base import Now, Report
+from orchestrator.engine.effects.workers import SaveWork
 from orchestrator.errors import RemoteError
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
-    from orchestrator.remote.transfer.saved_work import Luggage
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
 PULL_S = 120.0  # of a checkpoint that large, another interval will bring a newer one
 LAST_PULL_S = 20.0  # of the half minute that a notice gives
 
 
 @dataclass(slots=True)
-class Rescue:
+class PeriodicSave:
     fleet: Fleet
-    luggage: Luggage
+    saved_work: SavedWork
     every_s: float
     _not_before: float | None = None
 
-    async def turn(self, silent_s: float = 0.0) -> None:
+    async def tick(self, silent_s: float = 0.0) -> None:
         now = await Now()
         if self._not_before is None:
             self._not_before = now + self.every_s
@@ -41,6 +41,6 @@ class Rescue:
 
     async def _pull(self, deadline_s: float) -> None:
         try:
-            await Pull(self.fleet, self.luggage, deadline_s)
+            await SaveWork(self.fleet, self.saved_work, deadline_s)
         except RemoteError as error:
-            await Tell("carry", f"nothing could be brought home this time: {error.message}", passing=True)
+            await Report("carry", f"nothing could be brought home this time: {error.message}", passing=True)

@@ -17,7 +17,7 @@ from orchestrator.core.lease.absence import RUN_LABEL
 from orchestrator.core.lease.slices import Capabilities, Listing, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
-from orchestrator.engine.effects.base import Effect, Now, Sleep, Tell
+from orchestrator.engine.effects.base import Effect, Now, Report, Sleep
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, ListZones
 from orchestrator.engine.leases.release import DELETE_AGAIN_S
 from orchestrator.engine.runtime.retry import pauses
@@ -30,7 +30,7 @@ LONGEST_PAUSE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Expired:
     """A slice whose claim is over. `gone`: seen absent after its delete; else `problem` says what keeps it."""
 
     view: SliceView
@@ -64,13 +64,13 @@ class Odd:
 
 
 @dataclass(slots=True)
-class Swept:
+class Collected:
     """What a sweep saw and did. Only with nothing `incomplete` and every one of `ended` gone has it done its work."""
 
     project: str
     dry_run: bool = False
     zones: list[str] = field(default_factory=list)
-    ended: dict[SliceName, Ended] = field(default_factory=dict)
+    ended: dict[SliceName, Expired] = field(default_factory=dict)
     claimed: dict[SliceName, Claimed] = field(default_factory=dict)
     odd: dict[SliceName, Odd] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)  # zone → why
@@ -88,16 +88,16 @@ class Swept:
         return sum(each.gone for each in self.ended.values())
 
 
-async def sweep(
+async def collect_garbage(
     project: str,
     zones: Sequence[str] | None,
-    can: Capabilities,
+    capabilities: Capabilities,
     *,
     dry_run: bool = False,
     deadline_s: float = DEADLINE_S,
-) -> Swept:
+) -> Collected:
     """Every zone that is named, or that the project has. Whatever gets no answer is asked again until the deadline."""
-    sweeping = _Sweep(project, can, dry_run, await Now() + deadline_s)
+    sweeping = _Sweep(project, capabilities, dry_run, await Now() + deadline_s)
     await sweeping.find_zones(zones)
     for pause_s in pauses(first_s=0.5, longest_s=LONGEST_PAUSE_S):
         await sweeping.one_pass()
@@ -109,9 +109,9 @@ async def sweep(
 class _Sweep:
     """What one sweep remembers between its passes."""
 
-    def __init__(self, project: str, can: Capabilities, dry_run: bool, deadline: float) -> None:
-        self.swept = Swept(project, dry_run)
-        self._pace = can.pace
+    def __init__(self, project: str, capabilities: Capabilities, dry_run: bool, deadline: float) -> None:
+        self.swept = Collected(project, dry_run)
+        self._pace = capabilities.timings
         self._deadline = deadline
         self._pending: dict[str, str] = {}  # zone → why there is no complete list of it yet
         self._server_now: dict[str, float] = {}
@@ -143,7 +143,7 @@ class _Sweep:
                 await self._see_off(name)
 
     async def _look(self, zone: str) -> None:
-        await Tell("sweep", f"{self.swept.project}, {zone}", passing=True)
+        await Report("sweep", f"{self.swept.project}, {zone}", passing=True)
         listing = await self._ask(ListSlices(self.swept.project, zone, queued=True))
         silent = listing if isinstance(listing, CloudError) else None
         if silent is not None and not (isinstance(silent, CloudUnavailable) and silent.retry_after_s):
@@ -179,7 +179,7 @@ class _Sweep:
             each = self.swept.ended[name]
             verb = "would be deleted" if self.swept.dry_run else "deleting it"
             what = f"{name.node} ({each.view.accelerator_type}, {name.zone}, {each.price})"
-            await Tell("sweep", f"{what}: {each.why}; {verb}")
+            await Report("sweep", f"{what}: {each.why}; {verb}")
             if not self.swept.dry_run:
                 await self._see_off(name)
 
@@ -202,7 +202,7 @@ class _Sweep:
             swept.claimed[name] = Claimed(view, min(stamp.lease_until, stamp.deadline))
             return None
         before = swept.ended.get(name)
-        swept.ended[name] = replace(before, view=view, why=why) if before else Ended(view, why)
+        swept.ended[name] = replace(before, view=view, why=why) if before else Expired(view, why)
         return why
 
     async def _see_off(self, name: SliceName) -> None:
@@ -215,19 +215,19 @@ class _Sweep:
             view = await self._delete(name)
         if view is None:
             self.swept.ended[name] = replace(before, gone=True, problem="")
-            await Tell("sweep", f"{name.node} absent")
+            await Report("sweep", f"{name.node} absent")
         elif isinstance(view, CloudError):
             self._problem(name, view.message)
         else:
             self._problem(name, f"still there: {view.native_state}")
 
-    async def _may_go(self, view: SliceView, before: Ended) -> bool:
+    async def _may_go(self, view: SliceView, before: Expired) -> bool:
         if view.labels.get(RUN_LABEL) == before.view.labels.get(RUN_LABEL) and self._judge(view) is not None:
             return True
         del self.swept.ended[view.name]
         if view.name not in self.swept.claimed:
             self.swept.odd[view.name] = Odd(view, "it changed hands while this sweep looked at it: left alone")
-        await Tell("sweep", f"{view.name.node}: claimed anew, or not ours; left alone")
+        await Report("sweep", f"{view.name.node}: claimed anew, or not ours; left alone")
         return False
 
     def _should_delete(self, view: SliceView, now: float) -> bool:
@@ -262,7 +262,7 @@ class _Sweep:
         await Sleep(pause_s)
         return True
 
-    def result(self) -> Swept:
+    def result(self) -> Collected:
         self.swept.incomplete.update(self._pending)
         return self.swept
 

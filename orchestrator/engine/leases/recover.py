@@ -6,10 +6,10 @@ decides. Running it twice at once is harmless.
 
 from __future__ import annotations
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Ended
-from orchestrator.core.lease.lease import Lease, LeaseState, dead_wood
+from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState
+from orchestrator.core.lease.lease import Lease, LeaseState, release_reason
 from orchestrator.core.lease.slices import Capabilities, SliceState
-from orchestrator.engine.effects.base import Claim, Disclaim, Now, OpenAttempts, OpenLeases, OwnerAlive, ReadLease, Tell
+from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, as_written, note, release_all
 from orchestrator.errors import CloudError, UnknownLease
@@ -25,8 +25,8 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
     for lease in await OpenLeases():
         if lease.cloud != cloud:
             continue
-        alive = await OwnerAlive(lease.id)
-        why = dead_wood(lease, now=now, owner_alive=alive)
+        alive = await IsLocked(lease.id)
+        why = release_reason(lease, now=now, owner_alive=alive)
         if look and why is None and not alive and lease.state is LeaseState.READY:
             why = await _gone_already(lease)
         if why is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):
@@ -47,21 +47,21 @@ async def _gone_already(lease: Lease) -> str | None:
 
 
 async def recover(
-    cloud: str, can: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
+    cloud: str, capabilities: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
 ) -> list[Released]:
     """Release what is overdue, within the budget. Answers with every verdict, also those that are not proven."""
     owed = []
     for lease, why in await overdue(cloud, spare=spare, look=look):
-        if not await Claim(lease.id) and await Now() < lease.deadline:
+        if not await Lock(lease.id) and await Now() < lease.deadline:
             continue  # another tpujob command is on it; past the deadline that does not count any more
         if await as_written(lease) != lease:
-            await Disclaim(lease.id)
+            await Unlock(lease.id)
             continue  # somebody moved it on since it was judged
-        await Tell("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
+        await Report("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
         owed.append((lease, why))
-    results = await release_all(owed, can, budget_s=budget_s)
+    results = await release_all(owed, capabilities, budget_s=budget_s)
     for lease, _ in owed:
-        await Disclaim(lease.id)
+        await Unlock(lease.id)
     return results
 
 
@@ -69,7 +69,7 @@ async def close_attempts() -> None:
     """An attempt whose process is gone has ended, unless its job goes on detached; whatever becomes of its slice."""
     leases = {lease.id: lease for lease in await OpenLeases()}
     for attempt in await OpenAttempts():
-        if await OwnerAlive(attempt.id):
+        if await IsLocked(attempt.id):
             continue
         lease = leases.get(attempt.lease_id or "")
         if lease is not None and lease.detached_at is not None and lease.state is LeaseState.READY:
@@ -77,7 +77,7 @@ async def close_attempts() -> None:
         lease = await _lease_of(attempt)
         ended_at = await Now(None if lease is None else lease.cloud)
         # A ledger that cannot be written must not keep the releases waiting that come next.
-        await note(Ended(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=_how_it_ended(lease)))
+        await note(AttemptEnded(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=_how_it_ended(lease)))
 
 
 async def _lease_of(attempt: Attempt) -> Lease | None:

@@ -15,7 +15,7 @@ from orchestrator.core.lease.absence import Evidence, Verdict
 from orchestrator.core.lease.attempt import AttemptEvent
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.slices import Capabilities, Listing, Operation, SliceState, SliceView
-from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Shield, Sleep, Tell
+from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll, Get, GetOperation, ListOperations, ListSlices
 from orchestrator.engine.runtime.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
@@ -57,13 +57,15 @@ class Released:
     answer: str = ""  # what the cloud said to the last of them
 
 
-async def release(lease: Lease, can: Capabilities, *, reason: str, budget_s: float) -> Released:
+async def release(lease: Lease, capabilities: Capabilities, *, reason: str, budget_s: float) -> Released:
     """Drive the lease to proven absence, or say what is missing when the budget is over. Never raises CloudError."""
-    (released,) = await release_all([(lease, reason)], can, budget_s=budget_s)
+    (released,) = await release_all([(lease, reason)], capabilities, budget_s=budget_s)
     return released
 
 
-async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, budget_s: float) -> list[Released]:
+async def release_all(
+    owed: Sequence[tuple[Lease, str]], capabilities: Capabilities, *, budget_s: float
+) -> list[Released]:
     """The same for several leases, each with its reason: no proof of one keeps the delete of another waiting."""
     if not owed:
         return []
@@ -76,14 +78,14 @@ async def release_all(owed: Sequence[tuple[Lease, str]], can: Capabilities, *, b
         await _delete_first(teardowns)
     for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
         for teardown in teardowns:
-            await teardown.turn(can)
+            await teardown.tick(capabilities)
         waiting = [teardown for teardown in teardowns if not teardown.released.gone]
         left_s = started + budget_s - await Now()
         if not waiting or left_s <= 0:
             break
         for teardown in waiting:
             text = f"{teardown.lease.name.node}: {'; '.join(teardown.released.verdict.missing)}"
-            await Tell("release", text, passing=True)
+            await Report("release", text, passing=True)
         await Sleep(min(max(pause_s, *(teardown.wait_s for teardown in waiting)), max(left_s, 0.05)))
     for teardown in teardowns:  # the passes over the others took their time
         await teardown.heed_others()
@@ -112,11 +114,11 @@ class _Teardown:
         self._delete_operation: str | None = None
         self.released = Released(lease, False, 0.0, Verdict(gone=False))
 
-    async def turn(self, can: Capabilities) -> None:
+    async def tick(self, capabilities: Capabilities) -> None:
         """One pass, and what it showed; nothing more once the slice is gone."""
         if self.released.gone:
             return
-        verdict = await self.one_pass(can)
+        verdict = await self.one_pass(capabilities)
         now = await Now()
         if verdict.gone:
             await note(Gone(self.lease.id, now, evidence=verdict.evidence))
@@ -133,7 +135,7 @@ class _Teardown:
         """The API confirmed that this name is ours: no question before the delete."""
         return self._deleted_at is None and self.lease.operation is not None
 
-    async def one_pass(self, can: Capabilities) -> Verdict:
+    async def one_pass(self, capabilities: Capabilities) -> Verdict:
         self.wait_s = 0.0
         if self.may_delete_first:
             await self._delete(await Now())
@@ -148,14 +150,14 @@ class _Teardown:
                 view = await self._ask(Get(self.lease.name))
         creates = await self._creates() if view is None else ()
         now = await Now()
-        settled = absence.settled(self.lease, creates, now, can, seen=self._seen) is None
+        settled = absence.settled(self.lease, creates, now, capabilities, seen=self._seen) is None
         if view is None and not self.lease.settled and settled:
             await note(Settled(self.lease.id, now))
             view = await self._ask(Get(self.lease.name))  # the create may have landed between that answer and this one
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
             listing = await self._ask(ListSlices(*_place(self.lease), queued=self.lease.name.queued))
-        return absence.judge(self.lease, Evidence(view, listing, creates, self._seen), now, can)
+        return absence.judge(self.lease, Evidence(view, listing, creates, self._seen), now, capabilities)
 
     async def _should_delete(self, view: SliceView, now: float) -> bool:
         if self._deleted_at is None:
@@ -182,7 +184,7 @@ class _Teardown:
         if isinstance(operation, CloudError):
             self.answer = f"refused: {operation.message}"
             if not isinstance(operation, CloudUnavailable):
-                await Tell("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
+                await Report("release", f"{self.lease.name.node}: delete refused: {operation.message}", passing=True)
             self._deleted_at = None  # not known to have been accepted: send it again in the next pass
         elif operation is not None:
             self._delete_operation, self._seen = operation.name, True
@@ -253,4 +255,4 @@ async def note(event: LeaseEvent | AttemptEvent) -> None:
     except NotAllowed:
         pass  # someone else was quicker: DOWN and GONE are where we are all going
     except TpujobError as error:
-        await Tell("warning", f"{error.message}; the teardown goes on without it")
+        await Report("warning", f"{error.message}; the teardown goes on without it")

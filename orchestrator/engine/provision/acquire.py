@@ -10,10 +10,20 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import ours
-from orchestrator.core.lease.lease import Created, Intent, Lease, LeaseState, NotAllowed, Ready, Refused, Sent, Settled
+from orchestrator.core.lease.lease import (
+    Created,
+    CreateRefused,
+    Intent,
+    Lease,
+    LeaseState,
+    NotAllowed,
+    Ready,
+    Sent,
+    Settled,
+)
 from orchestrator.core.lease.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
-from orchestrator.engine.effects.base import Arm, Claim, Now, ReadLease, Record, Sleep, Tell
+from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.engine.effects.cloud import Create, Get, GetOperation, ListSlices
 from orchestrator.engine.leases.renewal import clock_skew, hear_time, shorten
 from orchestrator.engine.provision.startup_script import SCRIPT_KEY, restamped
@@ -31,16 +41,16 @@ from orchestrator.errors import (
 PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
 
 
-async def acquire(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
+async def acquire(lease: Lease, request: SliceRequest, capabilities: Capabilities) -> Lease:
     """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
-    begun = await begin(lease, request, can)
+    begun = await begin(lease, request, capabilities)
     waits_until = begun.ready_by or await Now()
-    return await wait_until_ready(begun, can, give_up_at=waits_until + can.pace.provision_s)
+    return await wait_until_ready(begun, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
 
 
-async def begin(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease:
+async def begin(lease: Lease, request: SliceRequest, capabilities: Capabilities) -> Lease:
     """The lease, its create call accepted: what becomes of it is for `wait_until_ready`, or for `look_in` now and then."""
-    await Claim(lease.id)
+    await Lock(lease.id)
     question = retry.Timed(ListSlices(lease.name.project, lease.name.zone))
     asked_at, listing = await retry.until(await Now() + PATIENCE_S, question)
     await hear_time(listing, asked_at=asked_at)
@@ -48,11 +58,11 @@ async def begin(lease: Lease, request: SliceRequest, can: Capabilities) -> Lease
     if request.queue is not None:  # from now on: the question about the time may have taken its own
         lease = _waiting(lease, request.queue.valid_for_s, await Now())
     await Record(Intent(lease))
-    watch = "guardian watching" if await Arm() else "no guardian (TPUJOB_GUARDIAN=off)"
-    await Tell("lease", f"{lease.name.node} · {watch}")
+    watch = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
+    await Report("lease", f"{lease.name.node} · {watch}")
     now = await Now()
     # The first claim travels in the create call itself: there is no moment at which a slice exists without one.
-    stamped = {**request.labels, **claim_labels.labels(lease, now, can.pace, skew_s=skew_s)}
+    stamped = {**request.labels, **claim_labels.labels(lease, now, capabilities.timings, skew_s=skew_s)}
     metadata = dict(request.metadata)
     if SCRIPT_KEY in metadata:  # the switch in it is born with the same claim, for as long as it can read no labels
         metadata[SCRIPT_KEY] = restamped(metadata[SCRIPT_KEY], stamped)
@@ -76,12 +86,12 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
             wait_s = error.retry_after_s or pause_s
             if await Now() + wait_s > give_up_at:
                 raise
-            await Tell("create", f"{error.message}; trying again", passing=True)
+            await Report("create", f"{error.message}; trying again", passing=True)
             await Sleep(wait_s)
         except UnexpectedReply:
             raise  # what it did is anybody's guess
         except CloudError as error:
-            await Record(Refused(lease.id, await Now(), error.message))
+            await Record(CreateRefused(lease.id, await Now(), error.message))
             if not isinstance(error, AlreadyExists):
                 raise
             await _adopt(lease)
@@ -101,19 +111,19 @@ async def _adopt(lease: Lease) -> None:
 
 
 async def wait_until_ready(
-    lease: Lease, can: Capabilities, *, give_up_at: float, operation: str | None = None
+    lease: Lease, capabilities: Capabilities, *, give_up_at: float, operation: str | None = None
 ) -> Lease:
     """Follow a slice that is coming to life: after a create (of this process or another one), or after a start."""
     begun = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
         seen = await look_in(lease, operation=operation)
         if seen.ready is not None:
-            await shorten_labels(seen, can)
+            await shorten_labels(seen, capabilities)
             return seen.ready
         now = await Now()
         if now >= min(give_up_at, lease.deadline):
             raise CloudUnavailable(f"{lease.name.node} was still {seen.words} after {now - begun:.0f} s")
-        await Tell("create", f"{lease.name.node} is {seen.words}, {format_duration(now - begun)}", passing=True)
+        await Report("create", f"{lease.name.node} is {seen.words}, {format_duration(now - begun)}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
@@ -152,14 +162,14 @@ async def look_in(lease: Lease, *, operation: str | None = None) -> Seen:
     return Seen(view.native_state)
 
 
-async def shorten_labels(seen: Seen, can: Capabilities) -> None:
+async def shorten_labels(seen: Seen, capabilities: Capabilities) -> None:
     """What did not have to wait as long as it might have ends sooner, and its labels are to say so."""
     before, ready = seen.before, seen.ready
     if before is not None and ready is not None and ready.deadline < before.deadline:
         try:
-            await shorten(before, ready, can)
+            await shorten(before, ready, capabilities)
         except CloudError as error:
-            await Tell("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
+            await Report("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
 
 
 async def _check_operation(lease: Lease, name: str | None) -> None:

@@ -14,8 +14,8 @@ from orchestrator.core.lease.slices import Capabilities, SliceRequest
 from orchestrator.core.planning import next_candidate
 from orchestrator.core.planning.next_candidate import Step
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
-from orchestrator.engine.effects.base import Disclaim, Now, Shield, Sleep, Tell
-from orchestrator.engine.leases.obligations import RELEASE_S, Draft, Tenure, is_written, tell_out
+from orchestrator.engine.effects.base import Now, Report, Shield, Sleep, Unlock
+from orchestrator.engine.leases.obligations import RELEASE_S, Draft, Obligations, is_written, report_loser
 from orchestrator.engine.leases.release import release_all, send_deletes
 from orchestrator.engine.provision.acquire import Seen, begin, look_in, shorten_labels
 from orchestrator.engine.runtime import retry
@@ -35,9 +35,9 @@ class Referee(Protocol):
         """It is proven gone."""
 
 
-async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, referee: Referee) -> Lease | None:
+async def run(drafts: Sequence[Draft], capabilities: Capabilities, owed: Obligations, referee: Referee) -> Lease | None:
     """The winner; None when nobody is left."""
-    racing = _Race(can, tenure, referee)
+    racing = _Race(capabilities, owed, referee)
     for draft, request in drafts:
         await racing.enter(draft, request)
     began = await Now()
@@ -51,14 +51,14 @@ async def run(drafts: Sequence[Draft], can: Capabilities, tenure: Tenure, refere
         await racing.see_off(0.0)
         waited = format_duration(await Now() - began)
         waiting = f"{len(racing.runners)} wait, {waited}; nothing is billed until one is there, then {racing.price}"
-        await Tell("race", waiting, passing=True)
+        await Report("race", waiting, passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
 
 class _Race:
-    def __init__(self, can: Capabilities, tenure: Tenure, referee: Referee) -> None:
-        self.can, self.tenure, self.referee = can, tenure, referee
+    def __init__(self, capabilities: Capabilities, owed: Obligations, referee: Referee) -> None:
+        self.capabilities, self.owed, self.referee = capabilities, owed, referee
         self.runners: dict[str, tuple[Lease, SliceRequest]] = {}
         self.out: dict[str, tuple[Lease, SliceRequest, str]] = {}  # and why; not yet proven gone
 
@@ -72,10 +72,10 @@ class _Race:
         return f"{format_usd_per_hour(max(known))} at most"
 
     async def enter(self, draft: Lease, request: SliceRequest) -> None:
-        await Tell("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
-        self.tenure.losers.append(draft)  # until it has won
+        await Report("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
+        self.owed.losers.append(draft)  # until it has won
         try:
-            self.runners[draft.id] = await begin(draft, request, self.can), request
+            self.runners[draft.id] = await begin(draft, request, self.capabilities), request
         except NotAllowed as error:
             raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
         except CloudError as error:
@@ -86,7 +86,10 @@ class _Race:
         for lease, request in list(self.runners.values()):
             try:
                 seen = await look_in(lease)
-                if seen.ready is None and await Now() >= (lease.ready_by or 0.0) + self.can.pace.provision_s:
+                if (
+                    seen.ready is None
+                    and await Now() >= (lease.ready_by or 0.0) + self.capabilities.timings.provision_s
+                ):
                     raise CloudUnavailable(f"{lease.name.node} was not ready in time")
             except CloudError as error:
                 await self._out(lease, request, error)
@@ -100,26 +103,26 @@ class _Race:
         self.runners.pop(lease.id, None)
         if self.referee.note(request, error) is Step.STOP:
             raise error
-        self.out[lease.id] = lease, request, next_candidate.words(error)
+        self.out[lease.id] = lease, request, next_candidate.describe(error)
         if await is_written(lease):
-            await send_deletes([lease], reason=next_candidate.words(error))
+            await send_deletes([lease], reason=next_candidate.describe(error))
             await Shield(raised=False)
 
     async def see_off(self, budget_s: float) -> None:
         """Those that are out. Raises TeardownUnproven if one is not proven gone when the budget is over, and there is one."""
         owed = [(lease, why) for lease, _, why in self.out.values() if await is_written(lease)]
-        released = {each.lease.id: each for each in await release_all(owed, self.can, budget_s=budget_s)}
+        released = {each.lease.id: each for each in await release_all(owed, self.capabilities, budget_s=budget_s)}
         for lease, request, why in list(self.out.values()):
             proof = released.get(lease.id)
             if proof is not None and not proof.gone:
                 if budget_s > 0:
-                    self.tenure.released = proof
+                    self.owed.released = proof
                     raise TeardownUnproven(f"{lease.name.node}: {why}, but it is not proven gone")
                 continue
             del self.out[lease.id]
-            self.tenure.losers = [other for other in self.tenure.losers if other.id != lease.id]
-            await Disclaim(lease.id)
-            await Tell("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
+            self.owed.losers = [other for other in self.owed.losers if other.id != lease.id]
+            await Unlock(lease.id)
+            await Report("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
             await self.referee.tried(lease, request, why)
         await Shield(raised=False)
 
@@ -128,35 +131,37 @@ class _Race:
         winner = seen.ready
         assert winner is not None, "who is not READY wins nothing"
         del self.runners[winner.id]
-        self.tenure.lease = winner
-        self.tenure.losers = [lease for lease in self.tenure.losers if lease.id != winner.id]
+        self.owed.lease = winner
+        self.owed.losers = [lease for lease in self.owed.losers if lease.id != winner.id]
         others = [lease for lease, _ in self.runners.values()]
         await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
         await Shield(raised=False)
-        await Tell("ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}")
-        await shorten_labels(seen, self.can)
+        await Report(
+            "ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}"
+        )
+        await shorten_labels(seen, self.capabilities)
         return winner
 
 
 class Losers:
     """Sees off those that lost, a step at a time, while the winner works: call `turn` as often as you like."""
 
-    def __init__(self, tenure: Tenure, can: Capabilities) -> None:
-        self._tenure, self._can = tenure, can
+    def __init__(self, owed: Obligations, capabilities: Capabilities) -> None:
+        self._tenure, self._can = owed, capabilities
         self._not_before = 0.0
 
-    async def turn(self, silent_s: float = 0.0) -> None:
+    async def tick(self, silent_s: float = 0.0) -> None:
         if not self._tenure.losers:
             return
         now = await Now()
         if now < self._not_before:
             return
-        self._not_before = now + min(LOOK_S, self._can.pace.beat_s)
+        self._not_before = now + min(LOOK_S, self._can.timings.beat_s)
         owed = [(lease, "another zone was first") for lease in self._tenure.losers]
         for released in await release_all(owed, self._can, budget_s=0.0):
             lease = released.lease
             if released.gone:
                 self._tenure.losers = [other for other in self._tenure.losers if other.id != lease.id]
-                await Disclaim(lease.id)
-                await tell_out(lease)
+                await Unlock(lease.id)
+                await report_loser(lease)
         await Shield(raised=False)

@@ -15,8 +15,8 @@ from orchestrator.core.lease.slices import Capabilities, SliceRequest
 from orchestrator.core.planning import next_candidate
 from orchestrator.core.planning.next_candidate import Step
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Make, Now, Shield, Sleep, Tell
-from orchestrator.engine.leases.obligations import Draft, Tenure, let_go
+from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep
+from orchestrator.engine.leases.obligations import Draft, Obligations, release_owed
 from orchestrator.engine.leases.release import as_written, note
 from orchestrator.engine.provision import race
 from orchestrator.engine.provision.acquire import acquire
@@ -37,12 +37,12 @@ class Search:
     attempt: str | None = None  # the attempt that it is for: its story tells which candidates were tried
 
 
-async def find(search: Search, can: Capabilities, tenure: Tenure) -> Lease:
+async def find(search: Search, capabilities: Capabilities, owed: Obligations) -> Lease:
     """The first candidate that is READY. Raises the CloudError that kept the last of them from it."""
-    seeking = _Seeking(search, can, tenure, await Now() + search.wait_s)
+    seeking = _Seeking(search, capabilities, owed, await Now() + search.wait_s)
     drafts = search.drafts
     # A stockout lasts minutes; and every asking costs a create call, of which a project has only so many a minute.
-    for pause_s in retry.pauses(first_s=can.pace.beat_s / 2, longest_s=5 * can.pace.beat_s):
+    for pause_s in retry.pauses(first_s=capabilities.timings.beat_s / 2, longest_s=5 * capabilities.timings.beat_s):
         lease = await seeking.round(drafts)
         if lease is not None:
             return lease
@@ -50,7 +50,7 @@ async def find(search: Search, can: Capabilities, tenure: Tenure) -> Lease:
         if search.redraft is None or now + pause_s >= seeking.give_up_at or not seeking.open(drafts):
             break
         left = format_duration(seeking.give_up_at - now)
-        await Tell("wait", f"nothing is there, and nothing is billed; asking again, for {left} more", passing=True)
+        await Report("wait", f"nothing is there, and nothing is billed; asking again, for {left} more", passing=True)
         await Sleep(pause_s)
         drafts = await Make(search.redraft)
     raise seeking.failure(drafts)
@@ -61,8 +61,8 @@ class _Seeking:
     """What one search remembers between its rounds."""
 
     search: Search
-    can: Capabilities
-    tenure: Tenure
+    capabilities: Capabilities
+    owed: Obligations
     give_up_at: float
     closed: set[tuple[str, bool, str]] = field(default_factory=set)
     refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → why not, the last time
@@ -100,30 +100,30 @@ class _Seeking:
 
     async def _one(self, draft: Lease, request: SliceRequest) -> Lease | None:
         where = words(request)
-        await Tell("create", f"{where} as {request.name.node}", passing=True)
-        self.tenure.lease, began = draft, await Now()
+        await Report("create", f"{where} as {request.name.node}", passing=True)
+        self.owed.lease, began = draft, await Now()
         try:
-            self.tenure.lease = await acquire(draft, request, self.can)
+            self.owed.lease = await acquire(draft, request, self.capabilities)
         except NotAllowed as error:
             raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
         except CloudError as error:
             await self._refused(draft, request, error)
             return None
-        await Tell("ready", f"{where} in {await Now() - began:.1f} s · {request.name.node}")
-        return self.tenure.lease
+        await Report("ready", f"{where} in {await Now() - began:.1f} s · {request.name.node}")
+        return self.owed.lease
 
     async def _refused(self, draft: Lease, request: SliceRequest, error: CloudError) -> None:
         """No other candidate is asked before this one is proven gone: its create may have landed all the same."""
         if self.note(request, error) is Step.STOP:
             raise error
-        where, why = words(request), next_candidate.words(error)
-        await let_go(self.tenure, self.can, why)
-        if self.tenure.unproven:
+        where, why = words(request), next_candidate.describe(error)
+        await release_owed(self.owed, self.capabilities, why)
+        if self.owed.unproven:
             raise TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
         reason = (await as_written(draft)).reason
         if reason not in ("", why):  # none: it was refused before it was written down
             raise Vanished(f"{draft.name.node} was given up meanwhile: {reason}") from error
-        await Tell("create", f"{where}   {why} (released: absent) → next")
+        await Report("create", f"{where}   {why} (released: absent) → next")
         await self.tried(draft, request, why)
         await Shield(raised=False)
 
@@ -140,7 +140,7 @@ class _Seeking:
 
     async def _race(self, drafts: list[Draft]) -> Lease | None:
         timed = [(draft, await self._timed(request, among=1)) for draft, request in drafts]
-        return await race.run(timed, self.can, self.tenure, self)
+        return await race.run(timed, self.capabilities, self.owed, self)
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
         errors = list(self.refusals.values())

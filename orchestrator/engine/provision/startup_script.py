@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.timings import Pace
+from orchestrator.core.lease.timings import Timings
 
 VERSION = 1
 SCRIPT_KEY = "startup-script"
@@ -77,10 +77,10 @@ def switch_sha256() -> str:
     return hashlib.sha256(switch_source().encode()).hexdigest()
 
 
-def switch_config(lease: Lease, labels: Mapping[str, str], pace: Pace, *, idle_s: float | None) -> dict[str, Any]:
+def switch_config(lease: Lease, labels: Mapping[str, str], timings: Timings, *, idle_s: float | None) -> dict[str, Any]:
     """What the switch knows before it can read its node's labels: `labels` are those of the create request."""
     name = lease.name
-    periods = {period: getattr(pace, period) for period in PERIODS}
+    periods = {period: getattr(timings, period) for period in PERIODS}
     return {
         "v": VERSION,
         "node": f"projects/{name.project}/locations/{name.zone}/nodes/{name.node}",

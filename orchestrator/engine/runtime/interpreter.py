@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from orchestrator.engine.effects.base import Effect, Program, Shield, Sleep, Tell, World
+from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, World
 from orchestrator.errors import Interrupted
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Interpreter:
         text = (
             f"{name}: already deleting; {more} more to leave before the proof (the next tpujob command goes on with it)"
         )
-        self.world.tell(Tell("release", text))
+        self.world.report(Report("release", text))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

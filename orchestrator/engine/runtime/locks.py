@@ -13,7 +13,7 @@ from pathlib import Path
 LOOK_AGAIN_S, LOOKS = 0.02, 1500  # half a minute: whoever asks `alive` for so long stands still
 
 
-class FileOwners:
+class FileLocks:
     """Claims of this process, and questions about those of others. `directory` is private to the user."""
 
     def __init__(self, directory: Path) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import Cloud, WorkerAddress
-from orchestrator.engine.effects.base import LedgerPort, Owners, Tell
-from orchestrator.engine.guardian.process import NotArmed
+from orchestrator.engine.effects.base import LedgerPort, Locks, Report
+from orchestrator.engine.guardian.process import GuardianNotStarted
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class RealWorld:
     kind: str  # of its cloud, as leases name it
     clocks: Clocks
     ledger: LedgerPort
-    owners: Owners
-    tell: Callable[[Tell], None]
+    locks: Locks
+    report: Callable[[Report], None]
     lease_directory: Callable[[str], Path]
     start_guardian: Callable[[], object] | None  # None: the person wants none
     open_cloud: Callable[[], Cloud]
@@ -45,10 +45,10 @@ class RealWorld:
     def now(self, cloud: str | None = None) -> float:
         return self.clocks.now(cloud or self.kind)
 
-    def time_is_sure(self) -> bool:
-        return self.clocks.is_sure(self.kind)
+    def is_time_certain(self) -> bool:
+        return self.clocks.is_certain(self.kind)
 
-    def told_time(self, server_now: float, asked_at: float) -> None:
+    def set_server_time(self, server_now: float, asked_at: float) -> None:
         self.clocks.told(self.kind, server_now, asked_at)
 
     def arm(self) -> bool:
@@ -57,14 +57,14 @@ class RealWorld:
         if not self._armed:
             try:
                 self.start_guardian()
-            except NotArmed as error:
+            except GuardianNotStarted as error:
                 hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command finishes what a killed one leaves"
                 raise TpujobError(f"{error}; nothing was created", hint=hint) from error
         self._armed = True
         return True
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
-        notice = lambda text: self.tell(Tell("ssh", text))  # noqa: E731
+        notice = lambda text: self.report(Report("ssh", text))  # noqa: E731
         fleet = open_fleet(self.lease_directory(lease.id), workers, notice, self.now)
         fleet.connect(deadline_s)
         return fleet

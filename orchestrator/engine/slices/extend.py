@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core.lease.lease import Extended, Lease, LeaseState
 from orchestrator.core.lease.slices import Capabilities
-from orchestrator.core.lease.timings import Pace
+from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases.renewal import move
@@ -13,17 +13,17 @@ from orchestrator.errors import UserError
 LONGEST_S = 7 * 86400.0
 
 
-async def extend(lease: Lease, by_s: float, can: Capabilities) -> Lease:
+async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease:
     """The lease with its new end, known to everybody who could delete the slice. Raises UserError for what cannot be."""
     now = await Now()
 
     def longer(lease: Lease) -> Extended:
-        return Extended(lease.id, now, new_end(lease, by_s, can.pace))
+        return Extended(lease.id, now, new_end(lease, by_s, capabilities.timings))
 
-    return await move(lease, longer, can)
+    return await move(lease, longer, capabilities)
 
 
-def new_end(lease: Lease, by_s: float, pace: Pace) -> float:
+def new_end(lease: Lease, by_s: float, timings: Timings) -> float:
     """Pure: the end that `extend` sets, or why not."""
     if lease.state is not LeaseState.READY:
         raise UserError(f"{lease.handle} is {lease.state}: only a slice that is READY can be extended")
@@ -32,7 +32,7 @@ def new_end(lease: Lease, by_s: float, pace: Pace) -> float:
         left = format_duration(max(lease.created_at + LONGEST_S - lease.ends_at, 0.0))
         raise UserError(f"{lease.handle} would live longer than 7 days", hint=f"it can be extended by {left} at most")
     if lease.budget_usd is not None and lease.usd_per_hour is not None:
-        spent_then = lease.usd_per_hour * (until + pace.absent_s - lease.created_at) / 3600
+        spent_then = lease.usd_per_hour * (until + timings.absent_s - lease.created_at) / 3600
         if spent_then > lease.budget_usd:
             raise UserError(
                 f"by then {lease.handle} would have cost {format_usd(spent_then)} of {format_usd(lease.budget_usd)}",

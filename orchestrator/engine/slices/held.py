@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.lease.lease import Held, Lease
 from orchestrator.core.lease.slices import Capabilities, SliceState, SliceView
-from orchestrator.engine.effects.base import Arm, Claim, Disclaim, Now, ReadLease, Shield, Sleep, Tell
+from orchestrator.engine.effects.base import Lock, Now, ReadLease, Report, Shield, Sleep, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
-from orchestrator.engine.leases.obligations import RELEASE_S, Draft, Tenure, keep, let_go
+from orchestrator.engine.leases.obligations import RELEASE_S, Draft, Obligations, keep, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.leases.renewal import move
 from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
@@ -26,7 +26,7 @@ class NeedsConsent(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpRequest:
     """What `up` was asked for."""
 
     handle: str
@@ -39,57 +39,57 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Brought:
+class UpOutcome:
     lease: Lease | None = None
     action: str = ""  # "created", "already ready", "waited", "started", "recreated"
     error: TpujobError | None = None
-    tenure: Tenure = field(default_factory=Tenure)
+    owed: Obligations = field(default_factory=Obligations)
 
     @property
     def exit_code(self) -> int:
-        if self.tenure.unproven:
+        if self.owed.unproven:
             return TeardownUnproven.exit_code
         if isinstance(self.error, TeardownUnproven):
             return CloudUnavailable.exit_code  # it took long, but it is proven now
         return self.error.exit_code if self.error else 0
 
 
-async def up(wanted: Wanted, can: Capabilities) -> Brought:
+async def up(wanted: UpRequest, capabilities: Capabilities) -> UpOutcome:
     """Bring the slice to READY, whatever state it is in, and hold it. What this call created in vain is released."""
-    brought = Brought()
+    brought = UpOutcome()
     try:
-        await _bring(wanted, can, brought)
+        await _bring(wanted, capabilities, brought)
     except TpujobError as error:
         brought.error = error
-        await let_go(brought.tenure, can, error.message)
+        await release_owed(brought.owed, capabilities, error.message)
     except Exception as error:
         brought.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
-        await let_go(brought.tenure, can, "a bug in tpujob")
+        await release_owed(brought.owed, capabilities, "a bug in tpujob")
     return brought
 
 
-async def _bring(wanted: Wanted, can: Capabilities, brought: Brought) -> None:
+async def _bring(wanted: UpRequest, capabilities: Capabilities, brought: UpOutcome) -> None:
     if wanted.existing is not None:
-        brought.action = await _revive(wanted.existing, wanted, can, brought)
+        brought.action = await _revive(wanted.existing, wanted, capabilities, brought)
     if brought.lease is None:
-        await find(Search(wanted.drafts, wait_s=wanted.wait_s, redraft=wanted.redraft), can, brought.tenure)
+        await find(Search(wanted.drafts, wait_s=wanted.wait_s, redraft=wanted.redraft), capabilities, brought.owed)
         brought.action = brought.action or "created"
-        brought.lease = await keep(brought.tenure, await Now() + wanted.hold_s, can)
-    brought.tenure.lease = None  # from here on it is no longer this command's to end
+        brought.lease = await keep(brought.owed, await Now() + wanted.hold_s, capabilities)
+    brought.owed.lease = None  # from here on it is no longer this command's to end
 
 
-async def _revive(lease: Lease, wanted: Wanted, can: Capabilities, brought: Brought) -> str:
+async def _revive(lease: Lease, wanted: UpRequest, capabilities: Capabilities, brought: UpOutcome) -> str:
     """Bring an existing lease to READY; or release what is left of it, so that a new one can be made."""
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
-    expired = lease.hold_until is not None and await _hold_anew(lease, wanted.hold_s, can) is None
+    expired = lease.hold_until is not None and await _hold_anew(lease, wanted.hold_s, capabilities) is None
     if view is not None and not expired:
         if view.state is SliceState.READY and lease.hold_until is not None:
             brought.lease = await ReadLease(lease.id)
             return "already ready"
         if view.state in (SliceState.QUEUED, SliceState.CREATING, SliceState.READY):
-            return await _wait_for(lease, brought, can)
+            return await _wait_for(lease, brought, capabilities)
         if view.state in (SliceState.STOPPED, SliceState.STOPPING):
-            await start(lease, can)
+            await start(lease, capabilities)
             brought.lease = await ReadLease(lease.id)
             return "started"
     if view is not None and not wanted.recreate and not expired:
@@ -98,16 +98,16 @@ async def _revive(lease: Lease, wanted: Wanted, can: Capabilities, brought: Brou
             hint=f"`tpujob up {lease.handle} --yes` does that",
         )
     state = view.native_state if view else "gone"
-    await Tell("release", f"{lease.name.node} is {state}: deleting what is left of it")
-    released = await release(lease, can, reason=f"it was {state}", budget_s=RELEASE_S)
-    brought.tenure.released = released
+    await Report("release", f"{lease.name.node} is {state}: deleting what is left of it")
+    released = await release(lease, capabilities, reason=f"it was {state}", budget_s=RELEASE_S)
+    brought.owed.released = released
     if not released.gone:
         raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other one is made")
     await Shield(raised=False)
     return "recreated"
 
 
-async def _hold_anew(lease: Lease, hold_s: float, can: Capabilities) -> Lease | None:
+async def _hold_anew(lease: Lease, hold_s: float, capabilities: Capabilities) -> Lease | None:
     """A hold that is over, or nearly, begins again, as far as the deadline allows; None when that is over too."""
     now = await Now()
     assert lease.hold_until is not None
@@ -115,27 +115,27 @@ async def _hold_anew(lease: Lease, hold_s: float, can: Capabilities) -> Lease | 
         return lease
     if lease.deadline - now < NEARLY_S:
         return None
-    return await move(lease, Held(lease.id, now, now + hold_s), can)
+    return await move(lease, Held(lease.id, now, now + hold_s), capabilities)
 
 
-async def _wait_for(lease: Lease, brought: Brought, can: Capabilities) -> str:
+async def _wait_for(lease: Lease, brought: UpOutcome, capabilities: Capabilities) -> str:
     """Another `up` began it. If that one still lives, wait beside it; if it died, take its place."""
-    if await Claim(lease.id):
-        brought.tenure.lease = lease
-    await Tell("create", f"{lease.name.node} is being created already; waiting for it")
+    if await Lock(lease.id):
+        brought.owed.lease = lease
+    await Report("create", f"{lease.name.node} is being created already; waiting for it")
     waits_until = max(lease.ready_by or 0.0, await Now())
-    ready = await wait_until_ready(lease, can, give_up_at=waits_until + can.pace.provision_s)
-    if brought.tenure.lease is not None:
-        brought.lease = await keep(brought.tenure, ready.hold_until or ready.deadline, can)
+    ready = await wait_until_ready(lease, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
+    if brought.owed.lease is not None:
+        brought.lease = await keep(brought.owed, ready.hold_until or ready.deadline, capabilities)
     else:
         brought.lease = ready
     return "waited"
 
 
-async def start(lease: Lease, can: Capabilities) -> Lease:
+async def start(lease: Lease, capabilities: Capabilities) -> Lease:
     """STOPPED → READY. The slice stays what it is when that fails; raises the error."""
     view = await _existing(lease)
-    give_up_at = await Now() + can.pace.provision_s
+    give_up_at = await Now() + capabilities.timings.provision_s
     if view.state is SliceState.STOPPING:
         view = await _await_state(lease, SliceState.STOPPED, give_up_at)
     if view.state is SliceState.READY:
@@ -143,7 +143,7 @@ async def start(lease: Lease, can: Capabilities) -> Lease:
     if view.state is not SliceState.STOPPED:
         raise WrongState(f"{lease.handle} is {view.native_state}: only a stopped slice can be started")
     operation = await retry.until(await Now() + PATIENCE_S, StartSlice(lease.name))
-    return await wait_until_ready(lease, can, give_up_at=give_up_at, operation=operation.name)
+    return await wait_until_ready(lease, capabilities, give_up_at=give_up_at, operation=operation.name)
 
 
 async def stop(lease: Lease) -> SliceView:
@@ -158,23 +158,23 @@ async def stop(lease: Lease) -> SliceView:
     return await _await_state(lease, SliceState.STOPPED, await Now() + STOP_S)
 
 
-async def down(leases: tuple[Lease, ...], can: Capabilities, *, reason: str) -> list[Released]:
+async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
     """Release each of them, whoever lives for it: a run in another terminal sees its lease DOWN and ends itself."""
     await _arm_if_possible()
     for lease in leases:
-        await Claim(lease.id)  # where nobody else lives for it, so that no other command begins the same
-    results = await release_all([(lease, reason) for lease in leases], can, budget_s=RELEASE_S)
+        await Lock(lease.id)  # where nobody else lives for it, so that no other command begins the same
+    results = await release_all([(lease, reason) for lease in leases], capabilities, budget_s=RELEASE_S)
     for lease in leases:
-        await Disclaim(lease.id)
+        await Unlock(lease.id)
     return results
 
 
 async def _arm_if_possible() -> None:
     """Somebody should go on when this process is killed halfway; but no guardian is no reason not to delete."""
     try:
-        await Arm()
+        await StartGuardian()
     except TpujobError as error:
-        await Tell("warning", error.message)
+        await Report("warning", error.message)
 
 
 async def _existing(lease: Lease) -> SliceView:
@@ -193,6 +193,6 @@ async def _await_state(lease: Lease, wanted: SliceState, give_up_at: float) -> S
             return view
         if await Now() >= give_up_at:
             raise CloudUnavailable(f"{lease.handle} is still {view.native_state}")
-        await Tell("state", f"{lease.name.node} is {view.native_state}", passing=True)
+        await Report("state", f"{lease.name.node} is {view.native_state}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")

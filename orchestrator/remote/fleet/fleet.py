@@ -18,16 +18,16 @@ from typing import TypeVar
 from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
-from orchestrator.remote.fleet.heartbeats import Beats
+from orchestrator.remote.fleet.heartbeats import Heartbeats
 from orchestrator.remote.fleet.steps import FleetStatus, PushResult, StartRequest, WorkerFacts
-from orchestrator.remote.ssh.call import Call, Completed, run
-from orchestrator.remote.ssh.connection import Access, Link
+from orchestrator.remote.ssh.call import Completed, WorkerCall, run
+from orchestrator.remote.ssh.connection import Access, Connection
 from orchestrator.remote.ssh.fan_out import Bell, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
 from orchestrator.remote.ssh.terminal import clean
 from orchestrator.remote.transfer.bundle import Bundle
-from orchestrator.remote.transfer.collect import Collection, Collector, Order
+from orchestrator.remote.transfer.collect import Collection, Collector, CollectRequest
 
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
@@ -66,12 +66,12 @@ class Fleet:
         self._now = now
         self._bell = Bell()
         access = Access(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._links = [Link(worker, access, self._bell) for worker in self.workers]
+        self._links = [Connection(worker, access, self._bell) for worker in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
-        self._streams: dict[int, Call] = {}
+        self._streams: dict[int, WorkerCall] = {}
         self._on_notice = on_notice
-        self._beats: dict[int, Beats] = {}
+        self._beats: dict[int, Heartbeats] = {}
         self._one_at_a_time = threading.Lock()
 
     # -- reaching them --
@@ -85,9 +85,9 @@ class Fleet:
         deadline = time.monotonic() + deadline_s
         missing: dict[int, str] = {}
 
-        def knock(link: Link) -> None:
+        def knock(link: Connection) -> None:
             try:
-                self._persist(link, Link.connect, deadline)
+                self._persist(link, Connection.connect, deadline)
             except HostKeyMismatch:
                 raise
             except Unreachable as error:
@@ -105,15 +105,15 @@ class Fleet:
         """From now on show the switch on worker 0 (or on all) that this process lives, in the background, until `cancel`."""
         for link in self._links if everywhere else [self._link(0)]:
             if link.worker.index not in self._beats:
-                beats = self._beats[link.worker.index] = Beats(link, every_s, self._bell, self._on_notice)
+                beats = self._beats[link.worker.index] = Heartbeats(link, every_s, self._bell, self._on_notice)
                 beats.thread.start()
 
     def facts(self, worker: int = 0) -> WorkerFacts:
         """Asked anew each time: `free_port` is free now."""
         return self._on_one(worker, self._facts)
 
-    def _facts(self, link: Link) -> WorkerFacts:
-        with Call(link, "hello", silence_s=SILENCE_S) as call:
+    def _facts(self, link: Connection) -> WorkerFacts:
+        with WorkerCall(link, "hello", silence_s=SILENCE_S) as call:
             call.end_input()
             said = call.answer()
         local = link.worker.host in ("127.0.0.1", "::1", "localhost")
@@ -133,11 +133,11 @@ class Fleet:
         """A bundle for each worker, in their order, unless it is there."""
         assert len(bundles) == len(self.workers), "one bundle per worker, or None"
 
-        def push_one(link: Link) -> PushResult:
+        def push_one(link: Connection) -> PushResult:
             began, bundle = time.monotonic(), bundles[self._links.index(link)]
             if bundle is None:
                 return PushResult(link.worker.index, True, 0.0)
-            with Call(link, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
+            with WorkerCall(link, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
                 skipped = bool(call.answer()["have"])
                 if not skipped:
                     with bundle.path.open("rb") as file:
@@ -163,12 +163,12 @@ class Fleet:
             "bundle_sha256": request.bundle_sha256,
         }
 
-        def start_one(link: Link) -> None:
+        def start_one(link: Connection) -> None:
             position = self._links.index(link)
             env = dict(request.env_by_worker[position])
             carried = request.carried_by_worker[position] if request.carried_by_worker else None
             with contextlib.ExitStack() as unless_started:
-                call = unless_started.enter_context(Call(link, "start", silence_s=START_S))
+                call = unless_started.enter_context(WorkerCall(link, "start", silence_s=START_S))
                 call.send(json.dumps({**common, "env": env, "carried_sha256": carried}).encode())
                 call.end_input()
                 call.answer()
@@ -192,7 +192,7 @@ class Fleet:
             with self._one_at_a_time:
                 sink(index, piece)
 
-        def follower(link: Link) -> Follower:
+        def follower(link: Connection) -> Follower:
             offset = (offsets or {}).get(link.worker.index, 0)
             opened = self._streams.pop(link.worker.index, None) if offset == 0 else None
             phase = (link, self._attempt, self._phase, offset)
@@ -225,9 +225,9 @@ class Fleet:
     def stop(self, grace_s: float) -> None:
         """End the phase and everything it started on every worker: TERM, and after the grace KILL."""
 
-        def stop_one(link: Link) -> None:
+        def stop_one(link: Connection) -> None:
             arguments = ("stop", self._attempt, self._phase, str(grace_s))
-            with Call(link, *arguments, silence_s=grace_s + STOP_EXTRA_S) as call:
+            with WorkerCall(link, *arguments, silence_s=grace_s + STOP_EXTRA_S) as call:
                 call.end_input()
                 if call.answer().get("ended") is False:
                     raise CommandFailed(
@@ -238,7 +238,7 @@ class Fleet:
         with self._bell.changed:
             self._bell.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
 
-    def collect(self, order: Order) -> Collection:
+    def collect(self, order: CollectRequest) -> Collection:
         """Every worker's results, checked, on their way into `order.destination/worker<i>/`."""
         order = replace(order, attempt=order.attempt or self._attempt)
         return Collection(Collector(order), self._links, self._bell)
@@ -281,21 +281,21 @@ class Fleet:
 
     close = cancel
 
-    def _link(self, worker: int) -> Link:
+    def _link(self, worker: int) -> Connection:
         found = [link for link in self._links if link.worker.index == worker]
         if not found:
             raise RemoteError(f"there is no worker{worker}; the workers are 0 to {len(self.workers) - 1}")
         return found[0]
 
-    def _on_all(self, work: Callable[[Link], T], persist_s: float = PERSIST_S) -> list[T]:
+    def _on_all(self, work: Callable[[Connection], T], persist_s: float = PERSIST_S) -> list[T]:
         deadline = time.monotonic() + persist_s
         return fan_out(self._links, lambda link: self._persist(link, work, deadline), self._bell)
 
-    def _on_one(self, worker: int, work: Callable[[Link], T]) -> T:
+    def _on_one(self, worker: int, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + PERSIST_S
         return fan_out([self._link(worker)], lambda link: self._persist(link, work, deadline), self._bell)[0]
 
-    def _persist(self, link: Link, work: Callable[[Link], T], deadline: float) -> T:
+    def _persist(self, link: Connection, work: Callable[[Connection], T], deadline: float) -> T:
         """Every step may be repeated without harm, so a cut connection is answered by a new one, until the deadline."""
         pause_s = RETRY_FIRST_S
         while True:

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.errors import RemoteError, Unreachable
-from orchestrator.remote.ssh.call import Call, parsed
-from orchestrator.remote.ssh.connection import Link
-from orchestrator.remote.ssh.fan_out import Abandoned, Bell
+from orchestrator.remote.ssh.call import WorkerCall, parsed
+from orchestrator.remote.ssh.connection import Connection
+from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned
 
 SILENCE_S = 12.0  # the worker sends something every two seconds
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
@@ -53,12 +53,12 @@ class Follower:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         attempt: str,
         phase: str,
         offset: int,
         *,
-        opened: Call | None,
+        opened: WorkerCall | None,
         deliver: Callable[[int, bytes], None],
         bell: Bell,
         now: Callable[[], float],
@@ -94,7 +94,7 @@ class Follower:
                     self._move(WorkerState.UNREACHABLE, why=error.message)
                     pause_s = RETRY_FIRST_S if self._offset > before else min(2 * pause_s, RETRY_MOST_S)
                     self._bell.sleep(pause_s)
-        except Abandoned:
+        except FanOutAbandoned:
             return
         except Exception as error:  # a wrong host key, a full disk under the sink: somebody must hear of it
             self.error = error
@@ -113,10 +113,10 @@ class Follower:
                     if self._status.final:
                         return
 
-    def _stream(self) -> Call:
+    def _stream(self) -> WorkerCall:
         call, self._opened = self._opened, None
         if call is None:
-            call = Call(self._link, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S)
+            call = WorkerCall(self._link, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S)
             call.end_input()
         call.silence_s = SILENCE_S
         return call

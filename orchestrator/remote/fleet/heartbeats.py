@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable
 
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
-from orchestrator.remote.ssh.call import Call
-from orchestrator.remote.ssh.connection import Link
-from orchestrator.remote.ssh.fan_out import Abandoned, Bell
+from orchestrator.remote.ssh.call import WorkerCall
+from orchestrator.remote.ssh.connection import Connection
+from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned
 
 SILENCE_S = 15.0  # for the answer to the first line
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
 
 
-class Beats:
+class Heartbeats:
     """`thread` is for the fleet to start; the bell ends it."""
 
-    def __init__(self, link: Link, every_s: float, bell: Bell, on_notice: Callable[[str], None]) -> None:
+    def __init__(self, link: Connection, every_s: float, bell: Bell, on_notice: Callable[[str], None]) -> None:
         self._link, self._every_s, self._bell, self._on_notice = link, every_s, bell, on_notice
         # Two processes, or two lives of one, never say the same.
         self._lines = (f"{secrets.token_hex(8)}-{number}\n".encode() for number in itertools.count(1))
@@ -43,7 +43,7 @@ class Beats:
                     self._failures += 1
                     self._complain(error)
                 self._bell.sleep(min(RETRY_FIRST_S * 2 ** min(self._failures, 9), RETRY_MOST_S))
-        except (Abandoned, HostKeyMismatch):  # the latter is raised by another call, where somebody hears it
+        except (FanOutAbandoned, HostKeyMismatch):  # the latter is raised by another call, where somebody hears it
             return
 
     def _complain(self, error: CommandFailed) -> None:
@@ -54,7 +54,7 @@ class Beats:
 
     def _speak(self) -> None:
         """Until it fails. A failure closes this call only: whether the connection stands is not for us to say."""
-        call = Call(self._link, "beat", silence_s=SILENCE_S)
+        call = WorkerCall(self._link, "beat", silence_s=SILENCE_S)
         try:
             call.send(next(self._lines))
             call.answer()

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RemoteError
-from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, Collector, CollectResult, Order, Part, Problem
+from orchestrator.remote.transfer.collect import (
+    EVERYTHING,
+    THE_REST,
+    ArchivePart,
+    Collector,
+    CollectRequest,
+    CollectResult,
+    Problem,
+)
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 PREFIX = b"tpujob:"
@@ -32,12 +40,12 @@ Sink = Callable[[int, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LocalExit:
     rc: int | None  # None: its supervisor is gone, and nobody knows
     why: str = "its supervisor is gone"
 
 
-class Here:
+class LocalWorker:
     """`runs` is where the attempts of local jobs work; what is in it is gone after `close`."""
 
     def __init__(self, runs: Path, attempt: str) -> None:
@@ -69,7 +77,7 @@ class Here:
         )
         self._tell(request)
 
-    def wait(self, timeout_s: float) -> Ended | None:
+    def wait(self, timeout_s: float) -> LocalExit | None:
         """Pass the log on until the phase has ended, or for so long (None)."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -93,8 +101,8 @@ class Here:
             self._pass_on()
 
     def collect(self, destination: Path, patterns: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
-        collector = Collector(Order(self.attempt, destination, patterns, most_bytes, runs=str(self.runs)))
-        part = Part(0)
+        collector = Collector(CollectRequest(self.attempt, destination, patterns, most_bytes, runs=str(self.runs)))
+        part = ArchivePart(0)
         try:
             return collector.collect(part, lambda: self._fetch(collector, part))
         except OSError as error:
@@ -136,15 +144,15 @@ class Here:
                 self._read += len(piece)
                 self._sink(0, piece)
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> LocalExit:
         assert self._process is not None and self._process.stdout is not None and self._log is not None
         try:
-            return Ended(json.loads((self._log.parent / "exit.json").read_bytes())["rc"])
+            return LocalExit(json.loads((self._log.parent / "exit.json").read_bytes())["rc"])
         except FileNotFoundError:
             said = _answer(self._process.stdout.read())
-            return Ended(None, said["error"]) if "error" in said else Ended(None)
+            return LocalExit(None, said["error"]) if "error" in said else LocalExit(None)
 
-    def _fetch(self, collector: Collector, part: Part) -> None:
+    def _fetch(self, collector: Collector, part: ArchivePart) -> None:
         with subprocess.Popen([*AGENT, "pack"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as packer:
             out, to = packer.stdout, packer.stdin
             assert to is not None and out is not None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh import agent
-from orchestrator.remote.ssh.connection import Link
+from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.terminal import printable
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ class Completed:
     stderr: bytes
 
 
-class Call:
+class WorkerCall:
     """An agent verb under way. Use as a context: leaving it closes the channel, and after a cut drops the connection."""
 
-    def __init__(self, link: Link, *arguments: str, silence_s: float, timeout_s: float | None = None) -> None:
+    def __init__(self, link: Connection, *arguments: str, silence_s: float, timeout_s: float | None = None) -> None:
         """Unreachable when nothing comes for `silence_s`, or the answer is not complete within `timeout_s`."""
         self.link, self.arguments = link, arguments
         self.silence_s = silence_s
@@ -59,7 +59,7 @@ class Call:
             link.drop()
             raise
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> WorkerCall:
         return self
 
     def __exit__(
@@ -150,7 +150,7 @@ class Call:
         raise CommandFailed(list(self.arguments), rc, "", worker=index)
 
 
-def run(link: Link, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
+def run(link: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
     """A short command, its output kept up to `cap_bytes` each and dropped beyond."""
     deadline = time.monotonic() + timeout_s
     channel = link.channel(shlex.join(argv), timeout_s=timeout_s)

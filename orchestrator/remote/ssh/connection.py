@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, Unreachable
-from orchestrator.remote.ssh.fan_out import Abandoned, Bell
+from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Access:
     known_hosts: KnownHosts
 
 
-class Link:
+class Connection:
     """Usable from several threads; the connection is opened by the first that needs it."""
 
     def __init__(self, worker: WorkerAddress, access: Access, bell: Bell) -> None:
@@ -83,7 +83,7 @@ class Link:
     def _transport(self) -> paramiko.Transport:
         with self._opening:
             if self._bell.cancelled.is_set():
-                raise Abandoned
+                raise FanOutAbandoned
             if self._connection is None or not self._connection.is_connected:
                 self.agent_shipped = False
                 with self.translated():
@@ -100,7 +100,7 @@ class Link:
         _set_options(self._socket)
         if self._bell.cancelled.is_set():  # cancelled before there was a socket to shut
             self._socket.close()
-            raise Abandoned
+            raise FanOutAbandoned
         connection = fabric.Connection(
             self.worker.host,
             user=self._access.user,
@@ -135,11 +135,11 @@ class Link:
 
         index, known_hosts = self.worker.index, self._access.known_hosts
 
-        class Check(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+        class HostKeyCheck(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
             def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
                 known_hosts.check(index, f"{key.get_name()} {key.get_base64()}")
 
-        client.set_missing_host_key_policy(Check())
+        client.set_missing_host_key_policy(HostKeyCheck())
         pinned = known_hosts.key(index)
         if pinned is not None:  # also makes the client ask for a key of this type
             host, port = self.worker.host, self.worker.port
@@ -153,7 +153,7 @@ class Link:
 
         try:
             yield
-        except Abandoned:
+        except FanOutAbandoned:
             raise
         except paramiko.BadHostKeyException as error:
             raise HostKeyMismatch(
@@ -162,7 +162,7 @@ class Link:
             ) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             if self._bell.cancelled.is_set():
-                raise Abandoned from error
+                raise FanOutAbandoned from error
             raise Unreachable(f"{self.name} ({self.worker.host}:{self.worker.port}): {_in_words(error)}") from error
 
 

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 LIMIT = 32  # more connections at once gain nothing (measured)
 
 
-class Abandoned(RemoteError):
+class FanOutAbandoned(RemoteError):
     """The fleet was told to let go of everything; whatever was under way is unknown."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Bell:
         """Call with `changed` held."""
         self.changed.wait_for(lambda: self.cancelled.is_set() or happened(), timeout_s)
         if self.cancelled.is_set():
-            raise Abandoned
+            raise FanOutAbandoned
         return happened()
 
     def sleep(self, seconds: float) -> None:
         if self.cancelled.wait(seconds):
-            raise Abandoned
+            raise FanOutAbandoned
 
 
 def fan_out(items: Sequence[Item], work: Callable[[Item], Result], bell: Bell, *, limit: int = LIMIT) -> list[Result]:

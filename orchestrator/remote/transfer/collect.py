@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
-from orchestrator.remote.ssh.call import Call
-from orchestrator.remote.ssh.connection import Link
+from orchestrator.remote.ssh.call import WorkerCall
+from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.fan_out import Bell, fan_out
 from orchestrator.remote.ssh.terminal import printable
-from orchestrator.remote.transfer.disk_space import Room
+from orchestrator.remote.transfer.disk_space import DiskSpace
 from orchestrator.remote.transfer.extract import (
     CHANGED,
     Damaged,
     Extracted,
-    Promise,
+    IndexEntry,
     Read,
     extract,
     is_there,
@@ -47,7 +47,7 @@ Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CollectRequest:
     """What is to be brought home, and where to."""
 
     attempt: str  # "": the one that the fleet works on
@@ -123,7 +123,7 @@ class GivenUp(Exception):
 
 
 @dataclass(slots=True)
-class Part:
+class ArchivePart:
     """One worker's, over all tries of this process."""
 
     worker: int
@@ -134,7 +134,7 @@ class Part:
     looked_at_bytes: int = 0
     signs: int = 0
     moved_at: float = field(default_factory=time.monotonic)
-    call: Call | None = None
+    call: WorkerCall | None = None
     given_up: str = ""  # why
 
     def moved(self) -> None:
@@ -165,11 +165,11 @@ class Part:
 class Collector:
     """One worker after another, or several at once."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: CollectRequest) -> None:
         self.order = order
-        self.room = Room(order.destination, order.most_bytes)
+        self.room = DiskSpace(order.destination, order.most_bytes)
 
-    def collect(self, part: Part, fetch: Callable[[], None]) -> CollectResult:
+    def collect(self, part: ArchivePart, fetch: Callable[[], None]) -> CollectResult:
         """What `fetch` brings into the worker's directory, and what there is to say of it."""
         part.result, earlier = Extracted(), part.result
         self.room.begin(part.worker)
@@ -182,16 +182,16 @@ class Collector:
         missing = {path for path, _ in part.result.missing}
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
-    def fetch(self, link: Link, part: Part) -> None:
+    def fetch(self, link: Connection, part: ArchivePart) -> None:
         """Over one connection. Raises Unreachable when it was cut."""
-        with Call(link, "pack", silence_s=STALL_S) as call:
+        with WorkerCall(link, "pack", silence_s=STALL_S) as call:
             part.call = call
             try:
                 self.receive(part, lambda: call.answer(ROW_BYTES), call.send, call.read)
             finally:
                 part.call = None
 
-    def receive(self, part: Part, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
+    def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
         """The conversation with the packer: which run, the index, what of it is wanted, the archive."""
         request = {"attempt": self.order.attempt, "patterns": self.order.patterns, "runs": self.order.runs}
         send(json.dumps(request).encode() + b"\n")
@@ -220,12 +220,12 @@ class Collector:
         left = [printable(path) for path in wanted if path not in result.files]
         (result.refused if for_good else result.missing).extend((path, why) for path in left if path not in named)
 
-    def _directory(self, part: Part) -> Path:
+    def _directory(self, part: ArchivePart) -> Path:
         return self.order.destination / f"worker{part.worker}"
 
-    def _index(self, part: Part, answer: Answer) -> dict[str, Promise]:
+    def _index(self, part: ArchivePart, answer: Answer) -> dict[str, IndexEntry]:
         """The packer's announcement, which is data from the worker like everything else."""
-        promised: dict[str, Promise] = {}
+        promised: dict[str, IndexEntry] = {}
         part.looked_at_bytes = size_bytes = 0
         while True:
             row = answer()
@@ -241,7 +241,7 @@ class Collector:
                     part.result.refused.append((printable(path), printable(str(row["why"]))))
                 else:
                     # What comes in its place is compared with this: a lie is refused then.
-                    promised.setdefault(path, Promise(max(int(row["size_bytes"]), 0), str(row["sha256"])))
+                    promised.setdefault(path, IndexEntry(max(int(row["size_bytes"]), 0), str(row["sha256"])))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RemoteError(
                     f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"
@@ -251,12 +251,12 @@ class Collector:
                 why = f"more than {len(promised):,} files: have the job put small ones into one archive (tar)"
                 raise TooMany(why)
 
-    def _choose(self, part: Part, promised: Mapping[str, Promise]) -> dict[str, Promise]:
+    def _choose(self, part: ArchivePart, promised: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
         """What is to come: not what is there already, and not what there is no room for."""
         earlier, part.result.files = part.result.files, {}
         part.of_files, part.of_bytes = len(promised), sum(promise.size_bytes for promise in promised.values())
         part.size_bytes = 0
-        wanted: dict[str, Promise] = {}
+        wanted: dict[str, IndexEntry] = {}
         root = open_root(self._directory(part))
         try:
             for path, promise in promised.items():
@@ -280,9 +280,9 @@ class TooMany(Exception):
 class Collection:
     """The results of all workers on their way here, in the background. `wait` says how far they are; `give_up` ends it."""
 
-    def __init__(self, collector: Collector, links: Sequence[Link], bell: Bell) -> None:
+    def __init__(self, collector: Collector, links: Sequence[Connection], bell: Bell) -> None:
         self._collector, self._links, self._bell = collector, links, bell
-        self._parts = {link.worker.index: Part(link.worker.index) for link in links}
+        self._parts = {link.worker.index: ArchivePart(link.worker.index) for link in links}
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None
         self._over = False
@@ -331,13 +331,13 @@ class Collection:
             self._over = True
             self._bell.changed.notify_all()
 
-    def _collect_one(self, link: Link) -> None:
+    def _collect_one(self, link: Connection) -> None:
         """Over as many connections as it takes, while something comes."""
         part = self._parts[link.worker.index]
         part.moved_at = time.monotonic()  # it may have waited for its turn
         self._ended[part.worker] = self._tried(link, part)
 
-    def _tried(self, link: Link, part: Part) -> CollectResult:
+    def _tried(self, link: Connection, part: ArchivePart) -> CollectResult:
         collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
         while True:
             try:
@@ -361,7 +361,7 @@ class Collection:
                 return _cut_short(part, f"{error.strerror} ({collector.order.destination})")
 
 
-def _cut_short(part: Part, why: str) -> CollectResult:
+def _cut_short(part: ArchivePart, why: str) -> CollectResult:
     return part.summary(Problem(part.worker, THE_REST if part.result.files else EVERYTHING, why))
 
 
@@ -377,7 +377,7 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def check_manifest(
-    root: Path, files: Mapping[str, Promise], missing: Sequence[str] | set[str] = ()
+    root: Path, files: Mapping[str, IndexEntry], missing: Sequence[str] | set[str] = ()
 ) -> list[tuple[str, str]]:
     """What `manifest.json` promises and is not so, but for what may come yet: `missing`, printable. Without one, nothing is."""
     if MANIFEST not in files:
@@ -388,7 +388,7 @@ def check_manifest(
         manifest = json.loads((root / MANIFEST).read_bytes())
         if manifest["schema"] != 1:
             raise ValueError(f"schema {manifest['schema']!r} is not known")
-        rows = [(str(row["path"]), Promise(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]
+        rows = [(str(row["path"]), IndexEntry(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
     broken = []

@@ -16,7 +16,7 @@ from orchestrator.core.text.sizes import format_size
 SPARE_BYTES = 16 << 20  # stays free: the ledger, logs and other programs write there, too
 
 
-class Room:
+class DiskSpace:
     """`most_bytes`: of all results of the run together; None: as many as the disk takes."""
 
     def __init__(self, directory: Path, most_bytes: int | None = None) -> None:

@@ -65,7 +65,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class IndexEntry:
     """What the index said about a file before it came."""
 
     size_bytes: int
@@ -74,14 +74,14 @@ class Promise:
 
 @dataclass(slots=True)
 class Extracted:
-    files: dict[str, Promise] = field(default_factory=dict)  # what is on disk now, measured
+    files: dict[str, IndexEntry] = field(default_factory=dict)  # what is on disk now, measured
     refused: list[tuple[str, str]] = field(
         default_factory=list
     )  # printable path, why: another try would change nothing
     missing: list[tuple[str, str]] = field(default_factory=list)  # the same of what another try may bring
 
 
-class Refused(Exception):
+class RefusedFile(Exception):
     """Why an entry is not taken."""
 
 
@@ -95,7 +95,7 @@ Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
 def extract(
     read: Read,
     into: Path,
-    promised: Mapping[str, Promise],
+    promised: Mapping[str, IndexEntry],
     result: Extracted,
     arrived: Callable[[int], None] = lambda size: None,
 ) -> None:
@@ -115,7 +115,7 @@ def open_root(into: Path) -> int:
     return os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def is_there(root: int, name: str, promise: Promise, read: Callable[[int], None] = lambda size: None) -> bool:
+def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], None] = lambda size: None) -> bool:
     """Does the directory hold this very file already, reached without following any link? `read` hears of every piece."""
     try:
         parts = parts_of(name)
@@ -126,7 +126,7 @@ def is_there(root: int, name: str, promise: Promise, read: Callable[[int], None]
             file_fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
         finally:
             os.close(fd)
-    except (Refused, OSError):
+    except (RefusedFile, OSError):
         return False
     try:
         found, digest = os.fstat(file_fd), hashlib.sha256()
@@ -151,16 +151,16 @@ def _inner(fd: int, part: str) -> int:
 def parts_of(name: str) -> list[str]:
     """The components of a path that is safe on every system that we run on."""
     if not name or name.startswith("/") or re.match(r"[A-Za-z]:", name):
-        raise Refused("an absolute path" if name else "an empty path")
+        raise RefusedFile("an absolute path" if name else "an empty path")
     if "\\" in name:
-        raise Refused("a backslash in the path")
+        raise RefusedFile("a backslash in the path")
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
-        raise Refused("a control character in the path, or it is not UTF-8")
+        raise RefusedFile("a control character in the path, or it is not UTF-8")
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise Refused("a path with empty, . or .. components")
+        raise RefusedFile("a path with empty, . or .. components")
     if len(parts) > DEPTH or any(len(part.encode()) > NAME_BYTES for part in parts):
-        raise Refused("a path that is too deep or too long")
+        raise RefusedFile("a path that is too deep or too long")
     return parts
 
 
@@ -169,7 +169,7 @@ class _Extraction:
         self,
         read: Read,
         root: int,
-        promised: Mapping[str, Promise],
+        promised: Mapping[str, IndexEntry],
         result: Extracted,
         arrived: Callable[[int], None],
     ) -> None:
@@ -182,7 +182,7 @@ class _Extraction:
         announced = sum(promise.size_bytes for promise in promised.values())
         self.most_bytes = announced + len(promised) * ENTRY_BYTES + SLACK_BYTES
         for name in result.files:  # there already, from an earlier try
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RefusedFile):
                 self._claim_spelling(parts_of(name))
 
     def run(self) -> None:
@@ -195,7 +195,7 @@ class _Extraction:
             else:
                 try:
                     self._entry(header, name)
-                except Refused as refusal:
+                except RefusedFile as refusal:
                     self.result.refused.append((printable(name), str(refusal)))
                 except OSError as error:
                     if error.errno not in OF_THE_PATH:
@@ -234,19 +234,19 @@ class _Extraction:
             os.close(self._open_directory(parts_of(name.rstrip("/"))))
             return
         if header.type not in FILES:
-            raise Refused(KINDS.get(header.type, "an entry of a kind that is not used here"))
+            raise RefusedFile(KINDS.get(header.type, "an entry of a kind that is not used here"))
         parts = parts_of(name)
         if name in self.came or parts[0] == DRAFT:
-            raise Refused("the same path twice")
+            raise RefusedFile("the same path twice")
         promise = self.promised.get(name)
         if promise is None:
-            raise Refused("it is not in the index")
+            raise RefusedFile("it is not in the index")
         if header.size != promise.size_bytes:
-            raise Refused("its content is not what the index says: it has another size")
+            raise RefusedFile("its content is not what the index says: it has another size")
         self.came.add(name)
         self._file(name, parts, promise)
 
-    def _file(self, name: str, parts: list[str], promise: Promise) -> None:
+    def _file(self, name: str, parts: list[str], promise: IndexEntry) -> None:
         self._claim_spelling(parts)
         directory = self._open_directory(parts[:-1])
         try:
@@ -257,7 +257,7 @@ class _Extraction:
         finally:
             os.close(directory)
 
-    def _write(self, directory: int, name: str, promise: Promise) -> bool:
+    def _write(self, directory: int, name: str, promise: IndexEntry) -> bool:
         """False: the content is another one, and nothing was put in its place."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(DRAFT, dir_fd=self.root)  # of somebody who was killed
@@ -300,7 +300,7 @@ class _Extraction:
             path = "/".join(parts[:end])
             folded = unicodedata.normalize("NFKC", path).casefold()
             if self.spelling.setdefault(folded, path) != path:
-                raise Refused(f"its path differs from {printable(self.spelling[folded])} only in case")
+                raise RefusedFile(f"its path differs from {printable(self.spelling[folded])} only in case")
 
     def _count(self, size: int) -> None:
         self.passed_bytes += size

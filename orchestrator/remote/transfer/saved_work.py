@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.remote.transfer.bundle import Bundle, make_bundle
-from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectResult, Order
+from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
@@ -23,7 +23,7 @@ MAX_BYTES = 64 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Luggage:
+class SavedWork:
     """`directory/worker<i>/{artifacts,work}/…`, as of the last time that each file came whole."""
 
     directory: Path
@@ -35,7 +35,7 @@ class Luggage:
         shutil.rmtree(draft, ignore_errors=True)
         try:
             # The job goes on: what it writes at this moment is left for the next time.
-            pulled = fleet.collect(Order("", draft, self.patterns, passes=1)).within(deadline_s)
+            pulled = fleet.collect(CollectRequest("", draft, self.patterns, passes=1)).within(deadline_s)
             for fresh in sorted(draft.glob("worker*")):
                 left = [problem.path for problem in pulled.refused + pulled.waiting if fresh.name == problem.of]
                 if EVERYTHING in left or THE_REST in left:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import catalog
 from orchestrator.clouds.google.credentials import EmulatorToken, connect, connect_light, emulator_credentials
-from orchestrator.clouds.tpu.calls import Questions
+from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.slices import Cloud, Operation, SliceName, SliceRequest, SliceState
@@ -41,7 +41,7 @@ def api(shared_emulator: Emulator) -> Cloud:
 
 
 @pytest.fixture(params=[connect, connect_light])
-def asking(request: pytest.FixtureRequest, shared_emulator: Emulator) -> Questions:
+def asking(request: pytest.FixtureRequest, shared_emulator: Emulator) -> ApiCalls:
     """Both clients, for what both can ask."""
     return request.param(EMULATED, shared_emulator.url, shared_emulator.token)
 
@@ -55,19 +55,19 @@ def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: st
     )
 
 
-def finish(api: Cloud | Questions, operation: Operation) -> Operation:
+def finish(api: Cloud | ApiCalls, operation: Operation) -> Operation:
     done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
     assert done is not None
     return done
 
 
-def delete(api: Cloud | Questions, name: SliceName) -> None:
+def delete(api: Cloud | ApiCalls, name: SliceName) -> None:
     operation = api.delete(name)
     if operation is not None:
         finish(api, operation)
 
 
-def test_the_life_of_a_slice(api: Cloud, asking: Questions) -> None:
+def test_the_life_of_a_slice(api: Cloud, asking: ApiCalls) -> None:
     wanted = request()
     assert asking.get(wanted.name) is None
     created = api.create(wanted)
@@ -127,7 +127,7 @@ def test_the_body_of_a_create_is_understood_as_it_was_meant(api: Cloud, shared_e
     delete(api, wanted.name)
 
 
-def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud, asking: Questions) -> None:
+def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud, asking: ApiCalls) -> None:
     wanted = request()
     lost = api.create(wanted)
     listing = asking.operations("emulated", ZONE)
@@ -151,7 +151,7 @@ def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(api: Cloud, 
 
 
 def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(
-    api: Cloud, asking: Questions, shared_emulator: Emulator
+    api: Cloud, asking: ApiCalls, shared_emulator: Emulator
 ) -> None:
     wanted = request()
     finish(api, api.create(wanted))
@@ -169,7 +169,7 @@ def test_both_clients_see_one_slice_alike_and_say_what_time_the_server_has(
     finish(api, api.create(wanted))
     light = connect_light(EMULATED, shared_emulator.url, shared_emulator.token)
     assert light.get(wanted.name) == api.get(wanted.name)
-    assert light.published(wanted.name) == api.published(wanted.name)
+    assert light.guest_attributes(wanted.name) == api.guest_attributes(wanted.name)
     assert light.zones("emulated") == api.zones("emulated")
     assert light.capabilities == api.capabilities
     listing = light.list("emulated", ZONE)
@@ -178,7 +178,7 @@ def test_both_clients_see_one_slice_alike_and_say_what_time_the_server_has(
     delete(api, wanted.name)
 
 
-def test_both_clients_are_told_what_a_zone_has_over_all_pages(asking: Questions) -> None:
+def test_both_clients_are_told_what_a_zone_has_over_all_pages(asking: ApiCalls) -> None:
     assert asking.accelerator_types("emulated", ZONE).rows == catalog.types_in_zone(ZONE)
 
 
@@ -242,7 +242,7 @@ def test_a_wrong_token_is_an_auth_error_and_not_an_absence(shared_emulator: Emul
 def test_a_path_that_no_api_has_is_not_an_absence_either(shared_emulator: Emulator) -> None:
     credentials = emulator_credentials(shared_emulator.token)
     nowhere = f"{shared_emulator.url}/elsewhere"
-    lost: tuple[Questions, ...] = (
+    lost: tuple[ApiCalls, ...] = (
         TpuApi(nowhere, credentials, emulated=True),
         LightApi(nowhere, EmulatorToken(shared_emulator.token), emulated=True),
     )

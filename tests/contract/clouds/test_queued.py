@@ -12,10 +12,10 @@ import pytest
 
 from orchestrator.clouds.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu import client
-from orchestrator.clouds.tpu.calls import Questions
+from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import Queue, SliceName, SliceRequest, SliceState
+from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest, SliceState
 from orchestrator.errors import (
     AuthError,
     BadRequest,
@@ -33,7 +33,7 @@ NODE, REQUEST = f"{ZONE}/nodes/{NAME.node}", f"{ZONE}/queuedResources/{NAME.node
 LABELS = {"tpujob": "1", "tpujob-run": "7q2m4x1pzt"}
 ID = "6f1c2d3e-0000-4000-8000-0123456789ab"
 WANTED = SliceRequest(
-    NAME, "v5litepod-4", "v2-alpha-tpuv5-lite", spot=True, labels=LABELS, queue=Queue(3600.0, request_id=ID)
+    NAME, "v5litepod-4", "v2-alpha-tpuv5-lite", spot=True, labels=LABELS, queue=QueueTerms(3600.0, request_id=ID)
 )
 
 
@@ -90,7 +90,7 @@ def api(cloud: Api) -> TpuApi:
 
 
 @pytest.fixture(params=["google-cloud-tpu", "light"])
-def asking(request: pytest.FixtureRequest, cloud: Api, api: TpuApi) -> Questions:
+def asking(request: pytest.FixtureRequest, cloud: Api, api: TpuApi) -> ApiCalls:
     return LightApi(cloud.stub.url, EmulatorToken("the-token"), emulated=True) if request.param == "light" else api
 
 
@@ -99,7 +99,7 @@ def asking(request: pytest.FixtureRequest, cloud: Api, api: TpuApi) -> Questions
 
 @pytest.mark.parametrize("flex_start_s", [None, 7200.0])
 def test_a_create_sends_exactly_what_the_preview_showed(cloud: Api, api: TpuApi, flex_start_s: float | None) -> None:
-    wanted = replace(WANTED, spot=False, queue=Queue(3600.0, ID, flex_start_s))
+    wanted = replace(WANTED, spot=False, queue=QueueTerms(3600.0, ID, flex_start_s))
     cloud.stub.answer_with = None
     cloud.stub.answers(operation(REQUEST))
     shown = api.preview(wanted)
@@ -151,13 +151,13 @@ def test_a_name_and_a_request_that_differ_in_being_queued_are_our_own_mistake(cl
 # -- get ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_queued_slice_is_absent_only_when_neither_request_nor_node_is_there(cloud: Api, asking: Questions) -> None:
+def test_a_queued_slice_is_absent_only_when_neither_request_nor_node_is_there(cloud: Api, asking: ApiCalls) -> None:
     assert asking.get(NAME) is None
     assert cloud.asked == [("GET", REQUEST), ("GET", NODE)], "a node may come of the request until that is gone"
 
 
 @pytest.mark.parametrize("silent", [REQUEST, NODE])
-def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: Questions, silent: str) -> None:
+def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: ApiCalls, silent: str) -> None:
     for reply, kind in (
         (failure(503, "UNAVAILABLE"), CloudUnavailable),
         (failure(403, "PERMISSION_DENIED"), AuthError),
@@ -167,7 +167,7 @@ def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: Questions, 
             asking.get(NAME)
 
 
-def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: Questions) -> None:
+def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"GET {REQUEST}"] = Reply(200, request())
     view = asking.get(NAME)
     assert view is not None
@@ -176,7 +176,7 @@ def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: 
     assert (dict(view.labels), view.spot, view.created_at, view.error) == (LABELS, True, 1795262400.0, None)
 
 
-def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, asking: Questions) -> None:
+def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"GET {REQUEST}"] = Reply(200, request("ACTIVE"))
     cloud.replies[f"GET {NODE}"] = Reply(200, node())
     view = asking.get(NAME)
@@ -202,7 +202,7 @@ STATES = {
 }
 
 
-def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: Questions) -> None:
+def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) -> None:
     from google.cloud import tpu_v2
 
     assert set(STATES) == {state.name for state in tpu_v2.QueuedResourceState.State}
@@ -230,7 +230,7 @@ def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: Questions) -
     ],
 )
 def test_why_a_request_failed_is_said_in_our_terms(
-    cloud: Api, asking: Questions, said: dict[str, Any] | None, kind: type[CloudError]
+    cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[CloudError]
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"failedData": {"error": said}}
     cloud.replies[f"GET {REQUEST}"] = Reply(200, request("FAILED", **more))
@@ -241,7 +241,7 @@ def test_why_a_request_failed_is_said_in_our_terms(
         assert view.error.message == said["message"]
 
 
-def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, asking: Questions) -> None:
+def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, asking: ApiCalls) -> None:
     ends = {"terminationTimestamp": "2026-11-21T14:00:00Z"}
     cloud.replies[f"GET {NODE}"] = Reply(200, node(schedulingConfig=ends))
     view = asking.get(NAME)
@@ -256,7 +256,7 @@ def lists(cloud: Api, nodes: dict[str, Any], requests: dict[str, Any]) -> None:
     cloud.replies[f"GET {ZONE}/queuedResources"] = Reply(200, requests)
 
 
-def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, asking: Questions) -> None:
+def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, asking: ApiCalls) -> None:
     other = request(name=f"{ZONE}/queuedResources/tpujob-other")
     plain = node(name=f"{ZONE}/nodes/plain")
     lists(cloud, {"nodes": [node(queuedResource=REQUEST), plain]}, {"queuedResources": [request("ACTIVE"), other]})
@@ -272,13 +272,13 @@ def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, asking: Quest
     )
 
 
-def test_a_node_of_a_request_with_another_name_is_a_node(cloud: Api, asking: Questions) -> None:
+def test_a_node_of_a_request_with_another_name_is_a_node(cloud: Api, asking: ApiCalls) -> None:
     lists(cloud, {"nodes": [node(queuedResource=f"{ZONE}/queuedResources/theirs")]}, {})
     [row] = asking.list(NAME.project, NAME.zone).rows
     assert row.name == replace(NAME, queued=False)
 
 
-def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: Questions) -> None:
+def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: ApiCalls) -> None:
     for nodes, requests in (({"unreachable": ["x"]}, {}), ({}, {"unreachable": ["x"]})):
         lists(cloud, nodes, requests)
         assert asking.list(NAME.project, NAME.zone, queued=True).unreachable == ("x",)
@@ -290,7 +290,7 @@ def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: Questions) -> N
 
 
 @pytest.mark.parametrize("rows", ["5", '[{"name": "x"}]', "[5]"])
-def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, asking: Questions, rows: str) -> None:
+def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, asking: ApiCalls, rows: str) -> None:
     lists(cloud, {}, {})
     cloud.replies[f"GET {ZONE}/queuedResources"] = Reply(200, f'{{"queuedResources": {rows}}}')
     with pytest.raises(UnexpectedReply):
@@ -300,7 +300,7 @@ def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, asking: Que
 # -- delete ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_delete_takes_the_request_and_its_node_in_one_call(cloud: Api, asking: Questions) -> None:
+def test_a_delete_takes_the_request_and_its_node_in_one_call(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = operation(REQUEST)
     deleted = asking.delete(NAME)
     assert deleted is not None and deleted.target == REQUEST
@@ -308,7 +308,7 @@ def test_a_delete_takes_the_request_and_its_node_in_one_call(cloud: Api, asking:
     assert parse_qs(urlsplit(asked.path).query)["force"] == ["true"]
 
 
-def test_a_node_whose_request_is_gone_is_deleted_by_itself(cloud: Api, asking: Questions) -> None:
+def test_a_node_whose_request_is_gone_is_deleted_by_itself(cloud: Api, asking: ApiCalls) -> None:
     assert asking.delete(NAME) is None
     assert cloud.asked == [("DELETE", REQUEST), ("DELETE", NODE)]
     cloud.replies[f"DELETE {NODE}"] = operation(NODE)
@@ -316,7 +316,7 @@ def test_a_node_whose_request_is_gone_is_deleted_by_itself(cloud: Api, asking: Q
     assert deleted is not None and deleted.target == NODE
 
 
-def test_who_may_not_delete_requests_deletes_the_node_and_is_told(cloud: Api, asking: Questions) -> None:
+def test_who_may_not_delete_requests_deletes_the_node_and_is_told(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = failure(403, "PERMISSION_DENIED")
     cloud.replies[f"DELETE {NODE}"] = operation(NODE)
     with pytest.raises(AuthError):
@@ -324,7 +324,7 @@ def test_who_may_not_delete_requests_deletes_the_node_and_is_told(cloud: Api, as
     assert cloud.asked == [("DELETE", REQUEST), ("DELETE", NODE)]
 
 
-def test_a_delete_of_which_nothing_is_known_leaves_the_node_to_the_next_one(cloud: Api, asking: Questions) -> None:
+def test_a_delete_of_which_nothing_is_known_leaves_the_node_to_the_next_one(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = failure(503, "UNAVAILABLE")
     with pytest.raises(CloudUnavailable):
         asking.delete(NAME)

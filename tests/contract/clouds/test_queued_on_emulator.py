@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import pytest
 
 from orchestrator.clouds.google.credentials import connect, connect_light
-from orchestrator.clouds.tpu.calls import Questions
+from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.slices import Operation, Queue, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import startup_script, switch_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
@@ -52,7 +52,7 @@ def api(quick: Emulator) -> TpuApi:
 
 
 @pytest.fixture
-def light(quick: Emulator) -> Questions:
+def light(quick: Emulator) -> ApiCalls:
     return connect_light(EMULATED, quick.url, quick.token)
 
 
@@ -65,24 +65,24 @@ def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0)
         accelerator_type,
         "v2-alpha-tpuv5-lite",
         labels=labels,
-        queue=Queue(valid_for_s, str(uuid.uuid4())),
+        queue=QueueTerms(valid_for_s, str(uuid.uuid4())),
     )
 
 
-def seen(api: Questions, name: SliceName, *states: SliceState) -> SliceView:
+def seen(api: ApiCalls, name: SliceName, *states: SliceState) -> SliceView:
     view = until(lambda: api.get(name), wanted=lambda view: view is not None and view.state in states)
     assert view is not None
     return view
 
 
-def finished(api: Questions, operation: Operation | None) -> Operation:
+def finished(api: ApiCalls, operation: Operation | None) -> Operation:
     assert operation is not None
     done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
     assert done is not None
     return done
 
 
-def delete(api: Questions, name: SliceName) -> None:
+def delete(api: ApiCalls, name: SliceName) -> None:
     """One that is refused, as of a request that is provisioning, is asked for again."""
 
     def asked() -> bool:
@@ -92,7 +92,7 @@ def delete(api: Questions, name: SliceName) -> None:
     until(asked)
 
 
-def both(api: Questions, light: Questions) -> Iterator[Questions]:
+def both(api: ApiCalls, light: ApiCalls) -> Iterator[ApiCalls]:
     yield from (api, light)
 
 
@@ -100,7 +100,7 @@ def bills(cloud: Emulator, name: SliceName) -> list[Any]:
     return [row for row in cloud.billing()["nodes"] if row["name"].endswith(f"/{name.zone}/nodes/{name.node}")]
 
 
-def test_the_life_of_a_queued_slice(api: TpuApi, light: Questions, quick: Emulator) -> None:
+def test_the_life_of_a_queued_slice(api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
     quick.patch_settings(no_capacity=FULL)
     request = wanted()
     name = request.name
@@ -155,7 +155,7 @@ def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(api: TpuApi,
     assert api.get(request.name) is None
 
 
-def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: TpuApi, light: Questions) -> None:
+def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: TpuApi, light: ApiCalls) -> None:
     request = wanted()
     api.create(request)
     seen(api, request.name, SliceState.READY)
@@ -216,7 +216,7 @@ def lease_on(request: SliceRequest) -> Lease:
     )
 
 
-def test_a_switch_takes_its_request_along(api: TpuApi, light: Questions, quick: Emulator) -> None:
+def test_a_switch_takes_its_request_along(api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
     request = wanted()
     lease = lease_on(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
@@ -249,7 +249,9 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     ended = f"until test -e {files.split()[1]}; do sleep 0.05; done; cat {files}"
     said = fleet.run(0, ["bash", "-c", ended], check=True).stdout.decode()
     assert said.startswith("saved") and json.loads(said.partition("\n")[2])["stopped"] is True
-    notice = until(lambda: api.published(request.name)[0].get("tpujob/notice"), wanted=lambda text: text is not None)
+    notice = until(
+        lambda: api.guest_attributes(request.name)[0].get("tpujob/notice"), wanted=lambda text: text is not None
+    )
     assert notice is not None and json.loads(notice)["preempted"] is True
     fleet.cancel()
     quick.request("POST", f"/_emulator/nodes/{request.name.node}:preempt")

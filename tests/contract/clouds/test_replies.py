@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.clouds.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu import calls, client
-from orchestrator.clouds.tpu.calls import Questions
+from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.error_translation import NotFound
 from orchestrator.clouds.tpu.light_client import LightApi
@@ -72,7 +72,7 @@ def api(stub: StubApi) -> TpuApi:
 
 
 @pytest.fixture(params=["google-cloud-tpu", "light"])
-def asking(request: pytest.FixtureRequest, stub: StubApi) -> Questions:
+def asking(request: pytest.FixtureRequest, stub: StubApi) -> ApiCalls:
     """Both clients: they ask the same and read it the same way."""
     if request.param == "light":
         return LightApi(stub.url, EmulatorToken("the-token"), emulated=True)
@@ -80,7 +80,7 @@ def asking(request: pytest.FixtureRequest, stub: StubApi) -> Questions:
 
 
 @pytest.fixture(params=["google-cloud-tpu", "light"])
-def asking_google(request: pytest.FixtureRequest, stub: StubApi, google_like: TpuApi) -> Questions:
+def asking_google(request: pytest.FixtureRequest, stub: StubApi, google_like: TpuApi) -> ApiCalls:
     return LightApi(stub.url, RenewableToken(), emulated=False) if request.param == "light" else google_like
 
 
@@ -204,7 +204,7 @@ def test_a_refused_create_was_sent_once(stub: StubApi, api: TpuApi, reply: Reply
     assert len(stub.asked) == 1
 
 
-def test_a_name_that_would_change_the_path_never_leaves(stub: StubApi, asking: Questions) -> None:
+def test_a_name_that_would_change_the_path_never_leaves(stub: StubApi, asking: ApiCalls) -> None:
     for bad in (
         SliceName("acme-project", "us-central1-a", "../../other"),
         SliceName("acme-project", "us-central1-a", "a?force=true"),
@@ -222,7 +222,7 @@ def test_a_name_that_would_change_the_path_never_leaves(stub: StubApi, asking: Q
 # -- absence -----------------------------------------------------------------------------------------------------------
 
 
-def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: Questions) -> None:
+def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(NO_SUCH_NODE)
     assert asking.get(NAME) is None
     assert asking.delete(NAME) is None
@@ -254,7 +254,7 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: Q
         (Reply(302, "", (("Location", "http://127.0.0.1:1/"),)), UnexpectedReply),
     ],
 )
-def test_nothing_else_does(stub: StubApi, asking: Questions, reply: Reply, kind: type[CloudError]) -> None:
+def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: Reply, kind: type[CloudError]) -> None:
     stub.answers(reply)
     with pytest.raises(kind) as caught:
         asking.get(NAME)
@@ -264,7 +264,7 @@ def test_nothing_else_does(stub: StubApi, asking: Questions, reply: Reply, kind:
 
 
 @pytest.mark.parametrize("reply", [HTML_404, failure(403, "PERMISSION_DENIED", "no"), Reply(404, "")])
-def test_a_delete_is_not_taken_as_done_for_it_either(stub: StubApi, asking: Questions, reply: Reply) -> None:
+def test_a_delete_is_not_taken_as_done_for_it_either(stub: StubApi, asking: ApiCalls, reply: Reply) -> None:
     stub.answers(reply)
     with pytest.raises(CloudError):
         asking.delete(NAME)
@@ -277,7 +277,7 @@ def test_to_start_or_stop_what_is_gone_says_so(stub: StubApi, api: TpuApi) -> No
             call(NAME)
 
 
-def test_a_list_of_a_place_that_is_not_found_proves_nothing(stub: StubApi, asking: Questions) -> None:
+def test_a_list_of_a_place_that_is_not_found_proves_nothing(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(failure(404, "NOT_FOUND", f"Resource '{ZONE}' was not found"))
     with pytest.raises(CloudError):
         asking.list(NAME.project, NAME.zone)
@@ -307,7 +307,7 @@ STATES = {
 }
 
 
-def test_every_state_of_the_api_has_a_meaning(stub: StubApi, asking: Questions) -> None:
+def test_every_state_of_the_api_has_a_meaning(stub: StubApi, asking: ApiCalls) -> None:
     from google.cloud import tpu_v2
 
     assert set(STATES) == {state.name for state in tpu_v2.Node.State}
@@ -322,7 +322,7 @@ def test_every_state_of_the_api_has_a_meaning(stub: StubApi, asking: Questions) 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("written", "shown"), [("HIBERNATING", "HIBERNATING"), (77, "77")])
 def test_a_state_newer_than_this_program_is_unknown_by_its_own_name(
-    stub: StubApi, asking: Questions, written: Any, shown: str
+    stub: StubApi, asking: ApiCalls, written: Any, shown: str
 ) -> None:
     stub.answers(Reply(200, node(written, health=written)))
     view = asking.get(NAME)
@@ -334,7 +334,7 @@ def test_a_state_newer_than_this_program_is_unknown_by_its_own_name(
     assert [row.native_state for row in rows] == ["READY", shown]
 
 
-def test_a_node_is_read_whole(stub: StubApi, asking: Questions) -> None:
+def test_a_node_is_read_whole(stub: StubApi, asking: ApiCalls) -> None:
     endpoints = [{"ipAddress": "10.0.0.2", "accessConfig": {"externalIp": "34.1.2.3"}}, {"ipAddress": "10.0.0.3"}]
     stub.answers(
         Reply(
@@ -358,7 +358,7 @@ def test_a_node_is_read_whole(stub: StubApi, asking: Questions) -> None:
     assert view.hosts == ("34.1.2.3", "10.0.0.3")
 
 
-def test_a_list_goes_through_all_pages_and_keeps_what_was_unreachable(stub: StubApi, asking: Questions) -> None:
+def test_a_list_goes_through_all_pages_and_keeps_what_was_unreachable(stub: StubApi, asking: ApiCalls) -> None:
     names = [f"{ZONE}/nodes/n{number}" for number in range(4)]
     stub.answers(
         Reply(200, {"nodes": [node(name=names[0]), node(name=names[1])], "nextPageToken": "2", "unreachable": ["a"]}),
@@ -374,7 +374,7 @@ def test_a_list_goes_through_all_pages_and_keeps_what_was_unreachable(stub: Stub
     assert ["pageToken=2" in stub.asked[1].path, "pageToken=3" in stub.asked[2].path] == [True, True]
 
 
-def test_operations_are_listed_the_same_way(stub: StubApi, asking: Questions) -> None:
+def test_operations_are_listed_the_same_way(stub: StubApi, asking: ApiCalls) -> None:
     def row(number: int) -> dict[str, Any]:
         return {"name": f"{ZONE}/operations/operation-{number}", "metadata": {"verb": "create", "target": PATH}}
 
@@ -393,7 +393,7 @@ def test_operations_are_listed_the_same_way(stub: StubApi, asking: Questions) ->
     assert listing.unreachable == ("z",)
 
 
-def test_an_empty_list_is_complete(stub: StubApi, asking: Questions) -> None:
+def test_an_empty_list_is_complete(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(Reply(200, {}))
     assert asking.list(NAME.project, NAME.zone).complete
     assert asking.operations(NAME.project, NAME.zone).rows == ()
@@ -401,7 +401,7 @@ def test_an_empty_list_is_complete(stub: StubApi, asking: Questions) -> None:
 
 @pytest.mark.parametrize("pages", [["again"], ["a", "b"]])
 def test_a_list_that_goes_in_circles_is_given_up(
-    stub: StubApi, asking: Questions, pages: list[str], monkeypatch: pytest.MonkeyPatch
+    stub: StubApi, asking: ApiCalls, pages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "MAX_PAGES", 20)
     for call in (asking.list, asking.operations):
@@ -411,7 +411,7 @@ def test_a_list_that_goes_in_circles_is_given_up(
             call(NAME.project, NAME.zone)
 
 
-def test_a_list_without_end_is_given_up(stub: StubApi, asking: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_end_is_given_up(stub: StubApi, asking: ApiCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_PAGES", 5)
     stub.answers(*(Reply(200, {"nextPageToken": str(number)}) for number in range(9)))
     with pytest.raises(UnexpectedReply, match="more than 5 pages"):
@@ -421,7 +421,7 @@ def test_a_list_without_end_is_given_up(stub: StubApi, asking: Questions, monkey
 @pytest.mark.parametrize(
     "page", ['{"nodes": 5}', '{"nodes": [{"name": 5}]}', '{"nodes": [{"name": "x"}]}', '{"nodes": [5]}']
 )
-def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: Questions, page: str) -> None:
+def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: ApiCalls, page: str) -> None:
     stub.answers(Reply(200, page))
     with pytest.raises(UnexpectedReply):
         asking.list(NAME.project, NAME.zone)
@@ -440,7 +440,7 @@ def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: 
     ],
 )
 def test_the_error_of_a_done_operation_is_translated(
-    stub: StubApi, asking: Questions, error: dict[str, Any], kind: type[CloudError]
+    stub: StubApi, asking: ApiCalls, error: dict[str, Any], kind: type[CloudError]
 ) -> None:
     stub.answers(Reply(200, OPERATION | {"done": True, "error": error}))
     operation = asking.operation(OPERATION["name"])
@@ -603,7 +603,7 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
     assert len(stub.asked) == len(calls) + 1, "each call is tried once"
 
 
-def test_a_reply_that_breaks_off_is_no_answer(stub: StubApi, asking: Questions) -> None:
+def test_a_reply_that_breaks_off_is_no_answer(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(Reply(200, node(), claimed_bytes=5000))
     with pytest.raises(CloudUnavailable, match="broke off"):
         asking.get(NAME)
@@ -614,7 +614,7 @@ def test_nobody_listening_is_said_in_plain_words() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        clients: tuple[Questions, ...] = (
+        clients: tuple[ApiCalls, ...] = (
             TpuApi(url, emulator_credentials("t"), emulated=True),
             LightApi(url, EmulatorToken("t"), emulated=True),
         )
@@ -624,7 +624,7 @@ def test_nobody_listening_is_said_in_plain_words() -> None:
             assert caught.value.message == f"127.0.0.1:{port} cannot be reached: Connection refused"
 
 
-def test_the_emulators_token_is_sent_and_a_wrong_one_is_said_at_once(stub: StubApi, asking: Questions) -> None:
+def test_the_emulators_token_is_sent_and_a_wrong_one_is_said_at_once(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(failure(401, "UNAUTHENTICATED", "Request is missing required authentication credential."))
     with pytest.raises(AuthError) as caught:
         asking.get(NAME)
@@ -633,7 +633,7 @@ def test_the_emulators_token_is_sent_and_a_wrong_one_is_said_at_once(stub: StubA
     assert asked.headers["authorization"] == "Bearer the-token"
 
 
-def test_an_expired_token_of_google_is_renewed_once_it_is_refused(stub: StubApi, asking_google: Questions) -> None:
+def test_an_expired_token_of_google_is_renewed_once_it_is_refused(stub: StubApi, asking_google: ApiCalls) -> None:
     refused = failure(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
     stub.answers(refused, NO_SUCH_NODE)
     assert asking_google.get(NAME) is None
@@ -646,7 +646,7 @@ def test_an_expired_token_of_google_is_renewed_once_it_is_refused(stub: StubApi,
         asking_google.get(NAME)
 
 
-def test_no_redirection_is_followed(stub: StubApi, asking: Questions) -> None:
+def test_no_redirection_is_followed(stub: StubApi, asking: ApiCalls) -> None:
     with stub_api() as elsewhere:
         elsewhere.answers(NO_SUCH_NODE)
         stub.answers(Reply(307, "", (("Location", f"{elsewhere.url}/v2/{PATH}"),)))
@@ -656,7 +656,7 @@ def test_no_redirection_is_followed(stub: StubApi, asking: Questions) -> None:
 
 
 def test_proxies_of_the_environment_do_not_see_the_emulators_token(
-    stub: StubApi, asking: Questions, monkeypatch: pytest.MonkeyPatch
+    stub: StubApi, asking: ApiCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stub_api() as proxy:
         proxy.answers(NO_SUCH_NODE)
@@ -669,7 +669,7 @@ def test_proxies_of_the_environment_do_not_see_the_emulators_token(
 
 
 def test_a_netrc_file_does_not_replace_the_token(
-    stub: StubApi, asking_google: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stub: StubApi, asking_google: ApiCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("default login somebody password secret\n")

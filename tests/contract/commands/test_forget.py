@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
 
@@ -113,7 +113,7 @@ def test_a_deletion_that_another_process_has_been_at_for_too_long_is_loud_in_sta
     stuck_down(tpujob, "nodes.delete", kind="stuck", seconds=3600)
     ledger(tpujob, "update lease set down_at = ?", time.time() - 700)
     [(lease_id,)] = ledger(tpujob, "select id from lease")
-    other = FileOwners(tpujob.directory / "state" / "locks")
+    other = FileLocks(tpujob.directory / "state" / "locks")
     assert other.claim(lease_id), "the other process"
     try:
         shown = tpujob("status")

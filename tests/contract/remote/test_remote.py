@@ -20,10 +20,10 @@ from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
 from orchestrator.remote.ssh import agent
-from orchestrator.remote.ssh.fan_out import Abandoned
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.remote.transfer.bundle import make_bundle
-from orchestrator.remote.transfer.collect import Order
-from orchestrator.remote.transfer.saved_work import Luggage
+from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
 from tests.contract.remote.fixture import Road, Slice, four, one, road, until_ended
 from tests.waiting import HANG_S, until
@@ -69,7 +69,7 @@ def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: P
     assert status.all_succeeded
     assert not status.failed
     assert log.of == {index: f"from the bundle\nI am {index}\n".encode() for index in range(4)}
-    collected = fleet.collect(Order("", tmp_path / "run", ("out/*.png",))).within(HANG_S)
+    collected = fleet.collect(CollectRequest("", tmp_path / "run", ("out/*.png",))).within(HANG_S)
     assert collected.problems == ()
     assert len(collected.files) == 8
     for index in range(4):
@@ -239,7 +239,7 @@ def test_cancel_ends_every_wait(one: Slice, road: Callable[[WorkerAddress], Road
     def call() -> None:
         try:
             fleet.run(0, ["sleep", "3600"], timeout_s=3600)
-        except Abandoned as error:
+        except FanOutAbandoned as error:
             errors.append(error)
 
     caller = threading.Thread(target=call)
@@ -248,7 +248,7 @@ def test_cancel_ends_every_wait(one: Slice, road: Callable[[WorkerAddress], Road
     fleet.cancel()
     caller.join(HANG_S)
     assert errors
-    with pytest.raises(Abandoned):
+    with pytest.raises(FanOutAbandoned):
         fleet.connect(5)
 
 
@@ -258,7 +258,7 @@ def test_cancel_ends_a_wait_for_the_job(one: Slice) -> None:
     fleet.follow(Log())
     until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
     threading.Timer(0.2, fleet.cancel).start()
-    with pytest.raises(Abandoned):
+    with pytest.raises(FanOutAbandoned):
         while True:
             fleet.wait(3600)
     other = one.fleet()
@@ -311,7 +311,7 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     fleet.start(request("hostile", script))
     fleet.follow(Log())
     until_ended(fleet)
-    collected = fleet.collect(Order("", tmp_path / "run", ())).within(HANG_S)
+    collected = fleet.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
     artifacts = tmp_path / "run" / "worker0" / "artifacts"
     assert sorted(path.name for path in artifacts.iterdir()) == ["Same", "fine", "manifest.json"]
     assert {problem.path for problem in collected.refused} == {
@@ -340,7 +340,7 @@ def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
     partly = four.fleet([*four.workers[:3], replace(four.workers[3], port=port)])
     partly.attach("partly", "main")
     monkeypatch.setattr("orchestrator.remote.transfer.collect.STALL_S", 1.0)
-    collected = partly.collect(Order("", tmp_path / "run", ())).within(HANG_S)
+    collected = partly.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
     assert [file.worker for file in collected.files] == [0, 1, 2]
     assert [(problem.worker, problem.path) for problem in collected.problems] == [(3, "(everything)")]
     assert collected.waiting == collected.problems, "another try may bring it"
@@ -357,13 +357,13 @@ def test_what_is_at_home_is_not_sent_again_and_what_changed_there_is(one: Slice,
     fleet = one.fleet()
     made(fleet, "again", "cd $TPUJOB_ARTIFACTS; mkdir d; echo one > d/same; echo two > other; echo three > third")
     home = tmp_path / "run" / "worker0" / "artifacts"
-    first = fleet.collect(Order("again", tmp_path / "run", ())).within(HANG_S)
+    first = fleet.collect(CollectRequest("again", tmp_path / "run", ())).within(HANG_S)
     assert first.problems == () and len(first.files) == 3
     kept = (home / "d" / "same").stat().st_ino
     (home / "other").write_text("changed here\n")
     (home / "third").unlink()
     (home / "mine").write_text("a note")
-    again = fleet.collect(Order("again", tmp_path / "run", ())).within(HANG_S)
+    again = fleet.collect(CollectRequest("again", tmp_path / "run", ())).within(HANG_S)
     assert again == first
     assert (home / "d" / "same").stat().st_ino == kept, "it lay there, and did not travel"
     assert {path.name: path.read_text() for path in home.iterdir() if path.is_file()} == {
@@ -379,7 +379,7 @@ def test_a_cut_in_the_middle_costs_one_file_at_most(
     made(one.fleet(), "severed", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "cut_hosts")
-    collection = fleet.collect(Order("severed", tmp_path / "run", ()))
+    collection = fleet.collect(CollectRequest("severed", tmp_path / "run", ()))
     home = tmp_path / "run" / "worker0" / "artifacts"
     first = until(lambda: list(home.glob("f*")), "the first file")[0].stat()
     way.cut()
@@ -397,7 +397,7 @@ def test_a_worker_of_which_nothing_comes_is_given_up_and_what_came_is_there(
     made(one.fleet(), "stalled", "cd $TPUJOB_ARTIFACTS; for i in $(seq 40); do head -c 500000 /dev/urandom > f$i; done")
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "stall_hosts")
-    collection = fleet.collect(Order("stalled", tmp_path / "run", ()))
+    collection = fleet.collect(CollectRequest("stalled", tmp_path / "run", ()))
     until(lambda: list(tmp_path.glob("run/worker0/artifacts/f*")), "the first file")
     way.blocked.set()
     collected = collection.within(HANG_S)
@@ -411,7 +411,7 @@ def test_a_worker_of_which_nothing_comes_is_given_up_and_what_came_is_there(
 def test_more_than_the_job_wants_stays_where_it_is(one: Slice, tmp_path: Path) -> None:
     fleet = one.fleet()
     made(fleet, "most", "cd $TPUJOB_ARTIFACTS; echo a > a; head -c 5000 /dev/zero > b; echo c > c")
-    collected = fleet.collect(Order("most", tmp_path / "run", (), most_bytes=1000)).within(HANG_S)
+    collected = fleet.collect(CollectRequest("most", tmp_path / "run", (), most_bytes=1000)).within(HANG_S)
     assert [file.path for file in collected.files] == ["artifacts/a", "artifacts/c"]
     (waiting,) = collected.waiting
     assert waiting.path == "artifacts/b" and "limits.max_results" in waiting.why
@@ -421,7 +421,7 @@ def test_more_than_the_job_wants_stays_where_it_is(one: Slice, tmp_path: Path) -
 def test_there_is_no_cap_on_the_number_of_files(one: Slice, tmp_path: Path) -> None:
     fleet = one.fleet()
     made(fleet, "many", "cd $TPUJOB_ARTIFACTS; seq 12000 | split -l 1 -a 4 - f")
-    collected = fleet.collect(Order("many", tmp_path / "run", ())).within(HANG_S)
+    collected = fleet.collect(CollectRequest("many", tmp_path / "run", ())).within(HANG_S)
     assert (collected.problems, len(collected.files)) == ((), 12_000)
 
 
@@ -680,10 +680,10 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     script = 'echo "step $TPUJOB_WORKER" > $TPUJOB_ARTIFACTS/checkpoint; mkdir out; echo x > out/a.png; echo y > b; sleep 3600'
     fleet.start(request("first", script, 4))
     fleet.follow(Log())
-    luggage = Luggage(tmp_path / "carried", ("out/**",))
-    until(lambda: len(luggage.pull(fleet, HANG_S).files) == 8, "what the job writes")
+    saved_work = SavedWork(tmp_path / "carried", ("out/**",))
+    until(lambda: len(saved_work.pull(fleet, HANG_S).files) == 8, "what the job writes")
     fleet.stop(1)
-    bundles = luggage.bundles(4, tmp_path / "bundles")
+    bundles = saved_work.bundles(4, tmp_path / "bundles")
     assert [result.skipped for result in fleet.push_each(bundles)] == [False] * 4
     code = make_bundle({"out/a.png": b"of the bundle", "run.sh": b""}, tmp_path / "bundles")
     fleet.push(code)

@@ -27,8 +27,8 @@ from orchestrator.core.lease.slices import (
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import Host, Node, Settings
-from orchestrator.emulator.model.records import Operation as Record
+from orchestrator.emulator.model.records import HostRecord, Node, Settings
+from orchestrator.emulator.model.records import OperationRecord as Record
 from orchestrator.emulator.wire.queue_request import parse_queued
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
 from orchestrator.errors import (
@@ -59,8 +59,8 @@ CALLS = {
     "GetOperation": "operations.get",
     "ListOperations": "operations.list",
     "Workers": "nodes.get",
-    "Relabel": "nodes.patch",
-    "Published": "nodes.getGuestAttributes",
+    "SetLabels": "nodes.patch",
+    "GetGuestAttributes": "nodes.getGuestAttributes",
     "ListZones": "locations.list",
 }
 ERRORS: dict[str, type[CloudError]] = {
@@ -127,8 +127,8 @@ class Sky:
         self._due = None
         self.settle()
 
-    def _hosts(self, node: Node) -> list[Host]:
-        return node.hosts or [Host(1, 1) for _ in range(node.workers)]
+    def _hosts(self, node: Node) -> list[HostRecord]:
+        return node.hosts or [HostRecord(1, 1) for _ in range(node.workers)]
 
     def _note_births_and_deaths(self) -> None:
         nodes = self.state.nodes
@@ -272,7 +272,7 @@ class Port:
 
     def __init__(self, sky: Sky, process: Process) -> None:
         self.sky, self.process, self.machine = sky, process, process.machine
-        self.capabilities = process.world.can
+        self.capabilities = process.world.capabilities
         self._fate = Fate()
 
     # -- a call travels ----------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class Port:
         self.sky.settle()
         return _operation(operation)
 
-    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         try:
             changes = {"labels": dict(labels)}
             operation = self.sky.state.patch(full_name(name), changes, "v2", self.sky.now(), self._fate.effect)
@@ -386,7 +386,7 @@ class Port:
             raise CloudUnavailable(f"{name.node} has no addresses yet")
         return tuple(WorkerAddress(index, "127.0.0.1", 1) for index in range(node.workers))
 
-    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+    def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
         return tuple(host.attributes for host in self.sky.node(full_name(name)).hosts)
 
     def zones(self, project: str) -> Listing[str]:

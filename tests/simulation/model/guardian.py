@@ -68,8 +68,8 @@ class Guardian:
             self.child = None
             watcher.answer_later(0.01, token, None, None)
 
-        program: Any = command(self.world.can, None, budget_s=BUDGET_S, look=False)
+        program: Any = command(self.world.capabilities, None, budget_s=BUDGET_S, look=False)
         self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
 
     def take_duty(self, watcher: Process) -> bool:
-        return watcher.owners.claim("guardian")
+        return watcher.locks.claim("guardian")

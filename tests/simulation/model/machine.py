@@ -25,7 +25,7 @@ RECOVERY_S = 20.0  # what a command that wants something else spends on old tear
 
 
 async def command(
-    can: Capabilities,
+    capabilities: Capabilities,
     then: Callable[[], Program[T]] | None,
     *,
     budget_s: float = RECOVERY_S,
@@ -38,7 +38,7 @@ async def command(
         for lease in (await OpenLeases())[:1]:
             await renewal.ask_time(lease)
         if await overdue(CLOUD, spare=spare, look=look):
-            await recover(CLOUD, can, budget_s=budget_s, spare=spare, look=look)
+            await recover(CLOUD, capabilities, budget_s=budget_s, spare=spare, look=look)
             await close_attempts()
     return await then() if then is not None else None
 
@@ -89,7 +89,7 @@ class Machine:
             return None
         self._count += 1
         self.commands_at.append(self.timeline.now)
-        return self.run(name or f"command{self._count}", command(self.world.can, then, **options))
+        return self.run(name or f"command{self._count}", command(self.world.capabilities, then, **options))
 
     def ended(self, process: Process) -> None:
         """The kernel drops its locks and closes its end of the pipe."""
@@ -161,7 +161,7 @@ class Machine:
         owed = bool(self.book.open_leases() or self.book.attempts_open())
         if owed and not self.asleep and not any(process.role == "timer" for process in self.processes):
             self._count += 1
-            self.run(f"timer{self._count}", command(self.world.can, None, budget_s=60.0), role="timer")
+            self.run(f"timer{self._count}", command(self.world.capabilities, None, budget_s=60.0), role="timer")
         assert self.timer_s is not None
         self.timeline.after(self.timer_s, self._timer, boot)
 

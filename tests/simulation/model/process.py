@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.engine.effects import base, cloud, workers
-from orchestrator.engine.effects.base import Now, Program, Shield, Sleep, Tell
+from orchestrator.engine.effects.base import Now, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.runtime.interpreter import Abandoned
@@ -59,7 +59,7 @@ class Process:
         self._book = machine.book
         self._clocks = Clocks(machine.book, machine.clock)
         self.guardian: Guardian | None = None  # whose process this is
-        self.owners = Locks(machine, self)
+        self.locks = Locks(machine, self)
         self.cloud = Port(machine.world.sky, self)
         self.fleets: list[SimFleet] = []
         self.calls = 0  # to the API
@@ -84,13 +84,13 @@ class Process:
         clocks = self._clocks if self.guardian is None else Clocks(self.machine.book, self.machine.clock)
         return clocks.now("emulated")
 
-    def time_is_sure(self) -> bool:
-        return self._clocks.is_sure("emulated")
+    def is_time_certain(self) -> bool:
+        return self._clocks.is_certain("emulated")
 
-    def told_time(self, server_now: float, asked_at: float) -> None:
+    def set_server_time(self, server_now: float, asked_at: float) -> None:
         self._clocks.told("emulated", server_now, asked_at)
 
-    def tell(self, told: Tell) -> None:
+    def report(self, told: Report) -> None:
         if self.world.trace is not None and not told.passing:
             self.world.say(f"{self.name}: {told.stage} {told.text}")
 
@@ -190,8 +190,8 @@ class Process:
             if kind is Now:
                 answer = self.now()
                 continue
-            if kind is Tell:
-                self.tell(effect)  # type: ignore[arg-type]
+            if kind is Report:
+                self.report(effect)  # type: ignore[arg-type]
                 continue
             if kind is Shield:
                 self.shielded = effect.raised  # type: ignore[attr-defined]
@@ -240,10 +240,10 @@ class Process:
         elif kind is loop.Recover:
             assert self.guardian is not None
             self.guardian.recover(self, token)
-        elif kind is loop.TakeDuty:
+        elif kind is loop.TakeGuardianLock:
             assert self.guardian is not None
             self.answer_later(MICRO_S, token, self.guardian.take_duty(self), None)
-        elif kind is base.Arm or kind is base.Make:
+        elif kind is base.StartGuardian or kind is base.Make:
             self.timeline.after(ARM_S, self._perform_and_answer, token, effect)
         else:
             raise NotImplementedError(f"the simulator does not know the effect {effect!r}")

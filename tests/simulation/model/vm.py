@@ -18,13 +18,13 @@ from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.model.records import Node
 from orchestrator.engine.effects.workers import (
     Connect,
-    EndCollection,
-    Pull,
     Push,
+    RestoreWork,
+    SaveWork,
+    StopCollection,
     StopPhase,
-    Unload,
-    Watch,
-    WatchCollection,
+    WaitForCollection,
+    WaitForWorkers,
 )
 from orchestrator.errors import AuthError, Unreachable
 from orchestrator.vm import watchdog
@@ -271,18 +271,18 @@ class SimFleet:
             deadline = timeline.now + effect.deadline_s
             timeline.after(LOCAL_S, cls._knock, process, effect, token, deadline)
             return
-        if kind is WatchCollection:
+        if kind is WaitForCollection:
             effect.collection.go_on(process, token, timeline.now + effect.timeout_s)
             return
-        if kind is EndCollection:
+        if kind is StopCollection:
             effect.collection.world.truth.left_results(effect.collection.fleet.vm)
             process.answer_later(LOCAL_S, token, Collected(("(the rest)",)), None)
             return
         fleet: SimFleet = effect.fleet
-        if kind is Watch:
+        if kind is WaitForWorkers:
             fleet._watch(token, effect, timeline.now + effect.timeout_s)
-        elif kind in (StopPhase, Push, Pull, Unload) or fleet.cut():
-            wait_s = effect.deadline_s if kind is Pull else STOP_TIMEOUT_S
+        elif kind in (StopPhase, Push, SaveWork, RestoreWork) or fleet.cut():
+            wait_s = effect.deadline_s if kind is SaveWork else STOP_TIMEOUT_S
             last_s = 0.5 if kind is StopPhase else 0.2
             fleet._when_reachable(token, effect, timeline.now + wait_s, last_s)
         else:
@@ -316,7 +316,7 @@ class SimFleet:
             pause_s = min(1.0, deadline - self.world.timeline.now + 0.001)
             self.world.timeline.after(pause_s, self._when_reachable, token, effect, deadline, last_s)
 
-    def _watch(self, token: int, effect: Watch, deadline: float) -> None:
+    def _watch(self, token: int, effect: WaitForWorkers, deadline: float) -> None:
         now = self.world.timeline.now
         if self.cut():
             self.world.timeline.at(deadline, self._do, token, effect)

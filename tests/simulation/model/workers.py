@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.tpu.calls import Answer, Questions
+from orchestrator.clouds.tpu.calls import Answer, ApiCalls
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.wire import node_json
@@ -54,7 +54,7 @@ class Told(Answer):
         return self.at
 
 
-class Talk(Questions):
+class Talk(ApiCalls):
     emulated = True
 
     def __init__(self, sky: Sky, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:

@@ -12,12 +12,12 @@ from random import Random
 from typing import Any
 
 from orchestrator.core.lease.slices import Capabilities
-from orchestrator.core.lease.timings import Pace, emulated
+from orchestrator.core.lease.timings import Timings, emulated
 from orchestrator.emulator.model.records import Node, Settings
 from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota
 from orchestrator.engine.jobs.job_run import Outcome
 from orchestrator.engine.runtime.interpreter import Abandoned
-from orchestrator.engine.slices.held import Brought
+from orchestrator.engine.slices.held import UpOutcome
 from orchestrator.errors import TpujobError
 from tests.simulation.model.cloud import Sky
 from tests.simulation.model.faults import TRAVEL_S, Faults, Plan
@@ -83,10 +83,10 @@ class World:
         self.rng = Random(seed ^ 0xC0FFEE)
         self.trace: list[str] | None = [] if trace else None
         self.timeline = Timeline()
-        self.pace: Pace = emulated(speed)
-        self.can = Capabilities(
+        self.timings: Timings = emulated(speed)
+        self.capabilities = Capabilities(
             cloud_deadline=False, multi_host=True, queue=True, idempotent_create="name", owner_filter="client",
-            preempt_action="tombstone", visible_within_s=10.0 + TRAVEL_S, settles_within_s=60.0, pace=self.pace,
+            preempt_action="tombstone", visible_within_s=10.0 + TRAVEL_S, settles_within_s=60.0, timings=self.timings,
         )  # fmt: skip
         self.workers, self.zones = 1, ZONES
         self.slices = 1  # that one command asks for at once
@@ -223,7 +223,7 @@ class World:
         for machine in self.machines:
             if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.watched.alive):
                 return
-        self.timeline.after(self.can.visible_within_s, self._over)
+        self.timeline.after(self.capabilities.visible_within_s, self._over)
 
     def _over(self) -> None:
         if not self.to_come and not self.truth.alive() and not any(machine.processes for machine in self.machines):
@@ -261,7 +261,7 @@ class World:
         since, calls = self._calls.get(caller, (self.timeline.now, 0))
         calls += 1
         self._calls[caller] = (since, calls)
-        rate = 60.0 / self.pace.beat_s if isinstance(caller, Worker) else 1.0
+        rate = 60.0 / self.timings.beat_s if isinstance(caller, Worker) else 1.0
         burst = BURST_CALLS * max(1, len(self.truth.intents))
         if calls > burst + self.slices * rate * (self.timeline.now - since):
             who = caller.name if isinstance(caller, Process) else f"the switch of worker {caller.index}"
@@ -284,10 +284,10 @@ class World:
         self.say(f"{process.name} exits with {code}: {getattr(result, 'error', None)}")
         if isinstance(process.error, Exception):
             return
-        assert isinstance(result, Outcome | Brought) or result is None
-        kept = result.tenure.kept_until is not None or getattr(result, "detached", False) if result else False
+        assert isinstance(result, Outcome | UpOutcome) or result is None
+        kept = result.owed.kept_until is not None or getattr(result, "detached", False) if result else False
         stays = result.lease.id if kept and result is not None and result.lease is not None else None
-        if isinstance(result, Brought) and result.error is None and result.lease is not None:
+        if isinstance(result, UpOutcome) and result.error is None and result.lease is not None:
             stays = result.lease.id
         mine = [lease_id for lease_id in case.lease_ids if lease_id != stays]
         if code == 75 and process.error is None:

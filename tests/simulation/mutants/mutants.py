@@ -14,24 +14,24 @@ from typing import Any
 from unittest.mock import patch
 
 from orchestrator.clouds.tpu import queued_request
-from orchestrator.clouds.tpu.calls import Questions
+from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.core.lease import absence, claim_labels, timekeeping
 from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.lease import (
     Created,
+    CreateRefused,
     Held,
     Intent,
     Lease,
     LeaseState,
     Mode,
     Purpose,
-    Refused,
     Sent,
     Settled,
 )
 from orchestrator.core.lease.slices import Listing, SliceState
 from orchestrator.core.text import names
-from orchestrator.engine.effects.base import Arm, Claim, Disclaim, Effect, Now, ReadLease, Record
+from orchestrator.engine.effects.base import Effect, Lock, Now, ReadLease, Record, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Create
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.jobs import attempt, collection, monitor, run
@@ -82,7 +82,7 @@ async def _no_op(*_: Any, **__: Any) -> None:
 
 @mutant("a delete that was accepted counts as done (dstack)", "worlds")
 def fireforget() -> Iterator[None]:
-    async def one_pass(self: Any, can: Any) -> Verdict:
+    async def one_pass(self: Any, capabilities: Any) -> Verdict:
         await self._delete(await Now())
         return Verdict(gone=self._deleted_at is not None)
 
@@ -92,7 +92,7 @@ def fireforget() -> Iterator[None]:
 
 @mutant("a 404 counts as gone, whatever may still be landing (dstack)", "deaths")
 def trust404() -> Iterator[None]:
-    def judge(lease: Any, evidence: Any, now: float, can: Any) -> Verdict:
+    def judge(lease: Any, evidence: Any, now: float, capabilities: Any) -> Verdict:
         return Verdict(gone=evidence.view is None)
 
     with patch.object(absence, "judge", judge):
@@ -114,7 +114,7 @@ def blindsettle() -> Iterator[None]:
 
 @mutant("get and list are asked before the create is seen to settle (ours, F3)", "deaths")
 def staleproof() -> Iterator[None]:
-    async def one_pass(self: Any, can: Any) -> Verdict:
+    async def one_pass(self: Any, capabilities: Any) -> Verdict:
         now = await Now()
         view = await self._ask(release.Get(self.lease.name))
         if view is not None and not isinstance(view, release.CloudError) and await self._should_delete(view, now):
@@ -123,7 +123,7 @@ def staleproof() -> Iterator[None]:
         listing = await self._ask(release.ListSlices(*release._place(self.lease))) if view is None else None
         creates = await self._creates() if view is None else ()
         evidence = release.Evidence(view, listing, creates, self._seen)
-        return absence.judge(self.lease, evidence, await Now(), can)
+        return absence.judge(self.lease, evidence, await Now(), capabilities)
 
     with patch.object(release._Teardown, "one_pass", one_pass):
         yield
@@ -189,9 +189,9 @@ def forbidden_is_gone() -> Iterator[None]:
 
     judge = absence.judge
 
-    def judged(lease: Any, evidence: Any, now: float, can: Any) -> Verdict:
+    def judged(lease: Any, evidence: Any, now: float, capabilities: Any) -> Verdict:
         listing = evidence.listing or Listing(())
-        return judge(lease, replace(evidence, listing=listing), now, can)
+        return judge(lease, replace(evidence, listing=listing), now, capabilities)
 
     with patch.object(release._Teardown, "_ask", asked), patch.object(absence, "judge", judged):
         yield
@@ -216,8 +216,8 @@ def delete_once() -> Iterator[None]:
 def giveup15() -> Iterator[None]:
     real = release.release_all
 
-    async def release_all(owed: Any, can: Any, *, budget_s: float) -> Any:
-        results = await real(owed, can, budget_s=budget_s)
+    async def release_all(owed: Any, capabilities: Any, *, budget_s: float) -> Any:
+        results = await real(owed, capabilities, budget_s=budget_s)
         for released in results:
             if not released.gone:
                 await release.note(release.Gone(released.lease.id, await Now(), evidence="gave up"))
@@ -244,20 +244,22 @@ def noshield() -> Iterator[None]:
 
 @mutant("the ledger hears of the slice after the create (Terraform, L01)", "deaths")
 def nowal() -> Iterator[None]:
-    async def acquired(lease: Any, request: Any, can: Any) -> Any:
-        await Claim(lease.id)
-        await Arm()
-        operation = await Create(_stamped(lease, request, can, await Now()))
+    async def acquired(lease: Any, request: Any, capabilities: Any) -> Any:
+        await Lock(lease.id)
+        await StartGuardian()
+        operation = await Create(_stamped(lease, request, capabilities, await Now()))
         await Record(Intent(lease))
         await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
-        return await acquire.wait_until_ready(lease, can, give_up_at=await Now() + can.pace.provision_s)
+        return await acquire.wait_until_ready(
+            lease, capabilities, give_up_at=await Now() + capabilities.timings.provision_s
+        )
 
     with patch.object(search, "acquire", acquired):
         yield
 
 
-def _stamped(lease: Any, request: Any, can: Any, now: float) -> Any:
-    return replace(request, labels={**request.labels, **claim_labels.labels(lease, now, can.pace)})
+def _stamped(lease: Any, request: Any, capabilities: Any, now: float) -> Any:
+    return replace(request, labels={**request.labels, **claim_labels.labels(lease, now, capabilities.timings)})
 
 
 @mutant("the guardian is armed after the create", "deaths_alone")
@@ -266,15 +268,15 @@ def guardian_after_create() -> Iterator[None]:
 
     async def created(*args: Any, **named: Any) -> None:
         await create(*args, **named)
-        await Arm()
+        await StartGuardian()
 
-    with patch.object(acquire, "Arm", lambda: Nothing(answer=True)), patch.object(acquire, "_create", created):
+    with patch.object(acquire, "StartGuardian", lambda: Nothing(answer=True)), patch.object(acquire, "_create", created):
         yield
 
 
 @mutant("there is no guardian", "deaths_alone")
 def noguard() -> Iterator[None]:
-    with patch.object(acquire, "Arm", lambda: Nothing(answer=True)):
+    with patch.object(acquire, "StartGuardian", lambda: Nothing(answer=True)):
         yield
 
 
@@ -303,7 +305,7 @@ def lost_is_refused() -> Iterator[None]:
         try:
             operation = await Create(request)
         except CloudUnavailable as error:
-            await Record(Refused(lease.id, await Now(), error.message))
+            await Record(CreateRefused(lease.id, await Now(), error.message))
             raise
         await Record(Created(lease.id, await Now(), operation.name))
 
@@ -313,10 +315,10 @@ def lost_is_refused() -> Iterator[None]:
 
 @mutant("the next zone is tried before this one is proven empty (dstack, SkyPilot#2990)", "stockout_leaves_node")
 def zone_fallback() -> Iterator[None]:
-    async def let_go(held: Any, can: Any, reason: str) -> None:
+    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
         await release.note(release.Down(held.lease.id, await Now(), reason))
 
-    with patch.object(search, "let_go", let_go):
+    with patch.object(search, "release_owed", let_go):
         yield
 
 
@@ -331,13 +333,13 @@ def adopt_foreign() -> Iterator[None]:
 
 @mutant("an attached run shows no sign of life", "worlds")
 def no_beat() -> Iterator[None]:
-    with patch.object(attempt, "Beat", Nothing):
+    with patch.object(attempt, "SendHeartbeats", Nothing):
         yield
 
 
 @mutant("an attached run never renews its label", "long_runs")
 def no_renewal() -> Iterator[None]:
-    with patch.object(renewal.Upkeep, "_renew", _no_op):
+    with patch.object(renewal.LeaseRenewal, "_renew", _no_op):
         yield
 
 
@@ -400,18 +402,18 @@ def shorter_claim() -> Iterator[None]:
 
 @mutant("signs of life go on while the release waits for the API (ours, F2)", "client_cut_off")
 def beats_on() -> Iterator[None]:
-    with patch.object(run, "Hangup", Nothing):
+    with patch.object(run, "Disconnect", Nothing):
         yield
 
 
 @mutant("a detached run starts although its switch proved nothing (SkyPilot#5946)", "detached_unarmed")
 def detach_unarmed() -> Iterator[None]:
-    async def handed_over(lease: Any, can: Any) -> Any:
-        await renewal._write(lease, renewal.apply(lease, renewal.Detached(lease.id, await Now())), can)
+    async def handed_over(lease: Any, capabilities: Any) -> Any:
+        await renewal._write(lease, renewal.apply(lease, renewal.Detached(lease.id, await Now())), capabilities)
         await Record(renewal.Detached(lease.id, await Now()))
         return await ReadLease(lease.id)
 
-    with patch.object(attempt, "await_armed", _no_op), patch.object(attempt, "hand_over", handed_over):
+    with patch.object(attempt, "wait_for_watchdogs", _no_op), patch.object(attempt, "hand_over", handed_over):
         yield
 
 
@@ -419,11 +421,11 @@ def detach_unarmed() -> Iterator[None]:
 def deadline_waits() -> Iterator[None]:
     real = acquire.wait_until_ready
 
-    async def patient(lease: Any, can: Any, *, give_up_at: float, operation: str | None = None) -> Any:
+    async def patient(lease: Any, capabilities: Any, *, give_up_at: float, operation: str | None = None) -> Any:
         for pause_s in acquire.retry.pauses(longest_s=10.0):
             view = await acquire._look(lease)
             if view is not None and view.state is SliceState.READY:
-                return await real(lease, can, give_up_at=give_up_at, operation=operation)
+                return await real(lease, capabilities, give_up_at=give_up_at, operation=operation)
             if await Now() > give_up_at:
                 raise CloudUnavailable("still not READY")
             await acquire.Sleep(pause_s)
@@ -443,8 +445,8 @@ def collect_past_end() -> Iterator[None]:
 def held_to_the_end() -> Iterator[None]:
     real = collection.keep
 
-    async def keep(tenure: Any, until: float, can: Any) -> Any:
-        return await real(tenure, tenure.lease.deadline, can)
+    async def keep(owed: Any, until: float, capabilities: Any) -> Any:
+        return await real(owed, owed.lease.deadline, capabilities)
 
     with patch.object(collection, "keep", keep):
         yield
@@ -452,11 +454,11 @@ def held_to_the_end() -> Iterator[None]:
 
 @mutant("a slice is held for its results in the ledger, and not in its labels", "results_left_behind")
 def held_unlabelled() -> Iterator[None]:
-    async def keep(tenure: Any, until: float, can: Any) -> Any:
+    async def keep(owed: Any, until: float, capabilities: Any) -> Any:
         lease, obligations.lease = obligations.lease, None
         await Record(Held(lease.id, await Now(), until))
         obligations.kept_until = until
-        await Disclaim(lease.id)
+        await Unlock(lease.id)
         return await ReadLease(lease.id)
 
     with patch.object(collection, "keep", keep):
@@ -467,12 +469,12 @@ def held_unlabelled() -> Iterator[None]:
 def extended_twice() -> Iterator[None]:
     real = renewal._write
 
-    async def write(before: Any, wanted: Any, can: Any, **how: Any) -> None:
+    async def write(before: Any, wanted: Any, capabilities: Any, **how: Any) -> None:
         if before.deadline == wanted.deadline:
-            return await real(before, wanted, can, **how)
+            return await real(before, wanted, capabilities, **how)
         for _ in range(5):
             found, skew_s = await renewal._listed(wanted)
-            said = await renewal._said(before, wanted, found, skew_s, can)
+            said = await renewal._said(before, wanted, found, skew_s, capabilities)
             try:
                 await renewal.Relabel(wanted.name, {**found.labels, **said})
             except CloudUnavailable:
@@ -548,12 +550,12 @@ def deaf_release() -> Iterator[None]:
 
 @mutant("recovery believes that what is being deleted already is somebody's business", "deaths_alone")
 def down_is_done() -> Iterator[None]:
-    real = recover.dead_wood
+    real = recover.release_reason
 
     def dead_wood(lease: Any, *, now: float, owner_alive: bool) -> str | None:
         return None if lease.state is LeaseState.DOWN else real(lease, now=now, owner_alive=owner_alive)
 
-    with patch.object(recover, "dead_wood", dead_wood), patch.object(loop, "dead_wood", dead_wood):
+    with patch.object(recover, "release_reason", dead_wood), patch.object(loop, "release_reason", dead_wood):
         yield
 
 
@@ -568,14 +570,14 @@ def full_disk() -> Iterator[None]:
 
 @mutant("the guardian leaves what is held alone", "holds_alone")
 def guardian_leaves() -> Iterator[None]:
-    with patch.object(loop, "TakeDuty", lambda: Nothing(answer=False)):
+    with patch.object(loop, "TakeGuardianLock", lambda: Nothing(answer=False)):
         yield
 
 
 @mutant("recovery takes leases from living processes", "timer_beside_runs")
 def no_owner_check() -> Iterator[None]:
-    nobody = patch.object(recover, "OwnerAlive", lambda lease_id: Nothing(answer=False))
-    with nobody, patch.object(recover, "Claim", lambda lease_id: Nothing(answer=True)):
+    nobody = patch.object(recover, "IsLocked", lambda lease_id: Nothing(answer=False))
+    with nobody, patch.object(recover, "Lock", lambda lease_id: Nothing(answer=True)):
         yield
 
 
@@ -600,14 +602,14 @@ def countoutage() -> Iterator[None]:
 
 @mutant("a failed poll makes the switch begin to count anew", "switch_alone_flaky")
 def stretch() -> Iterator[None]:
-    real = watchdog.Switch.ask
+    real = watchdog.Watchdog.ask
 
     def ask(self: Any) -> Iterator[Any]:
         yield from real(self)
         if self.status == 0:
             self.silence.restart()
 
-    with patch.object(watchdog.Switch, "ask", ask):
+    with patch.object(watchdog.Watchdog, "ask", ask):
         yield
 
 
@@ -624,38 +626,38 @@ def gap90() -> Iterator[None]:
 
 @mutant("the switch is content with an accepted delete", "switch_alone_failing")
 def oneshot_switch() -> Iterator[None]:
-    real = watchdog.Switch.delete
+    real = watchdog.Watchdog.delete
 
     def delete(self: Any, reason: str) -> Iterator[Any]:
         if not getattr(self, "accepted", False):
             yield from real(self, reason)
             self.accepted = self.said is not None and self.said.endswith("(200)")
 
-    with patch.object(watchdog.Switch, "delete", delete):
+    with patch.object(watchdog.Watchdog, "delete", delete):
         yield
 
 
 @mutant("the switch believes what it was born with, and reads no labels", "long_runs")
 def stale_config() -> Iterator[None]:
-    real = watchdog.Switch.take
+    real = watchdog.Watchdog.take
 
     def take(self: Any, labels: dict[str, Any]) -> None:
         real(self, {**labels, "tpujob-lease": str(self.config["lease"]), "tpujob-mode": self.config["mode"]})
 
-    with patch.object(watchdog.Switch, "take", take):
+    with patch.object(watchdog.Watchdog, "take", take):
         yield
 
 
 @mutant("an old sign of life counts for ever", "only_switch")
 def beats_from_before() -> Iterator[None]:
-    real = watchdog.Switch.look
+    real = watchdog.Watchdog.look
 
     def look(self: Any) -> Iterator[Any]:
         yield from real(self)
         if self.beat is not None:
             self.silence.restart()
 
-    with patch.object(watchdog.Switch, "look", look):
+    with patch.object(watchdog.Watchdog, "look", look):
         yield
 
 
@@ -664,9 +666,9 @@ def beats_from_before() -> Iterator[None]:
 
 @mutant("the sweep goes by age, not by the claim (janitors)", "sweeps_beside_runs")
 def sweepage() -> Iterator[None]:
-    def read(view: Any, pace: Any) -> claim_labels.Stamp:
+    def read(view: Any, timings: Any) -> claim_labels.LabelClaim:
         until = (view.created_at or 0.0) + 30.0
-        return claim_labels.Stamp(until, until)
+        return claim_labels.LabelClaim(until, until)
 
     with patch.object(claim_labels, "read", read):
         yield
@@ -715,7 +717,7 @@ def losers_believed() -> Iterator[None]:
 
     async def won_by(self: Any, seen: Any, took_s: float) -> Any:
         winner = await real(self, seen, took_s)
-        self.tenure.losers = []
+        self.owed.losers = []
         return winner
 
     with patch.object(race._Race, "won_by", won_by):
@@ -726,14 +728,14 @@ def losers_believed() -> Iterator[None]:
     "those that lost a race are forgotten when the winner is kept or left to its job", "loser_when_the_winner_stays"
 )
 def losers_forgotten() -> Iterator[None]:
-    real = run.let_go
+    real = run.release_owed
 
-    async def let_go(held: Any, can: Any, reason: str) -> None:
+    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
         if held.lease is None:
             held.losers = []
-        await real(held, can, reason)
+        await real(held, capabilities, reason)
 
-    with patch.object(run, "let_go", let_go):
+    with patch.object(run, "release_owed", let_go):
         yield
 
 
@@ -742,21 +744,21 @@ def losers_wait_on() -> Iterator[None]:
     async def unsent(leases: Any, *, reason: str) -> None:
         return None
 
-    with patch.object(race, "send_deletes", unsent), patch.object(race.Losers, "turn", _no_op):
+    with patch.object(race, "send_deletes", unsent), patch.object(race.Losers, "tick", _no_op):
         yield
 
 
 @mutant("the next attempt is asked for before the lost slice is proven gone (SkyPilot#1500, L18)", "taken_away")
 def hasty_restart() -> Iterator[None]:
-    real = run.let_go
+    real = run.release_owed
 
-    async def let_go(held: Any, can: Any, reason: str) -> None:
+    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
         if held.lease is not None and ("taken away" in reason or "is being taken" in reason):
             await release.send_deletes([held.lease], reason=reason)
             held.lease = None
-        await real(held, can, reason)
+        await real(held, capabilities, reason)
 
-    with patch.object(run, "let_go", let_go):
+    with patch.object(run, "release_owed", let_go):
         yield
 
 
@@ -764,9 +766,9 @@ def hasty_restart() -> Iterator[None]:
 def old_name() -> Iterator[None]:
     real, drafts = run.attempt, []
 
-    async def attempted(job: Any, can: Any, outcome: Any) -> None:
+    async def attempted(job: Any, capabilities: Any, outcome: Any) -> None:
         drafts.append(outcome.drafts)
-        await real(job, can, outcome)
+        await real(job, capabilities, outcome)
 
     with patch.object(run, "attempt", attempted), patch.object(run, "Make", lambda _: Nothing(answer=drafts[-1])):
         yield
@@ -774,23 +776,23 @@ def old_name() -> Iterator[None]:
 
 @mutant("a queued resource is deleted without force (spotax, L16)", "waiting_in_a_queue")
 def no_force() -> Iterator[None]:
-    real = Questions._delete
+    real = ApiCalls._delete
 
     def delete(self: Any, call: str, request: Any) -> Any:
         return real(self, call, {**request, "force": False} if "force" in request else request)
 
-    with patch.object(Questions, "_delete", delete):
+    with patch.object(ApiCalls, "_delete", delete):
         yield
 
 
 @mutant("a queued slice is absent when its node is (SkyPilot, L14)", "waiting_in_a_queue")
 def node_alone() -> Iterator[None]:
-    real = Questions.list
+    real = ApiCalls.list
 
     def listed(self: Any, project: str, zone: str, queued: bool = False) -> Any:
         return real(self, project, zone)
 
-    with patch.object(Questions, "_queue", lambda self, name: None), patch.object(Questions, "list", listed):
+    with patch.object(ApiCalls, "_queue", lambda self, name: None), patch.object(ApiCalls, "list", listed):
         yield
 
 
@@ -804,8 +806,8 @@ def no_valid_until() -> Iterator[None]:
 def one_by_one() -> Iterator[None]:
     real = release.release_all
 
-    async def release_all(owed: Any, can: Any, *, budget_s: float) -> Any:
-        return [released for each in owed for released in await real([each], can, budget_s=budget_s)]
+    async def release_all(owed: Any, capabilities: Any, *, budget_s: float) -> Any:
+        return [released for each in owed for released in await real([each], capabilities, budget_s=budget_s)]
 
     with patch.object(recover, "release_all", release_all):
         yield
@@ -847,9 +849,9 @@ def waits_on_in_labels() -> Iterator[None]:
 def held_at_once() -> Iterator[None]:
     real = claim_labels.lease_until
 
-    def lease_until(lease: Any, now: float, pace: Any) -> Any:
+    def lease_until(lease: Any, now: float, timings: Any) -> Any:
         unheld = lease.ready_at is not None and lease.purpose is Purpose.HOLD and lease.hold_until is None
-        return lease.deadline if unheld else real(lease, now, pace)
+        return lease.deadline if unheld else real(lease, now, timings)
 
     with patch.object(claim_labels, "lease_until", lease_until):
         yield

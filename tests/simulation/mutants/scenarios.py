@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.engine.leases.gc import sweep
+from orchestrator.engine.leases.gc import collect_garbage
 from tests.simulation.crash_sweep import SCENARIOS, Scenario, deaths
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
@@ -449,7 +449,7 @@ def sweeps_partly_blind() -> Hunt:
     def played() -> Result:
         def shape(world: World) -> None:
             RUN(world)
-            program = sweep(PROJECT, ZONES, world.can, deadline_s=30.0)
+            program = collect_garbage(PROJECT, ZONES, world.capabilities, deadline_s=30.0)
             process = world.laptop.run("sweep", program, role="timer")
             assert process is not None
 

@@ -218,7 +218,7 @@ def _was_disturbed(world: World, begin: float, end: float) -> bool:
 
 
 def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
-    pace, plan, ready_at = periods(world), world.plan, thing.ready_at
+    timings, plan, ready_at = periods(world), world.plan, thing.ready_at
     until = world.timeline.now if thing.died_at is None else thing.died_at
     if not (world.layers.switch and plan.script_runs) or ready_at is None or plan_forever(world, "vm-api"):
         return NEVER
@@ -243,14 +243,14 @@ def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
             continue
         since = max(start, origin + when + world.boot_s)
         if worker == 0:
-            need = _by_mode(world, case, thing, begin) + pace.switch_s
+            need = _by_mode(world, case, thing, begin) + timings.switch_s
         else:
             need = (
                 _label_s(world, case, thing, begin)
-                + 2 * pace.grace_s
-                + worker * pace.stagger_s
-                + 20 * pace.poll_s
-                + pace.switch_s
+                + 2 * timings.grace_s
+                + worker * timings.stagger_s
+                + 20 * timings.poll_s
+                + timings.switch_s
             )
         by_label = worker > 0 or mode != "run" or _may_be_held(case, thing)
         candidates.append(_finish(world, "vm", thing, begin, since, need * 1.02, until, by_label=by_label))
@@ -278,20 +278,20 @@ def _sweeper(world: World, case: Case, thing: Thing, begin: float) -> float:
 
 def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
     """What the switch on worker 0 waits for, from the end of the claim on."""
-    pace, mode = periods(world), case.mode_of(thing.lease_id)
-    run = pace.ttl_s + pace.grace_s
-    detached = _job_s(case, thing, begin) + pace.linger_s + pace.grace_s + 3 * pace.poll_s
+    timings, mode = periods(world), case.mode_of(thing.lease_id)
+    run = timings.ttl_s + timings.grace_s
+    detached = _job_s(case, thing, begin) + timings.linger_s + timings.grace_s + 3 * timings.poll_s
     if mode == "detached":
         return detached
     if mode == "hold" or _may_be_held(case, thing):
         # One that was cut off when the run became a hold hears of it late, and of a run it would see signs of life.
-        late_s = pace.ttl_s if _was_cut_off(world, begin - pace.ttl_s - pace.grace_s) else 0.0
-        return _label_s(world, case, thing, begin) + 2 * pace.grace_s + 3 * pace.poll_s + late_s
+        late_s = timings.ttl_s if _was_cut_off(world, begin - timings.ttl_s - timings.grace_s) else 0.0
+        return _label_s(world, case, thing, begin) + 2 * timings.grace_s + 3 * timings.poll_s + late_s
     if case.detach:
         run = max(run, detached)  # the job may have the claim already, and its command not know it
     # Its labels may say that it is held, and its command was killed before it knew that they do.
-    held_s = max(case.keep_s or 0.0, pace.linger_s * 1.01 if case.left else 0.0)
-    return max(run, held_s + 2 * pace.grace_s + 3 * pace.poll_s) if held_s else run
+    held_s = max(case.keep_s or 0.0, timings.linger_s * 1.01 if case.left else 0.0)
+    return max(run, held_s + 2 * timings.grace_s + 3 * timings.poll_s) if held_s else run
 
 
 def _may_be_held(case: Case, thing: Thing) -> bool:
@@ -313,8 +313,8 @@ def _job_s(case: Case, thing: Thing, begin: float) -> float:
 
 def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     """How much longer than the claim a label may promise at most."""
-    pace, mode, final_at = periods(world), case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
-    first = thing.born_at + pace.provision_s + pace.boot_s + clock_doubt_s(world) + 5.0
+    timings, mode, final_at = periods(world), case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
+    first = thing.born_at + timings.provision_s + timings.boot_s + clock_doubt_s(world) + 5.0
     if thing.lease_id in case.requested_at:  # it might have had to wait so long
         first += case.requested_at[thing.lease_id] + case.waits_s * 1.01 - thing.born_at
     # A request has the labels of its create call for ever: those of its node, once that is gone, are nobody's any more.
@@ -324,10 +324,10 @@ def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
     if mode == "detached" or case.detach:
         return max(final_at - begin, 0.0)
     if _was_seen_ready_in_peace(world, case, thing):  # and with that its labels claim no more for a waiting
-        most_s = max(pace.label_ttl_s, pace.provision_s + pace.boot_s)
+        most_s = max(timings.label_ttl_s, timings.provision_s + timings.boot_s)
         first = min(first, (thing.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + most_s + clock_doubt_s(world))
-    held_s = max(case.keep_s or 0.0, pace.linger_s * 1.01 if case.left else 0.0)
-    return max(pace.label_ttl_s, first - begin, held_s) if begin < final_at else 0.0
+    held_s = max(case.keep_s or 0.0, timings.linger_s * 1.01 if case.left else 0.0)
+    return max(timings.label_ttl_s, first - begin, held_s) if begin < final_at else 0.0
 
 
 def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:
@@ -435,12 +435,12 @@ def _finish(
 
 def _vm_trouble_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
     """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
-    pace = periods(world)
-    since = start if by_label else start + need - pace.grace_s - pace.switch_s
+    timings = periods(world)
+    since = start if by_label else start + need - timings.grace_s - timings.switch_s
     felt = [lasted for at, role, lasted in world.faults.felt_calls if role == "vm" and since <= at <= until]
-    trouble_s = sum(felt) + len(felt) * pace.beat_s / 2
+    trouble_s = sum(felt) + len(felt) * timings.beat_s / 2
     if by_label:  # expiry is counted in polls that succeed: at worst half of them do
-        return min(trouble_s + len(felt) * 2 * pace.poll_s, 80 * pace.poll_s)
+        return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
     return trouble_s
 
 
@@ -533,19 +533,21 @@ def _just_resumed(world: World, now: float) -> Window | None:
 
 def renewals_got_through(world: World, thing: Thing) -> bool:
     """Had it every chance to renew its label in time?"""
-    now, origin, pace = world.timeline.now, world.faults.begun_at, periods(world)
-    back = now - origin - pace.label_ttl_s
+    now, origin, timings = world.timeline.now, world.faults.begun_at, periods(world)
+    back = now - origin - timings.label_ttl_s
     plan = world.plan
     windows = [w for edge in EDGES["local"] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
     lost = sum(_overlap(windows + plan.stopped + plan.asleep + plan.cut.get("laptop-vm", []), back, now - origin))
     felt = sum(
-        lasted + 5.0 for at, role, lasted in world.faults.felt_calls if role == "cli" and at >= now - pace.label_ttl_s
+        lasted + 5.0
+        for at, role, lasted in world.faults.felt_calls
+        if role == "cli" and at >= now - timings.label_ttl_s
     )
     waited_s = case.waits_s if (case := thing.case) is not None and thing.lease_id in case.requested_at else 0.0
-    if thing.on.connected_at is None and now - thing.born_at > pace.provision_s + waited_s:
+    if thing.on.connected_at is None and now - thing.born_at > timings.provision_s + waited_s:
         return False  # it is still waiting for SSH, and its first lease is over
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
-    return lost + felt + stuck < (pace.label_ttl_s - pace.renew_s) / 2
+    return lost + felt + stuck < (timings.label_ttl_s - timings.renew_s) / 2
 
 
 def clock_doubt_s(world: World) -> float:

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Run, results_wait
+from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord, results_wait
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.slices import Queue, SliceName, SliceRequest
+from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.text import names
-from orchestrator.engine.effects.base import Claim
+from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.collection import Left, collect_again
-from orchestrator.engine.jobs.job_run import JobRun, Outcome, Phase
+from orchestrator.engine.jobs.job_run import JobPhase, JobRun, Outcome
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.leases.gc import sweep
+from orchestrator.engine.leases.gc import collect_garbage
 from orchestrator.engine.leases.obligations import Draft
 from orchestrator.engine.provision.startup_script import startup_script, switch_config
 from orchestrator.engine.slices.extend import extend
-from orchestrator.engine.slices.held import Wanted, down, up
+from orchestrator.engine.slices.held import UpRequest, down, up
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.remote.transfer.collect import Order
+from orchestrator.remote.transfer.collect import CollectRequest
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.machine import command
 from tests.simulation.model.vm import Bag, Start
@@ -95,11 +95,11 @@ def _draft(
         runtime_version=RUNTIME, spot=wish.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
         run=run,
     )  # fmt: skip
-    labels = claim_labels.labels(lease, now, world.pace)
-    metadata = {"startup-script": startup_script(switch_config(lease, labels, world.pace, idle_s=None))}
+    labels = claim_labels.labels(lease, now, world.timings)
+    metadata = {"startup-script": startup_script(switch_config(lease, labels, world.timings, idle_s=None))}
     queue = None
     if queued:
-        queue = Queue(wish.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
+        queue = QueueTerms(wish.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
     return lease, SliceRequest(name, TYPE, RUNTIME, wish.spot, labels=labels, metadata=metadata, queue=queue)
 
 
@@ -132,25 +132,27 @@ def start_run(
         case.ask_for(made, world.timeline.now, race=wish.race)
         return made
 
-    run = Run(names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x")
+    run = RunRecord(
+        names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x"
+    )
     attempt = Attempt(f"{run.id}-1", run.id)
     setup_s = min(1.0, lasts_s / 5)
 
-    def phase(title: str, state: AttemptState, seconds: float, code: int) -> Phase:
+    def phase(title: str, state: AttemptState, seconds: float, code: int) -> JobPhase:
         request: Any = lambda attempt, lease, workers, meeting_point: Start(attempt.id, title, seconds, code)  # noqa: E731
-        return Phase(title, state, request)
+        return JobPhase(title, state, request)
 
     job = JobRun(
         run=run, attempt=attempt, drafts=draft(0.0, 0.0), held=None, bundle=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
         wait_s=wish.waits_s, race=wish.race, max_restarts=wish.restarts, redraft=draft,
-        luggage=Bag() if wish.restarts else None,  # type: ignore[arg-type]
+        saved_work=Bag() if wish.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
     world.queues |= wish.queued > 0
     world.slices = max(world.slices, wish.queued if wish.race else 1)
     world.truth.cases.append(case)
-    case.owner = world.laptop.type_command(lambda: run_job(job, world.can), name)
+    case.owner = world.laptop.type_command(lambda: run_job(job, world.capabilities), name)
     world.main = world.main or case.owner
     if detach and case.owner is not None:
         case.owner.on_exit = lambda process: collect_later(world, process, job)
@@ -165,7 +167,7 @@ def collect_later(world: World, process: Process, job: JobRun) -> None:
     to = Attachment(job.run, attempt, outcome.lease, job.order(attempt), job.max_duration_s, _no_sink)
 
     async def collector() -> Any:
-        return await attach(to, world.can) if await Claim(job.attempt.id) else None
+        return await attach(to, world.capabilities) if await Lock(job.attempt.id) else None
 
     world.laptop.run("collector", collector(), role="collector")
 
@@ -177,11 +179,11 @@ def collect_left(world: World) -> None:
         for attempt in machine.book.attempts.values():
             if not results_wait(attempt, lease):
                 continue
-            run = Run(attempt.run_id, "run", "job.yaml", "emulated", 0.0, "runs/x")
-            left = Left(run, attempt, lease, Order(attempt.id, Path("runs"), ("*",)))
+            run = RunRecord(attempt.run_id, "run", "job.yaml", "emulated", 0.0, "runs/x")
+            left = Left(run, attempt, lease, CollectRequest(attempt.id, Path("runs"), ("*",)))
 
             async def collect(left: Left = left) -> Any:
-                return await collect_again(left, world.can) if await Claim(left.attempt.id) else None
+                return await collect_again(left, world.capabilities) if await Lock(left.attempt.id) else None
 
             process = machine.type_command(collect, "collect", look=True)
             if process is not None:
@@ -195,7 +197,7 @@ def bring_up(world: World, *, wish: Wish, hold_s: float, life_s: float = 1200.0,
     case.ask_for(made, world.timeline.now)
     world.queues |= wish.queued > 0
     world.truth.cases.append(case)
-    case.owner = world.laptop.type_command(lambda: up(Wanted("alice", made, None, hold_s), world.can), name)
+    case.owner = world.laptop.type_command(lambda: up(UpRequest("alice", made, None, hold_s), world.capabilities), name)
     world.main = world.main or case.owner
 
 
@@ -215,15 +217,15 @@ def take_down(world: World) -> None:
 
 async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
     """As cli/commands/slices/down.py does it: first what was asked for."""
-    await down(leases, world.can, reason="tpujob down")
-    await command(world.can, None, look=False)
+    await down(leases, world.capabilities, reason="tpujob down")
+    await command(world.capabilities, None, look=False)
 
 
 def extend_all(world: World, by_s: float) -> None:
     """A person types `tpujob extend` for everything there is."""
     for lease in world.laptop.book.open_leases():
         case = world.truth.case_of(lease.id)
-        process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.can), "extend")  # type: ignore[misc]
+        process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.capabilities), "extend")  # type: ignore[misc]
         if case is not None and process is not None:
             case.sure_life_s = case.sure_life_s or case.life_s
             case.asked_more_s = by_s * 1.01
@@ -234,7 +236,9 @@ def sweep_from_elsewhere(world: World, every_s: float) -> None:
     """What a timer somewhere else does: a sweep that knows nothing but the project. Worth its time when there is something."""
     if world.truth.alive() and not world.elsewhere.processes:
         deadline_s = max(every_s * 0.9, 5.0)
-        world.elsewhere.run("sweep", sweep(PROJECT, None, world.can, deadline_s=deadline_s), role="sweeper")
+        world.elsewhere.run(
+            "sweep", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="sweeper"
+        )
     world.timeline.after(every_s, sweep_from_elsewhere, world, every_s)
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from orchestrator.cli.commands.slices.status import _claim
 from orchestrator.client.session import Session
-from orchestrator.core.lease.attempt import Attempt, Began, Leased, Run
+from orchestrator.core.lease.attempt import Attempt, Began, Leased, RunRecord
 from orchestrator.core.lease.lease import Intent
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.settings import Target
 from tests.unit.engine.virtual import lease_and_request
 
@@ -17,9 +17,9 @@ from tests.unit.engine.virtual import lease_and_request
 def test_a_run_is_followed_while_a_process_has_the_claim_on_its_attempt(tmp_path: Path) -> None:
     session = Session(Target("emulated", "emulated"), tmp_path)
     lease, _ = lease_and_request()
-    run, attempt = Run("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path)), Attempt("r1-1", "r1")
+    run, attempt = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path)), Attempt("r1-1", "r1")
     session.ledger.record(Intent(lease), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))
-    other = FileOwners(session.owners.directory)
+    other = FileLocks(session.locks.directory)
     assert not session.is_followed(lease)
     assert other.claim(attempt.id)
     assert session.is_followed(lease)

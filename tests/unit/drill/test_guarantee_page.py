@@ -9,14 +9,14 @@ from types import ModuleType
 import pytest
 import yaml
 
-from orchestrator.core.lease import timings as paces
+from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text.durations import parse_duration
 from tests import ROOT
 
 FOLDER = ROOT / "docs"
 PAGE = (FOLDER / "guarantee.md").read_text(encoding="utf-8")
-EMULATED = paces.emulated()
+EMULATED = claim_timings.emulated()
 ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
 
 

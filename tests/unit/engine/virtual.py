@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import (
     Capabilities,
@@ -24,13 +24,13 @@ from orchestrator.core.lease.slices import (
     SliceView,
     WorkerAddress,
 )
-from orchestrator.engine.effects.base import Effect, Program, Shield, Sleep, Tell
+from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
-from orchestrator.engine.jobs.job_run import JobRun, Phase
+from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.steps import StartRequest
-from orchestrator.remote.transfer.collect import CollectResult, Order, Problem, Progress
+from orchestrator.remote.transfer.collect import CollectRequest, CollectResult, Problem, Progress
 
 T = TypeVar("T")
 CAN = Capabilities(
@@ -148,17 +148,17 @@ class VirtualCloud:
         self.nodes[name.node].stopped = True
         return self._operation("stop", name.node, self.world.time)
 
-    def relabel(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
-        self._call("relabel", name)
+    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        self._call("set_labels", name)
         node = self.nodes.get(name.node)
         if node is None:
             raise Vanished(f"{name.node} does not exist")
         node.request = replace(node.request, labels=dict(labels))
         return self._operation("update", name.node, self.world.time)
 
-    def published(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+    def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
         """Two workers, each with a switch that has proved everything and knows the labels as they are."""
-        self._call("published", name)
+        self._call("guest_attributes", name)
         node = self.nodes.get(name.node)
         if node is None or not self.armed:
             return ()
@@ -333,7 +333,7 @@ class VirtualFleet:
     def tail(self, worker: int, phase: str, n: int) -> list[str]:
         return ["the last line"]
 
-    def collect(self, order: Order) -> VirtualCollection:
+    def collect(self, order: CollectRequest) -> VirtualCollection:
         self.collections.append(VirtualCollection(self.world, order, self.collect_s, self.stays))
         return self.collections[-1]
 
@@ -352,7 +352,7 @@ class VirtualCollection:
     """Comes in after `left_s`, and leaves `stays` behind."""
 
     world: VirtualWorld
-    order: Order
+    order: CollectRequest
     left_s: float
     stays: tuple[Problem, ...]
     given_up: str = ""
@@ -404,7 +404,7 @@ class VirtualWorld:
         self.time = 1_800_000_000.0
         self.cloud = VirtualCloud(self)
         self.ledger = LedgerInMemory(directory / "ledger.sqlite3")
-        self.owners = Owners()
+        self.locks = Owners()
         self.fleet = VirtualFleet(self)
         self.told: list[str] = []
         self.effects: list[str] = []
@@ -413,13 +413,13 @@ class VirtualWorld:
     def now(self, cloud: str | None = None) -> float:
         return self.time
 
-    def time_is_sure(self) -> bool:
+    def is_time_certain(self) -> bool:
         return True
 
-    def told_time(self, server_now: float, asked_at: float) -> None:
+    def set_server_time(self, server_now: float, asked_at: float) -> None:
         """This world's clock is the cloud's."""
 
-    def tell(self, told: Tell) -> None:
+    def report(self, told: Report) -> None:
         self.told.append(f"{told.stage} {told.text}")
 
     def arm(self) -> bool:
@@ -506,7 +506,7 @@ def lease_and_request(
 def job(
     world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None, detach: bool = False
 ) -> JobRun:
-    run = Run("0123456789", "mnist", "jobs/mnist.yaml", "emulated", world.time, "runs/x")
+    run = RunRecord("0123456789", "mnist", "jobs/mnist.yaml", "emulated", world.time, "runs/x")
     made = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones)]
     drafts = tuple((replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
@@ -515,7 +515,7 @@ def job(
         drafts=drafts,
         held=held,
         bundle=None,
-        phases=(Phase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
+        phases=(JobPhase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
         artifacts=(),
         directory=Path("runs/x"),
         sink=lambda worker, data: None,

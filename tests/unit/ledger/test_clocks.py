@@ -87,12 +87,12 @@ def test_after_a_restart_no_time_has_passed_until_the_cloud_says_so(ledger: Ledg
     machine.restarts(off_s=3600.0)
     machine.wall_s += 86400.0
     clocks = Clocks(ledger, machine)
-    assert not clocks.is_sure(CLOUD)
+    assert not clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == START
     machine.passes(7.0)
     assert clocks.now(CLOUD) == START + 7.0, "what passes from then on has passed"
     clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
-    assert clocks.is_sure(CLOUD)
+    assert clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == START + 3607.0 - DOUBT_S
     assert Clocks(ledger, machine).now(CLOUD) == START + 3607.0 - DOUBT_S
 
@@ -101,7 +101,7 @@ def test_a_restart_of_a_machine_that_owes_nothing_begins_anew(ledger: Ledger, ma
     Clocks(ledger, machine).now(CLOUD)
     machine.restarts(off_s=60.0)
     clocks = Clocks(ledger, machine)
-    assert clocks.is_sure(CLOUD)
+    assert clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == machine.wall()
 
 
@@ -123,11 +123,11 @@ def test_once_nothing_is_open_any_more_an_answer_that_never_came_is_not_waited_f
     create(ledger, Clocks(ledger, machine), machine)
     machine.restarts(off_s=3600.0)
     clocks = Clocks(ledger, machine)
-    assert not clocks.is_sure(CLOUD)
+    assert not clocks.is_certain(CLOUD)
     (lease,) = ledger.open_leases()
     ledger.record(Down(lease.id, clocks.now(CLOUD), "the power failed"), Gone(lease.id, clocks.now(CLOUD), "proven"))
-    assert clocks.is_sure(CLOUD), "this command may claim something new"
-    assert Clocks(ledger, machine).is_sure(CLOUD), "and so may the next one"
+    assert clocks.is_certain(CLOUD), "this command may claim something new"
+    assert Clocks(ledger, machine).is_certain(CLOUD), "and so may the next one"
     assert clocks.now(CLOUD) == Clocks(ledger, machine).now(CLOUD) == machine.wall()
 
 
@@ -149,8 +149,8 @@ def test_what_one_cloud_says_is_nothing_to_the_leases_of_another(ledger: Ledger,
     machine.restarts(off_s=3600.0)
     clocks = Clocks(ledger, machine)
     clocks.told(OTHER, machine.server + 86400.0, asked_at=clocks.now(OTHER))
-    assert clocks.is_sure(OTHER)
-    assert not clocks.is_sure(CLOUD)
+    assert clocks.is_certain(OTHER)
+    assert not clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == START
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Ended, Leased, Moved, Run, Tried
+from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord, Tried
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import KEPT_SWEEPS, Ledger, LedgerUnavailable, SweepRun
@@ -19,8 +19,8 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.sqlite3")
 
 
-def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[Run, Attempt]:
-    run = Run(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", {"train": {}})
+def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[RunRecord, Attempt]:
+    run = RunRecord(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", {"train": {}})
     attempt = Attempt(f"{identity}-1", identity)
     ledger.record(Began(run, attempt))
     return run, attempt
@@ -124,8 +124,8 @@ def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
     ledger.record(Intent(lease))
     _, attempt = began(ledger, "aaaaaaaaaa")
     ledger.record(Leased(attempt.id, 2.0, lease.id), Moved(attempt.id, 3.0, AttemptState.RUNNING))
-    ledger.record(Ended(attempt.id, 4.0, AttemptState.FAILED, rc=7, detail="it failed"))
-    ledger.record(Ended(attempt.id, 5.0, AttemptState.INTERRUPTED, detail="late"))
+    ledger.record(AttemptEnded(attempt.id, 4.0, AttemptState.FAILED, rc=7, detail="it failed"))
+    ledger.record(AttemptEnded(attempt.id, 5.0, AttemptState.INTERRUPTED, detail="late"))
     _, found = ledger.find_run("aaaaaaaaaa")
     assert (found.state, found.rc, found.ended_at, found.lease_id) == (AttemptState.FAILED, 7, 4.0, lease.id)
     assert ledger.attempts_open() == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Run
+from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.report import compare
 from orchestrator.report.figures import figures
 from tests.unit.engine.virtual import lease_and_request
@@ -34,7 +34,9 @@ METRICS: dict[str, Any] = {
 STEPS = [0.07, 0.08, 0.09, 0.08]
 
 
-def run_of(directory: Path, *, mode: str = "drained", metrics: Any = METRICS, **changes: Any) -> tuple[Run, Attempt]:
+def run_of(
+    directory: Path, *, mode: str = "drained", metrics: Any = METRICS, **changes: Any
+) -> tuple[RunRecord, Attempt]:
     artifacts = directory / "worker0" / "artifacts"
     artifacts.mkdir(parents=True)
     header = {"schema": 1, "timing": mode, "device": "xla:cpu", "processes": 2, "batch_size": 64}
@@ -45,7 +47,9 @@ def run_of(directory: Path, *, mode: str = "drained", metrics: Any = METRICS, **
         lines.append({"epoch": number, "s": s, "compile_s": 0.0, "warm_steps": warm, "steps": 4})
     (artifacts / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (artifacts / "metrics.json").write_text(metrics if isinstance(metrics, str) else json.dumps(metrics))
-    run = Run("7q2mabcdef", "mnist", "mnist.yaml", "google", AT, str(directory), {"train": {"model": "mnist_cnn"}})
+    run = RunRecord(
+        "7q2mabcdef", "mnist", "mnist.yaml", "google", AT, str(directory), {"train": {"model": "mnist_cnn"}}
+    )
     attempt = Attempt("7q2mabcdef-1", run.id, LEASE.id, AttemptState.SUCCEEDED, ended_at=AT + 1800)
     return replace(run, **changes), attempt
 
@@ -149,7 +153,7 @@ def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path:
 
 
 def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: Path) -> None:
-    run = Run("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
+    run = RunRecord("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
     found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, None)
     text = compare.text([found])
     assert "hello: it left no timing.jsonl" in text and "hello: the run is failed" in text

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Brought, Ended, Leased, Run, Tried
+from orchestrator.core.lease.attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    Began,
+    Leased,
+    ResultsCollected,
+    RunRecord,
+    Tried,
+)
 from orchestrator.core.lease.lease import (
     Created,
+    CreateRefused,
     Down,
     Gone,
     Held,
@@ -18,7 +28,6 @@ from orchestrator.core.lease.lease import (
     LeaseEvent,
     Purpose,
     Ready,
-    Refused,
     Sent,
     Settled,
 )
@@ -31,7 +40,7 @@ HOUR = 3600.0
 LEASE, _ = lease_and_request()
 GOOGLE = replace(LEASE, cloud="google", sent_at=AT)
 QUEUED = replace(GOOGLE, name=replace(GOOGLE.name, queued=True))
-RUN = Run("r1", "job", "job.yaml", "google", AT, "runs/r1")
+RUN = RunRecord("r1", "job", "job.yaml", "google", AT, "runs/r1")
 FIRST, SECOND = Attempt("r1-1", RUN.id), Attempt("r1-2", RUN.id)
 
 
@@ -72,11 +81,11 @@ def test_dollars_run_from_the_create_to_proven_absence(lease: Lease, usd: float 
 def test_a_run_costs_all_of_its_attempts(ledger: Ledger) -> None:
     first = asked(ledger, 1, AT)
     ledger.record(Ready(first.id, AT), Leased(FIRST.id, AT, first.id), *ended(first, AT + HOUR))
-    lost = Ended(FIRST.id, AT + HOUR, AttemptState.INTERRUPTED, cause="preempted")
+    lost = AttemptEnded(FIRST.id, AT + HOUR, AttemptState.INTERRUPTED, cause="preempted")
     ledger.record(lost, Began(RUN, SECOND, AT + HOUR))
     second = asked(ledger, 2, AT + HOUR + 1)
     ledger.record(Ready(second.id, AT + HOUR + 1), Leased(SECOND.id, AT + HOUR + 1, second.id))
-    ledger.record(*ended(second, AT + 3 * HOUR + 1), Ended(SECOND.id, AT + 3 * HOUR, AttemptState.SUCCEEDED))
+    ledger.record(*ended(second, AT + 3 * HOUR + 1), AttemptEnded(SECOND.id, AT + 3 * HOUR, AttemptState.SUCCEEDED))
     assert costs.of_attempts(ledger, RUN, AT + 9 * HOUR) == pytest.approx({"r1-1": 9.6, "r1-2": 19.2})
     assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(28.8)
 
@@ -92,7 +101,7 @@ def test_a_run_that_is_still_on_its_slice_costs_what_that_slice_has_cost_so_far(
 def test_a_slice_that_is_not_proven_gone_costs_on_after_its_run_has_ended(ledger: Ledger) -> None:
     lease = asked(ledger, 1, AT)
     ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Down(lease.id, AT + 60, "over"))
-    ledger.record(Ended(FIRST.id, AT + 60, AttemptState.FAILED, rc=1))
+    ledger.record(AttemptEnded(FIRST.id, AT + 60, AttemptState.FAILED, rc=1))
     assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(19.2)
 
 
@@ -106,7 +115,9 @@ def test_who_lost_a_race_costs_from_its_capacity_to_its_end(ledger: Ledger) -> N
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_zone_without_capacity_costs_nothing(ledger: Ledger, refused: bool) -> None:
     lease = replace(lease_and_request(1, now=AT)[0], run=RUN.id)
-    no = Refused(lease.id, AT + 1, "quota") if refused else Settled(lease.id, AT + 1)  # at once, or by its operation
+    no = (
+        CreateRefused(lease.id, AT + 1, "quota") if refused else Settled(lease.id, AT + 1)
+    )  # at once, or by its operation
     ledger.record(Intent(lease), Sent(lease.id, AT), no)
     ledger.record(*ended(lease, AT + HOUR), Tried(FIRST.id, AT + HOUR, lease.id, "v5litepod-8 us-east1-b", "full"))
     assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == 0.0
@@ -123,14 +134,14 @@ def test_of_a_slice_that_was_there_before_only_the_time_of_the_run_counts(ledger
     ledger.record(Ready(lease.id, AT - 9 * HOUR), Held(lease.id, AT - 9 * HOUR, AT + 9 * HOUR))
     ledger.record(Leased(FIRST.id, AT, lease.id))
     assert costs.of_run(ledger, RUN, AT + HOUR) == pytest.approx(9.6), "so far"
-    ledger.record(Ended(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED))
+    ledger.record(AttemptEnded(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED))
     assert costs.of_run(ledger, RUN, AT + 5 * HOUR) == pytest.approx(19.2)
 
 
 def test_of_a_slice_that_the_run_kept_the_time_after_the_run_does_not_count(ledger: Ledger) -> None:
     lease = asked(ledger, 1, AT)
     ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Held(lease.id, AT + HOUR, AT + 9 * HOUR))
-    ledger.record(Ended(FIRST.id, AT + HOUR, AttemptState.SUCCEEDED))
+    ledger.record(AttemptEnded(FIRST.id, AT + HOUR, AttemptState.SUCCEEDED))
     assert costs.of_run(ledger, RUN, AT + 5 * HOUR) == pytest.approx(9.6)
 
 
@@ -154,7 +165,9 @@ def test_a_held_slice_costs_at_most_its_price_until_its_claim_ends() -> None:
 def test_a_slice_that_is_held_for_results_costs_the_run_until_they_came(ledger: Ledger) -> None:
     lease = asked(ledger, 1, AT)
     ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Held(lease.id, AT + HOUR, AT + 3 * HOUR))
-    ledger.record(Ended(FIRST.id, AT + HOUR, AttemptState.FAILED, exit_code=65))
+    ledger.record(AttemptEnded(FIRST.id, AT + HOUR, AttemptState.FAILED, exit_code=65))
     assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(2 * 9.60)
-    ledger.record(Brought(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED, exit_code=0), *ended(lease, AT + 2.5 * HOUR))
+    ledger.record(
+        ResultsCollected(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED, exit_code=0), *ended(lease, AT + 2.5 * HOUR)
+    )
     assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(2.5 * 9.60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator import catalog
-from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
 from orchestrator.report.offers import Offered, chosen, lines, offered
 
@@ -61,7 +61,7 @@ def test_what_is_granted_is_said_in_place_of_a_price_and_comes_first() -> None:
 
 
 def test_what_a_project_has_is_marked_and_what_is_newer_than_the_table_is_there_without_a_price() -> None:
-    said = Offering(
+    said = Availability(
         "p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8", "v9-8")}, {"us-west4-a": "timed out"}
     )
     rows = list(offered(said, ()))

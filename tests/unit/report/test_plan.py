@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.availability import Availability
+from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.planning.plan import Known, Order, Wish, make
+from orchestrator.core.planning.plan import CandidateOrder, make
 from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.report.plan import candidate_shape, dropped_lines, plan_lines, table
 
 AT = 1_000_000.0
-V5E = Wish("v5litepod-8", ("us-central1-a",), max_duration_s=3600)
-V6E = Wish("v6e-8", ("us-east5",), provisioning=Provisioning.SPOT, queue=True, max_duration_s=3600)
-GRANTED = Known(grants=(Grant("v3-8", 5, "europe-west4-a"),))
+V5E = CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=3600)
+V6E = CapacityRequest("v6e-8", ("us-east5",), provisioning=Provisioning.SPOT, queue=True, max_duration_s=3600)
+GRANTED = PlanInputs(grants=(Grant("v3-8", 5, "europe-west4-a"),))
 
 
 def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
-    plan = make([Wish("v5litepod-16", ("us-east1",), max_duration_s=3600)])
+    plan = make([CapacityRequest("v5litepod-16", ("us-east1",), max_duration_s=3600)])
     first, others, price = plan_lines(plan, AT, emulated=False)
     assert first.startswith(
         "v5litepod-16 · us-east1-b · v2-alpha-tpuv5-lite · on-demand · 4 workers · 16 cores · ends by"
@@ -27,7 +28,7 @@ def test_a_plan_names_every_other_zone_and_the_worst_case() -> None:
 
 
 def test_the_worst_case_shows_the_sum_that_it_is() -> None:
-    *_, price = plan_lines(make([Wish("v5litepod-8", ("any",))]), AT, emulated=False)
+    *_, price = plan_lines(make([CapacityRequest("v5litepod-8", ("any",))]), AT, emulated=False)
     assert price == (
         "this costs about $9.60/h, at most $329.47 (24 h at $13.728/h in southamerica-west1-b) (price table 2026-11)"
     )
@@ -38,7 +39,7 @@ def test_the_worst_case_shows_the_sum_that_it_is() -> None:
 
 
 def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:
-    *_, price = plan_lines(make([Wish("v6e-8", ("us-central2-b",))]), AT, emulated=True)
+    *_, price = plan_lines(make([CapacityRequest("v6e-8", ("us-central2-b",))]), AT, emulated=True)
     assert price == "price unknown: the price table 2026-11 has none for v6e-8 in us-central2-b"
 
 
@@ -52,12 +53,12 @@ def test_other_alternatives_are_named_with_type_and_way_and_a_long_list_is_cut_a
 
 
 def test_an_order_that_was_asked_for_is_said() -> None:
-    _, others, *_ = plan_lines(make([V5E, V6E], order=Order.FASTEST), AT, emulated=False)
+    _, others, *_ = plan_lines(make([V5E, V6E], order=CandidateOrder.FASTEST), AT, emulated=False)
     assert others.startswith("if us-central1-a has no capacity (the shortest expected wait first): v6e-8")
 
 
 def test_what_is_granted_is_said_to_cost_nothing_and_never_shown_as_zero_dollars() -> None:
-    plan = make([Wish("v3-8", ("europe-west4-a", "us-central1-a"), max_duration_s=3600)], known=GRANTED)
+    plan = make([CapacityRequest("v3-8", ("europe-west4-a", "us-central1-a"), max_duration_s=3600)], known=GRANTED)
     *_, price = plan_lines(plan, AT, emulated=False)
     assert price == (
         "granted to you, by your settings: it costs nothing; listed at about $8.80/h; "
@@ -89,8 +90,8 @@ def test_a_single_queued_request_is_no_race() -> None:
 
 
 def test_what_the_project_was_said_to_have_is_dated() -> None:
-    said = Offering("p", "2026-11-20T10:00:00Z", {"us-central1-a": ("v5litepod-8",)})
-    *_, asked = plan_lines(make([V5E], known=Known(offering=said)), AT, emulated=False)
+    said = Availability("p", "2026-11-20T10:00:00Z", {"us-central1-a": ("v5litepod-8",)})
+    *_, asked = plan_lines(make([V5E], known=PlanInputs(offering=said)), AT, emulated=False)
     assert asked == "what your project has is as it was asked on 2026-11-20; `tpujob offers --refresh` asks again"
 
 
@@ -116,7 +117,7 @@ def test_zones_that_are_dropped_for_one_reason_share_a_line() -> None:
 
 
 def test_the_shape_for_machines_has_the_plain_numbers() -> None:
-    (one,) = make([Wish("v3-8", ("europe-west4-a",))], known=GRANTED).candidates
+    (one,) = make([CapacityRequest("v3-8", ("europe-west4-a",))], known=GRANTED).candidates
     shape = candidate_shape(one)
     assert (shape["usd_per_hour"], shape["list_usd_per_hour"], shape["granted"]) == (0.0, 8.8, True)
     assert (shape["provisioning"], shape["queued"], shape["spot"], shape["workers"]) == ("on-demand", False, False, 1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.lease.absence import Verdict
-from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.engine.jobs.job_run import Outcome
 from orchestrator.engine.leases.release import Released
@@ -70,21 +70,21 @@ def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
 )
 def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
     assert words in fate(lease)
-    run = Run("r", "r", "job.yaml", "google", AT, "runs/r")
+    run = RunRecord("r", "r", "job.yaml", "google", AT, "runs/r")
     outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
     *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
     assert words in released and "nothing was created" not in released
 
 
 def left(lease: Lease, kept_until: float | None) -> Outcome:
-    run = Run("r1", "r", "job.yaml", lease.cloud, AT, "runs/r-r1")
+    run = RunRecord("r1", "r", "job.yaml", lease.cloud, AT, "runs/r-r1")
     waiting = (
         Problem(0, "artifacts/model.pt", "no room for 80.0 GB: runs/r-r1 has 12.0 GB"),
         Problem(1, "(everything)", "silent"),
     )
     collected = CollectResult((CollectedFile(0, "artifacts/a", 1, "00"),), waiting=waiting)
     outcome = Outcome(run, Attempt("r1-1", run.id), lease=replace(lease, run="r1"), collected=collected)
-    outcome.tenure.kept_until = kept_until
+    outcome.owed.kept_until = kept_until
     return outcome
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.timings import GOOGLE
-from orchestrator.core.lease.watchdog_report import problem, switches
+from orchestrator.core.lease.watchdog_report import problem, read_watchdogs
 from orchestrator.vm import watchdog
 from tests.unit.vm.watchdog_world import EPOCH, HOUR, NODE, QUEUE, World, between, config, labels, until
 
@@ -56,7 +56,7 @@ def test_a_beat_of_any_age_does_not_hold_back_a_switch_that_starts_late() -> Non
 
 
 def test_whoever_takes_a_held_slice_for_a_run_has_ttl_for_the_first_beat() -> None:
-    world = World(claimed(mode="hold"), beats=between(5000 + TTL - 2 * POLL, DAY)).relabel(5000, mode="run")
+    world = World(claimed(mode="hold"), beats=between(5000 + TTL - 2 * POLL, DAY)).set_labels(5000, mode="run")
     assert world.deleted_at(19 * HOUR) is None
 
 
@@ -72,7 +72,7 @@ def test_beats_are_awaited_only_once_the_node_is_ready() -> None:
 def test_a_renewed_lease_is_a_sign_of_life_where_ssh_is_cut() -> None:
     world = World(claimed(), beats=until(1000))
     for number in range(1, 20):
-        world.relabel(number * 800, lease=LONG + number)
+        world.set_labels(number * 800, lease=LONG + number)
     assert 19 * 800 + TTL <= (world.deleted_at() or 0) <= 19 * 800 + TTL + 2 * POLL
 
 
@@ -136,7 +136,7 @@ def test_an_answer_that_says_nothing_deletes_nothing(status: int) -> None:
 def test_something_else_that_answers_in_place_of_the_api_deletes_nothing(said: Any) -> None:
     world = World(claimed(), node=said)
     assert world.deleted_at(DAY) is None
-    assert not world.published[-1]["armed"]
+    assert not world.guest_attributes[-1]["armed"]
 
 
 def test_it_deletes_until_it_dies_of_it_and_does_not_spin() -> None:
@@ -151,7 +151,7 @@ def test_it_deletes_until_it_dies_of_it_and_does_not_spin() -> None:
 
 def test_a_claim_that_is_renewed_meanwhile_ends_the_deleting() -> None:
     world = World(config(mode="hold", lease=EPOCH + 4000), delete_status=lambda now: 503)
-    world.relabel(5000, lease=LONG).run(10 * HOUR)
+    world.set_labels(5000, lease=LONG).run(10 * HOUR)
     assert world.deletes
     assert max(world.deletes) < 5000 + BEAT / 2 + 1
 
@@ -169,7 +169,7 @@ def test_a_node_of_another_run_is_never_deleted() -> None:
     world.labels["tpujob-run"] = "another000"
     assert world.deleted_at(10 * HOUR) is None
     assert not any(call[1] == "DELETE" for call in world.calls)
-    assert not world.published[-1]["armed"]
+    assert not world.guest_attributes[-1]["armed"]
 
 
 def test_a_node_whose_labels_a_person_took_off_is_not_ours_any_more() -> None:
@@ -190,9 +190,9 @@ def test_past_the_deadline_it_goes_whoever_claims_it(mode: str) -> None:
 
 
 def test_a_deadline_that_was_moved_counts_where_it_is_now() -> None:
-    later = World(claimed(deadline=EPOCH + HOUR), beats=until(DAY)).relabel(3000, deadline=EPOCH + 2 * HOUR)
+    later = World(claimed(deadline=EPOCH + HOUR), beats=until(DAY)).set_labels(3000, deadline=EPOCH + 2 * HOUR)
     assert 2 * HOUR < (later.deleted_at() or 0) <= 2 * HOUR + 10
-    sooner = World(claimed(deadline=EPOCH + 9 * HOUR), beats=until(DAY)).relabel(3000, deadline=EPOCH + HOUR)
+    sooner = World(claimed(deadline=EPOCH + 9 * HOUR), beats=until(DAY)).set_labels(3000, deadline=EPOCH + HOUR)
     assert HOUR < (sooner.deleted_at() or 0) <= HOUR + 10
 
 
@@ -218,7 +218,7 @@ def test_a_hold_ends_a_grace_after_its_lease() -> None:
 
 
 def test_a_renewal_within_the_grace_is_in_time() -> None:
-    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR)).relabel(2 * HOUR + GRACE, lease=LONG)
+    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR)).set_labels(2 * HOUR + GRACE, lease=LONG)
     assert world.deleted_at(19 * HOUR) is None
 
 
@@ -243,7 +243,7 @@ def test_polls_that_fail_stretch_the_countdown_of_the_lease_by_less_than_a_few_p
 def test_an_outage_over_the_end_of_the_lease_leaves_time_to_renew_it() -> None:
     """Mutant `countoutage`: nothing is counted while nobody could have renewed."""
     outage = between(1.9 * HOUR, 3 * HOUR)
-    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage).relabel(3 * HOUR + 150, lease=LONG)
+    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage).set_labels(3 * HOUR + 150, lease=LONG)
     assert world.deleted_at(19 * HOUR) is None
     alone = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage)
     assert 3 * HOUR + GRACE <= (alone.deleted_at() or 0) <= 3 * HOUR + GRACE + 3 * POLL
@@ -282,7 +282,7 @@ def test_what_up_brought_goes_ttl_after_boot_unless_its_labels_say_by_then_that_
     alone = World(claimed(beats=False), state="CREATING")
     alone.at(600, lambda world: setattr(world, "state", "READY"))
     assert 600 + TTL - POLL <= (alone.deleted_at() or 0) <= 600 + TTL + POLL + 1
-    held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR)).relabel(TTL - POLL - 5, mode="hold")
+    held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR)).set_labels(TTL - POLL - 5, mode="hold")
     assert (held.deleted_at() or 0) > 5 * HOUR
 
 
@@ -290,13 +290,13 @@ def test_what_up_brought_is_left_alone_by_a_switch_that_may_not_see_whether_it_i
     """It never says that it is armed; a sweep, or the deadline, ends the slice."""
     blind = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 403)
     assert 5 * HOUR < (blind.deleted_at() or 0) <= 5 * HOUR + 10
-    assert not any(said["armed"] for said in blind.published)
+    assert not any(said["armed"] for said in blind.guest_attributes)
 
 
 def test_what_was_held_after_the_last_look_that_was_allowed_stays() -> None:
     """The labels said `run` when they were read; that they say `hold` by now nobody on the VM may see."""
     held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 200 if now < 30 else 403)
-    held.relabel(40, mode="hold")
+    held.set_labels(40, mode="hold")
     assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
 
 
@@ -308,13 +308,13 @@ def test_a_lease_is_not_judged_any_more_once_it_cannot_be_seen_whether_it_was_re
 
 def test_after_a_first_look_that_was_refused_later_the_labels_are_remembered() -> None:
     world = World(config(), get_status=lambda now: 200 if now < 2000 else 403, beats=until(1500))
-    world.relabel(1000, mode="hold", lease=LONG, deadline=EPOCH + 5 * HOUR)
+    world.set_labels(1000, mode="hold", lease=LONG, deadline=EPOCH + 5 * HOUR)
     assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
 
 
 def test_armed_is_published_once_route_and_permission_are_proven() -> None:
     world = World(config(sha256="abc")).run(1)
-    assert world.published == [
+    assert world.guest_attributes == [
         {
             **{"v": 1, "worker": 0, "armed": True, "route": True, "permission": True, "mode": "run"},
             **{"lease": EPOCH + 3300, "deadline": EPOCH + DAY, "sha256": "abc"},
@@ -326,16 +326,20 @@ def test_armed_is_published_once_route_and_permission_are_proven() -> None:
 def test_without_a_permission_it_says_so_and_asks_again(verb: str) -> None:
     world = World(claimed(), beats=until(DAY), **{verb: lambda now: 403 if now < 1000 else 200})
     world.run(900)
-    assert [(said["route"], said["permission"], said["armed"]) for said in world.published] == [(True, False, False)]
+    assert [(said["route"], said["permission"], said["armed"]) for said in world.guest_attributes] == [
+        (True, False, False)
+    ]
     assert len(world.calls) < 2 * 900 / POLL + 20
-    assert world.run(1000 + 2 * POLL).published[-1]["armed"]
+    assert world.run(1000 + 2 * POLL).guest_attributes[-1]["armed"]
 
 
 def test_without_a_route_it_says_so_and_asks_again() -> None:
     world = World(claimed(), beats=until(DAY), down=until(1000))
     world.run(900)
-    assert [(said["route"], said["permission"], said["armed"]) for said in world.published] == [(False, None, False)]
-    assert world.run(1000 + 2 * POLL).published[-1]["armed"]
+    assert [(said["route"], said["permission"], said["armed"]) for said in world.guest_attributes] == [
+        (False, None, False)
+    ]
+    assert world.run(1000 + 2 * POLL).guest_attributes[-1]["armed"]
 
 
 def probes(world: World) -> list[float]:
@@ -374,8 +378,8 @@ def booted_together(workers: int, gets: Quota, deletes: Quota) -> tuple[list[Wor
 
 def missing(worlds: list[World]) -> str | None:
     """What a client that waits for the slice to be armed would hear."""
-    said = [{"tpujob/switch": json.dumps(world.published[-1])} for world in worlds if world.published]
-    return problem(switches(said, len(worlds)))
+    said = [{"tpujob/switch": json.dumps(world.guest_attributes[-1])} for world in worlds if world.guest_attributes]
+    return problem(read_watchdogs(said, len(worlds)))
 
 
 def test_three_workers_prove_the_permission_each_in_its_turn_and_all_others_their_route() -> None:
@@ -384,8 +388,8 @@ def test_three_workers_prove_the_permission_each_in_its_turn_and_all_others_thei
     assert missing(worlds) is None
     assert [len(probes(world)) for world in worlds] == [1, 1, 1] + 253 * [0]
     assert [round(probes(world)[0] / STAGGER) for world in worlds[:3]] == [0, 1, 2]
-    assert all(world.published[-1]["route"] for world in worlds)
-    assert [world.published[-1]["permission"] for world in worlds] == [True, True, True] + 253 * [None]
+    assert all(world.guest_attributes[-1]["route"] for world in worlds)
+    assert [world.guest_attributes[-1]["permission"] for world in worlds] == [True, True, True] + 253 * [None]
     pass_to(1200)
     calls = sorted(at for world in worlds for at, *_ in world.calls)
     assert max(sum(begin <= at < begin + 60 for at in calls) for begin in range(0, 1200, 10)) <= 70
@@ -403,13 +407,13 @@ def test_ten_deletes_a_minute_are_enough_for_a_slice_of_256_workers(deletes_from
 
 def test_where_the_first_worker_never_starts_the_second_proves_after_a_stagger() -> None:
     second = World(claimed(), worker=1).run(STAGGER - 2)
-    assert probes(second) == [] and second.published[-1]["permission"] is None
-    assert second.run(STAGGER + 5 * POLL) and len(probes(second)) == 1 and second.published[-1]["armed"]
+    assert probes(second) == [] and second.guest_attributes[-1]["permission"] is None
+    assert second.run(STAGGER + 5 * POLL) and len(probes(second)) == 1 and second.guest_attributes[-1]["armed"]
 
 
 def test_a_worker_that_proves_nothing_says_when_it_is_refused_a_look() -> None:
     other = World(claimed(), worker=9, get_status=lambda now: 403).run(60)
-    assert (other.published[-1]["route"], other.published[-1]["permission"]) == (True, False)
+    assert (other.guest_attributes[-1]["route"], other.guest_attributes[-1]["permission"]) == (True, False)
 
 
 def test_proving_backs_off_while_it_is_refused() -> None:
@@ -424,20 +428,20 @@ def test_what_it_says_it_says_again_ever_less_often_and_within_the_limits(worker
     first = [at - world.writes[0] for at in world.writes[:4]]
     assert first[1] <= BEAT / 2 and first[2] <= 2 * BEAT
     gaps = [later - sooner for sooner, later in zip(world.writes, world.writes[1:], strict=False)]
-    assert max(gaps) <= 6 * POLL and len(world.published) <= 2
+    assert max(gaps) <= 6 * POLL and len(world.guest_attributes) <= 2
 
 
 @pytest.mark.parametrize("worker", [0, 2, 200])
 def test_a_word_that_was_accepted_and_lost_is_said_again_in_time_for_whoever_waits(worker: int) -> None:
     world = World(claimed(), worker=worker, beats=until(DAY), loses=until(250))
-    assert world.run(GOOGLE.boot_s).published[-1]["route"]
+    assert world.run(GOOGLE.boot_s).guest_attributes[-1]["route"]
 
 
 @pytest.mark.parametrize("publishes", [True, False])
 def test_a_claim_that_changes_at_every_look_is_said_ten_times_a_minute_at_most(publishes: bool) -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: publishes)
     for second in range(0, 1200):
-        world.relabel(second, lease=LONG + second)
+        world.set_labels(second, lease=LONG + second)
     world.get_status = lambda now: 200 if now % 7 < 4 else 403
     world.run(1200)
     assert all(sum(begin <= at < begin + 60 for at in world.writes) <= 10 for begin in range(1200))
@@ -445,15 +449,15 @@ def test_a_claim_that_changes_at_every_look_is_said_ten_times_a_minute_at_most(p
 
 def test_an_outage_later_disarms_nothing() -> None:
     world = World(claimed(), beats=until(DAY), down=between(1000, 3 * HOUR)).run(2 * HOUR)
-    assert [said["armed"] for said in world.published] == [True]
+    assert [said["armed"] for said in world.guest_attributes] == [True]
 
 
 def test_every_change_of_the_claim_is_published_until_it_is_heard() -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: not 1000 < now < 2000)
-    world.relabel(900, lease=LONG + 1).relabel(1100, mode="detached").relabel(2500, deadline=EPOCH + 2 * DAY)
+    world.set_labels(900, lease=LONG + 1).set_labels(1100, mode="detached").set_labels(2500, deadline=EPOCH + 2 * DAY)
     world.job = lambda now: ("running", None, None)
     world.run(3000)
-    assert [(said["mode"], said["lease"] - LONG, said["deadline"] - EPOCH) for said in world.published] == [
+    assert [(said["mode"], said["lease"] - LONG, said["deadline"] - EPOCH) for said in world.guest_attributes] == [
         ("run", 0, DAY),
         ("run", 1, DAY),
         ("detached", 1, DAY),
@@ -506,7 +510,7 @@ def test_a_next_job_in_the_linger_time_keeps_the_slice() -> None:
 
 
 def test_handing_over_to_the_job_is_noticed_and_ends_the_need_for_beats() -> None:
-    world = World(claimed(), beats=until(1000), job=ending(5 * HOUR)).relabel(990, mode="detached")
+    world = World(claimed(), beats=until(1000), job=ending(5 * HOUR)).set_labels(990, mode="detached")
     assert 5 * HOUR + LINGER <= (world.deleted_at() or 0) <= 5 * HOUR + LINGER + 1
 
 
@@ -575,7 +579,7 @@ def test_random_worlds_no_claimed_slice_is_deleted_and_no_unclaimed_one_stays(wo
             pauses=list(pauses),
         )
         for number in range(int(dies_at // 1800) + 1):
-            world.relabel(number * 1800, lease=int(EPOCH + number * 1800 + 4500))
+            world.set_labels(number * 1800, lease=int(EPOCH + number * 1800 + 4500))
         deleted_at = world.deleted_at()
         assert deleted_at is not None, seed
         claimed_until = dies_at if worker == 0 else dies_at // 1800 * 1800 + 4500
@@ -639,7 +643,7 @@ def test_whose_run_is_not_ours_neither_request_nor_node_is_touched() -> None:
 def test_who_may_delete_the_node_is_armed_even_if_requests_are_not_his_to_delete() -> None:
     world = World(claimed(deadline=EPOCH + 5 * HOUR), beats=until(DAY), queue=QUEUE, queue_status=lambda now: 403)
     world.deleted_at()
-    assert all(said["armed"] for said in world.published)
+    assert all(said["armed"] for said in world.guest_attributes)
 
 
 # -- the notice before a spot VM is taken away --

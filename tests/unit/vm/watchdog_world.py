@@ -63,7 +63,7 @@ class World:
     changes: list[tuple[float, Callable[[World], None]]] = field(default_factory=list)  # what happens when
     pauses: list[tuple[float, float]] = field(default_factory=list)  # (when, for how long) the VM stands still
     calls: list[tuple[float, str, str, int]] = field(default_factory=list)
-    published: list[dict[str, Any]] = field(default_factory=list)  # each change of what it says
+    guest_attributes: list[dict[str, Any]] = field(default_factory=list)  # each change of what it says
     writes: list[float] = field(default_factory=list)  # of guest attributes: when
     notices: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     stopped: list[tuple[float, float]] = field(
@@ -80,7 +80,7 @@ class World:
         self.changes.sort(key=lambda change: change[0])
         return self
 
-    def relabel(self, when: float, **changes: Any) -> World:
+    def set_labels(self, when: float, **changes: Any) -> World:
         return self.at(when, lambda world: world.labels.update({f"tpujob-{k}": str(v) for k, v in changes.items()}))
 
     def run(self, until: float, *, until_deleted: bool = False) -> World:
@@ -127,8 +127,8 @@ class World:
                     return True
                 if self.publishes(self.now) and arguments[0] == "notice":
                     self.notices.append((self.now, arguments[1]))
-                elif self.publishes(self.now) and arguments[1] not in self.published[-1:]:
-                    self.published.append(arguments[1])
+                elif self.publishes(self.now) and arguments[1] not in self.guest_attributes[-1:]:
+                    self.guest_attributes.append(arguments[1])
                 return self.publishes(self.now)
             case "preempted":
                 self.listened.append(self.now)

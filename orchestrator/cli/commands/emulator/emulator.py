@@ -75,7 +75,7 @@ def up(
             control.open_grpc(endpoint, grpc_port)
         if lend_torch is not None:
             control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
-    except control.Refused as error:
+    except control.DaemonRefused as error:
         hint = "an emulator that an older tpujob started knows less: `tpujob emulator stop` first, its nodes stay"
         raise UserError(error.message, hint=hint) from error
     _show_environment(endpoint, directory, as_json)
@@ -97,17 +97,17 @@ def env(as_json: Json = False) -> None:
 def _show_environment(endpoint: Endpoint, directory: Path, as_json: bool) -> None:
     import shlex
 
-    from orchestrator.cli.console import emit, emit_json, talk
+    from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.emulator.daemon import control
 
     found = control.client_environment(endpoint, directory)
     path = str(control.ssh_programs(directory))
     if as_json:
         return emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
-    talk().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}: a Cloud TPU that nobody pays for")
+    console().say("emulator", f"running at {endpoint.url}, process {endpoint.pid}: a Cloud TPU that nobody pays for")
     if control.request(endpoint, "GET", "/_emulator/settings").get("lend_torch"):  # not in an older one
         words = "this machine's torch is lent to the commands of jobs; a TPU VM comes without it"
-        talk().say("emulator", f"{words} (`tpujob emulator up --no-lend-torch` ends that)")
+        console().say("emulator", f"{words} (`tpujob emulator up --no-lend-torch` ends that)")
     for name, value in found.items():
         emit(f"export {name}={shlex.quote(value)}")
     emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')

@@ -34,7 +34,7 @@ def ask(method: str, path: str, body: Any = None) -> Any:
 
     try:
         return control.request(control.ensure_running(directory()), method, f"/_emulator/{path}", body)
-    except control.Refused as error:
+    except control.DaemonRefused as error:
         raise UserError(error.message, hint="see docs/emulator.md") from error
 
 

@@ -11,7 +11,7 @@ from orchestrator.cli.options import Cloud, Json, Project
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.client.health_checks import Alive, Check
+    from orchestrator.client.health_checks import Alive, HealthCheck
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
 
@@ -38,10 +38,10 @@ def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     raise Done(code)
 
 
-def _examine(cloud: str | None, project: str | None) -> tuple[list[Check], list[Alive], Session | None]:
+def _examine(cloud: str | None, project: str | None) -> tuple[list[HealthCheck], list[Alive], Session | None]:
     from orchestrator import settings
     from orchestrator.client import health_checks
-    from orchestrator.client.health_checks import Check
+    from orchestrator.client.health_checks import HealthCheck
     from orchestrator.client.session import Session
     from orchestrator.errors import TpujobError
 
@@ -54,13 +54,13 @@ def _examine(cloud: str | None, project: str | None) -> tuple[list[Check], list[
     alive: list[Alive] = []
     try:
         session = Session.open(cloud, project, quiet=True, light=True)
-        checks.append(Check("state", True, f"{session.directory}, with a ledger that can be read and written"))
+        checks.append(HealthCheck("state", True, f"{session.directory}, with a ledger that can be read and written"))
         session.recover(budget_s=RECOVERY_S)
         alive = [_look(session, lease) for lease in session.ledger.open_leases()]
     except TpujobError as error:
         checks.append(health_checks.failed("state", error))
     checks.append(
-        Check("L1 the command", True, "it deletes what it made on every way out: end, error, Ctrl-C, SIGTERM")
+        HealthCheck("L1 the command", True, "it deletes what it made on every way out: end, error, Ctrl-C, SIGTERM")
     )
     if session is not None:
         checks.append(health_checks.guardian(session.directory))
@@ -74,7 +74,7 @@ def _look(session: Session, lease: Lease) -> Alive:
     from orchestrator.client.health_checks import Alive
     from orchestrator.core.lease import claim_labels, watchdog_report
     from orchestrator.core.lease.slices import SliceState
-    from orchestrator.engine.effects.cloud import Get, Published
+    from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
     from orchestrator.engine.runtime.retry import until
     from orchestrator.errors import CloudError
 
@@ -85,21 +85,23 @@ def _look(session: Session, lease: Lease) -> Alive:
     try:
         view = session.run(until(session.now(lease.cloud) + QUESTION_S, Get(lease.name)), lease.cloud)
         state = view.native_state if view else "not visible"
-        stamp = claim_labels.read(view, session.world(lease.cloud).cloud.capabilities.pace) if view else None
+        stamp = claim_labels.read(view, session.world(lease.cloud).cloud.capabilities.timings) if view else None
         if stamp is not None:
             claimed_until = min(stamp.lease_until, stamp.deadline)
         if view is not None and view.state is SliceState.READY:
-            published = session.run(until(session.now(lease.cloud) + QUESTION_S, Published(lease.name)), lease.cloud)
+            published = session.run(
+                until(session.now(lease.cloud) + QUESTION_S, GetGuestAttributes(lease.name)), lease.cloud
+            )
     except CloudError as error:
         state = f"unknown: {error.message}"
-    switches = watchdog_report.switches(published, workers)
-    return Alive(lease, state, claimed_until, switches, session.owners.alive(lease.id), session.now(lease.cloud))
+    switches = watchdog_report.read_watchdogs(published, workers)
+    return Alive(lease, state, claimed_until, switches, session.locks.alive(lease.id), session.now(lease.cloud))
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------
 
 
-def _lines(checks: list[Check]) -> list[str]:
+def _lines(checks: list[HealthCheck]) -> list[str]:
     lines = []
     for check in checks:
         lines.append(f"{MARKS[check.live]:<5}{check.name:<21}{check.text}")
@@ -108,7 +110,7 @@ def _lines(checks: list[Check]) -> list[str]:
     return lines
 
 
-def _alive_lines(alive: list[Alive], checks: list[Check]) -> list[str]:
+def _alive_lines(alive: list[Alive], checks: list[HealthCheck]) -> list[str]:
     from orchestrator.client.health_checks import SWEEPS, SWITCHES
     from orchestrator.core.text.durations import format_usd
     from orchestrator.report.times import day_clock
@@ -141,7 +143,7 @@ def _total(alive: list[Alive]) -> float | None:
     return sum(known) if len(known) == len(alive) else None
 
 
-def _shape(checks: list[Check], alive: list[Alive], *, usable: bool) -> dict[str, Any]:
+def _shape(checks: list[HealthCheck], alive: list[Alive], *, usable: bool) -> dict[str, Any]:
     return {
         "usable": usable,
         "checks": [check.shape() for check in checks],

@@ -25,7 +25,7 @@ def drill(
     from contextlib import closing
     from pathlib import Path
 
-    from orchestrator.cli.console import emit, emit_json, talk
+    from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.core.text.durations import format_duration
     from orchestrator.drill.disasters import DISASTERS
     from orchestrator.drill.rehearse import rehearse
@@ -36,7 +36,7 @@ def drill(
         raise UserError(f"the disasters are numbered from 1 to {len(DISASTERS)}")
     _hear_signals()
     speeds = " to ".join(f"{speed:.0f}" for speed in sorted({each.speed for each in wanted}))
-    talk().say("drill", f"EMULATED Cloud TPU: claims are judged {speeds} times faster than on Google Cloud")
+    console().say("drill", f"EMULATED Cloud TPU: claims are judged {speeds} times faster than on Google Cloud")
     began, findings = time.monotonic(), []
     with (
         tempfile.TemporaryDirectory(prefix="tpujob-drill-") as directory,
@@ -52,7 +52,7 @@ def drill(
     kept = f"{len(findings) - len(broken)} of {len(findings)} promises kept"
     left = "" if broken else ", nothing left behind"
     took = format_duration(time.monotonic() - began)
-    talk().say("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
+    console().say("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
     raise Done(TpujobError.exit_code if broken else 0)
 
 
@@ -99,7 +99,7 @@ def _hear_signals() -> None:
     import signal
     from types import FrameType
 
-    from orchestrator.cli.console import talk
+    from orchestrator.cli.console import console
     from orchestrator.errors import Interrupted
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -107,7 +107,7 @@ def _hear_signals() -> None:
     def arrived(number: int, frame: FrameType | None) -> None:
         for each in numbers:
             signal.signal(each, lambda number, frame: None)
-        talk().say("drill", "stopping: every process and every emulator that this drill started is ended")
+        console().say("drill", "stopping: every process and every emulator that this drill started is ended")
         raise Interrupted(number)
 
     for number in numbers:

@@ -92,13 +92,13 @@ def _once_more(session: Session, lease: Lease) -> Released:
 
     try:
         released = session.on_cloud(
-            lambda can: release(lease, can, reason=lease.reason, budget_s=ONE_TRY_S), lease.cloud
+            lambda capabilities: release(lease, capabilities, reason=lease.reason, budget_s=ONE_TRY_S), lease.cloud
         )
     except Interrupted:
         raise
     except TpujobError as error:  # no way to ask: revoked credentials, a project that is gone
         released = Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
-        session.talk.fail(error)
+        session.console.fail(error)
     session.note(released)
     return released
 

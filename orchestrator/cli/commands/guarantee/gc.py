@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.clouds.tpu.light_client import LightApi
-    from orchestrator.engine.effects.base import Tell, World
-    from orchestrator.engine.leases.gc import Ended, Swept
+    from orchestrator.engine.effects.base import Report, World
+    from orchestrator.engine.leases.gc import Collected, Expired
     from orchestrator.settings import Target
 
 LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
@@ -77,16 +77,16 @@ def _sweep(
     places: list[str], cloud: str | None, project: str | None, *, dry_run: bool, quiet: bool, as_json: bool
 ) -> int:
     from orchestrator import settings
-    from orchestrator.cli.console import emit, emit_json, talk
+    from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.client.teardown_client import reach
-    from orchestrator.engine.leases.gc import sweep as program
+    from orchestrator.engine.leases.gc import collect_garbage as program
     from orchestrator.engine.runtime.interpreter import Interpreter
 
     target = settings.resolve(cloud, project, os.environ)
     zones = _zones(places)
     if not quiet:
-        talk().say("cloud", target.why)
-    world = _World(reach(target), talk().tell)
+        console().say("cloud", target.why)
+    world = _World(reach(target), console().report)
     sweeping = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
     swept = Interpreter(cast("World", world)).run(sweeping)
     code = 0 if swept.done else UNPROVEN
@@ -100,7 +100,7 @@ def _sweep(
             emit(line)
     for each in swept.ended.values():
         if not (each.gone or dry_run):
-            talk().loud(_banner(each, target))
+            console().loud(_banner(each, target))
     return code
 
 
@@ -109,7 +109,7 @@ class _World:
     """All that a sweep needs of this machine: a way to the cloud, and a clock to wait by."""
 
     cloud: LightApi
-    tell: Callable[[Tell], None]
+    report: Callable[[Report], None]
 
     def now(self, cloud: str | None = None) -> float:
         return boot_clock.boot_s()
@@ -133,9 +133,9 @@ def _zones(places: list[str]) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
-def _tell_the_ledger(swept: Swept, scope: str, cloud: str | None, project: str | None, *, quiet: bool) -> int:
+def _tell_the_ledger(swept: Collected, scope: str, cloud: str | None, project: str | None, *, quiet: bool) -> int:
     """So that `doctor` knows, and so that what was deleted is no longer owed here. Without a ledger nothing is missing."""
-    from orchestrator.cli.console import talk
+    from orchestrator.cli.console import console
     from orchestrator.client.session import Session
     from orchestrator.errors import ConfigError
     from orchestrator.ledger.ledger import LedgerUnavailable, SweepRun
@@ -149,14 +149,14 @@ def _tell_the_ledger(swept: Swept, scope: str, cloud: str | None, project: str |
         return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:
-            talk().say("warning", f"{error.message}; the sweep did without it")
+            console().say("warning", f"{error.message}; the sweep did without it")
         return 0
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------
 
 
-def _lines(swept: Swept) -> list[str]:
+def _lines(swept: Collected) -> list[str]:
     from orchestrator.report.times import day_clock
 
     verdicts = {True: "deleted", False: "would delete" if swept.dry_run else "NOT PROVEN ABSENT"}
@@ -179,7 +179,7 @@ def _row(*words: str) -> str:
     return "\t".join(words)
 
 
-def _banner(ended: Ended, target: Target) -> str:
+def _banner(ended: Expired, target: Target) -> str:
     from orchestrator.clouds.google import gcloud_text
     from orchestrator.core.text.durations import format_usd_per_hour
 
@@ -189,7 +189,7 @@ def _banner(ended: Ended, target: Target) -> str:
     return head if target.kind == "emulated" else f"{head}\n   do now      {gcloud_text.delete_node(name)}"
 
 
-def _shape(target: Target, swept: Swept) -> dict[str, Any]:
+def _shape(target: Target, swept: Collected) -> dict[str, Any]:
     return {
         "cloud": target.kind,
         "project": swept.project,

@@ -33,7 +33,7 @@ def install_sweeper(
 
     It keeps today's state directory, cloud and project, whatever the environment will be then.
     """
-    from orchestrator.cli.console import emit, talk
+    from orchestrator.cli.console import console, emit
     from orchestrator.client import timers
     from orchestrator.client.timers import lingers
 
@@ -54,9 +54,9 @@ def install_sweeper(
             other.remove()  # of an earlier time, when this machine had no better one
     emit(f"installed: {timer.present() or timer.kind}, every {every}")
     for where in timer.written(wanted):
-        talk().say("wrote", where)
+        console().say("wrote", where)
     if timer.kind == timers.Systemd.kind and not lingers():
-        talk().say("note", "it runs while you are logged in; `loginctl enable-linger` lets it run always")
+        console().say("note", "it runs while you are logged in; `loginctl enable-linger` lets it run always")
 
 
 def schedule(every: str, environ: Mapping[str, str]) -> Schedule:

@@ -13,7 +13,7 @@ from orchestrator.cli.done import Done
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.lease.attempt import Attempt, Run
+    from orchestrator.core.lease.attempt import Attempt, RunRecord
     from orchestrator.engine.jobs.job_run import Outcome
 
 
@@ -26,10 +26,12 @@ def attach(
     session = Session.open()
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
-    while attempt.state.ended or not session.owners.claim(attempt.id):
+    while attempt.state.ended or not session.locks.claim(attempt.id):
         # Over, or somebody is attached already: the collector, or another terminal. Its place is ours if it dies.
         if not attempt.state.ended:
-            session.talk.say("attach", "another process follows it already: reading along, and ready to take its place")
+            session.console.say(
+                "attach", "another process follows it already: reading along, and ready to take its place"
+            )
         attempt = _read_along(session, found, attempt)
         if attempt.state.ended:
             _say_ended(session, found, attempt)
@@ -39,30 +41,32 @@ def attach(
     report(session, outcome)
 
 
-def follow(session: Session, found: Run, attempt: Attempt) -> Outcome:
+def follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
     from orchestrator.client.job_output import JobOutput
     from orchestrator.core.lease.lease import LeaseState
     from orchestrator.engine.jobs.attach import Attachment, attach
     from orchestrator.errors import UserError
-    from orchestrator.remote.transfer.collect import Order
+    from orchestrator.remote.transfer.collect import CollectRequest
 
     lease = session.of_run(found.id)
     if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
-    session.talk.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
-    output = JobOutput(Path(found.directory), session.talk.quiet, anew=True)
+    session.console.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
+    output = JobOutput(Path(found.directory), session.console.quiet, anew=True)
     limits = found.spec.get("limits", {})
     to = Attachment(
         found,
         attempt,
         lease,
-        Order(attempt.id, Path(found.directory), tuple(found.spec.get("artifacts", ())), limits.get("max_results")),
+        CollectRequest(
+            attempt.id, Path(found.directory), tuple(found.spec.get("artifacts", ())), limits.get("max_results")
+        ),
         max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
         sink=output,
         linger_s=limits.get("linger"),
     )
     with closing(output):
-        return session.on_cloud(lambda can: attach(to, can), lease.cloud)
+        return session.on_cloud(lambda capabilities: attach(to, capabilities), lease.cloud)
 
 
 def report(session: Session, outcome: Outcome) -> NoReturn:
@@ -71,15 +75,15 @@ def report(session: Session, outcome: Outcome) -> NoReturn:
     finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
 
 
-def _say_left(session: Session, found: Run, outcome: Outcome) -> None:
-    session.talk.quiet()
+def _say_left(session: Session, found: RunRecord, outcome: Outcome) -> None:
+    session.console.quiet()
     if outcome.error is not None:
-        session.talk.fail(outcome.error)
-    session.talk.say("attach", f"{found.id} goes on without us; `tpujob attach {found.id}` comes back to it")
+        session.console.fail(outcome.error)
+    session.console.say("attach", f"{found.id} goes on without us; `tpujob attach {found.id}` comes back to it")
     raise Done(session.exit_code(outcome.exit_code))
 
 
-def _read_along(session: Session, found: Run, attempt: Attempt) -> Attempt:
+def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
     """The log as it arrives here, until nobody writes it any more; then the attempt as it is."""
     from orchestrator.cli.commands.results.logs import stream
 
@@ -90,13 +94,13 @@ def _read_along(session: Session, found: Run, attempt: Attempt) -> Attempt:
     return attempt
 
 
-def _as_left(session: Session, found: Run, attempt: Attempt) -> Attempt:
+def _as_left(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
     """The attempt is ours now. Whoever had it until this moment may have ended it, or have died on the way to its end."""
     from orchestrator.core.lease.lease import LeaseState
 
     lease = session.of_run(found.id)
     if lease is None or lease.state is not LeaseState.READY:
-        session.owners.release(attempt.id)
+        session.locks.release(attempt.id)
         session.recover(look=True)
         _, attempt = session.ledger.find_run(found.id)
         if attempt.state.ended:
@@ -104,7 +108,7 @@ def _as_left(session: Session, found: Run, attempt: Attempt) -> Attempt:
     return attempt
 
 
-def _say_ended(session: Session, found: Run, attempt: Attempt) -> NoReturn:
+def _say_ended(session: Session, found: RunRecord, attempt: Attempt) -> NoReturn:
     """How it ended, from the ledger; then its own exit code, or 75."""
     from orchestrator.cli.console import emit
     from orchestrator.core.lease.attempt import AttemptState
@@ -112,7 +116,7 @@ def _say_ended(session: Session, found: Run, attempt: Attempt) -> NoReturn:
 
     emit(f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}")
     emit(f"released {fate(session.ledger.lease(attempt.lease_id)) if attempt.lease_id else 'nothing was created'}")
-    session.talk.say("run", f"{found.id} · {found.directory} · tpujob show {found.id}")
+    session.console.say("run", f"{found.id} · {found.directory} · tpujob show {found.id}")
     code = attempt.exit_code
     if code is None:  # nobody was there when it ended
         code = 0 if attempt.state is AttemptState.SUCCEEDED else 71

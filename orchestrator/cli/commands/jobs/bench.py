@@ -44,17 +44,17 @@ def bench(
     for number, (name, spec) in enumerate(specs.items(), 1):
         run = None if again else _done(session, keys[name])
         if run is not None:
-            session.talk.say(
+            session.console.say(
                 "bench", f"{name} ({number} of {len(specs)}): done before, run {run}; --again runs it again"
             )
             continue
-        session.talk.say("bench", f"{name} ({number} of {len(specs)})")
+        session.console.say("bench", f"{name} ({number} of {len(specs)})")
         code = _run(spec, base, {"variant": name, "key": keys[name]}, cloud, project)
         if code:
             failed[name] = code
-            session.talk.say("bench", f"{name} ended with code {code}")
+            session.console.say("bench", f"{name} ended with code {code}")
         if code and code not in GO_ON:
-            session.talk.say("bench", "stopped; the same command goes on where it was")
+            session.console.say("bench", "stopped; the same command goes on where it was")
             raise Done(code)
     runs = [run for name in specs if name not in failed and (run := _done(session, keys[name]))]
     if runs:

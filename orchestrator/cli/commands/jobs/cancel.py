@@ -24,7 +24,7 @@ def cancel(
     """
     from orchestrator.cli.console import emit
     from orchestrator.client.session import Session
-    from orchestrator.core.lease.attempt import LOCAL, AttemptState, Ended
+    from orchestrator.core.lease.attempt import LOCAL, AttemptEnded, AttemptState
     from orchestrator.core.lease.lease import Mode
     from orchestrator.engine.slices import held
     from orchestrator.errors import UserError
@@ -38,7 +38,7 @@ def cancel(
         emit(f"{found.id} has ended already: {attempt.state}")
         kept = session.of_run(found.id)
         if kept is not None:
-            session.talk.say("note", fate(kept))
+            session.console.say("note", fate(kept))
         raise Done(session.exit_code())
     if found.cloud == LOCAL:
         _cancel_here(session, found.id, attempt.id)
@@ -50,10 +50,12 @@ def cancel(
             f"{found.id} works on {lease.handle}, which `tpujob up` brought",
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
-    (released,) = session.on_cloud(lambda can: held.down((lease,), can, reason="tpujob cancel"), lease.cloud)
+    (released,) = session.on_cloud(
+        lambda capabilities: held.down((lease,), capabilities, reason="tpujob cancel"), lease.cloud
+    )
     session.note(released)
-    if not session.owners.alive(attempt.id):  # else the process that runs it sees the slice go, and says so itself
-        ended = Ended(attempt.id, session.now(lease.cloud), AttemptState.INTERRUPTED, detail="cancelled")
+    if not session.locks.alive(attempt.id):  # else the process that runs it sees the slice go, and says so itself
+        ended = AttemptEnded(attempt.id, session.now(lease.cloud), AttemptState.INTERRUPTED, detail="cancelled")
         session.ledger.record(ended)
     if released.gone:
         emit(f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})")
@@ -69,7 +71,7 @@ def _cancel_here(session: Session, run: str, attempt: str) -> NoReturn:
 
     ask_to_end(session.directory / "local", attempt)
     give_up_at = time.monotonic() + STOP_GRACE_S + COLLECT_S
-    while session.owners.alive(attempt):
+    while session.locks.alive(attempt):
         if time.monotonic() > give_up_at:
             raise TpujobError(f"{run} has not ended", hint="it has been asked to; `tpujob list` shows when it has")
         time.sleep(0.1)

@@ -11,7 +11,7 @@ from orchestrator.cli.done import Done
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.lease.attempt import Attempt, Run
+    from orchestrator.core.lease.attempt import Attempt, RunRecord
     from orchestrator.core.lease.lease import Lease
 
 
@@ -39,7 +39,7 @@ def collect(
     _collect(session, found, attempt, lease, most_bytes)
 
 
-def _most_bytes(found: Run, text: str | None) -> int | None:
+def _most_bytes(found: RunRecord, text: str | None) -> int | None:
     from orchestrator.core.text.sizes import parse_size
     from orchestrator.errors import UserError
 
@@ -52,7 +52,7 @@ def _most_bytes(found: Run, text: str | None) -> int | None:
         raise UserError(f"--max-results {text}: {error}, or none") from error
 
 
-def _claim(session: Session, found: Run, attempt: Attempt) -> None:
+def _claim(session: Session, found: RunRecord, attempt: Attempt) -> None:
     """Only one process collects, and only after the end."""
     from orchestrator.core.lease.attempt import LOCAL
     from orchestrator.errors import UserError
@@ -60,11 +60,11 @@ def _claim(session: Session, found: Run, attempt: Attempt) -> None:
     if not attempt.state.ended:
         hint = "wait for its end" if found.cloud == LOCAL else f"`tpujob attach {found.id}` follows a detached one"
         raise UserError(f"{found.id} has not ended: whoever follows it brings its results home", hint=hint)
-    if not session.owners.claim(attempt.id):
+    if not session.locks.claim(attempt.id):
         raise UserError(f"another process is bringing the results of {found.id} home", hint="wait for its end")
 
 
-def _may_have_some(lease: Lease, found: Run, attempt: Attempt) -> bool:
+def _may_have_some(lease: Lease, found: RunRecord, attempt: Attempt) -> bool:
     """Held for its results, or brought by `tpujob up`. What `--keep` keeps is a person's, and its results are at home."""
     from orchestrator.core.lease.attempt import results_wait
     from orchestrator.core.lease.lease import LeaseState
@@ -73,7 +73,7 @@ def _may_have_some(lease: Lease, found: Run, attempt: Attempt) -> bool:
     return there and (lease.run != found.id or results_wait(attempt, lease))
 
 
-def _nothing_left(session: Session, found: Run, attempt: Attempt, lease: Lease | None) -> NoReturn:
+def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: Lease | None) -> NoReturn:
     from orchestrator.cli.console import emit
     from orchestrator.core.lease.attempt import AttemptState
     from orchestrator.errors import SliceLost
@@ -88,12 +88,12 @@ def _nothing_left(session: Session, found: Run, attempt: Attempt, lease: Lease |
     raise Done(session.exit_code(SliceLost.exit_code if code is None else code))
 
 
-def _collect(session: Session, found: Run, attempt: Attempt, lease: Lease, most_bytes: int | None) -> NoReturn:
+def _collect(session: Session, found: RunRecord, attempt: Attempt, lease: Lease, most_bytes: int | None) -> NoReturn:
     from orchestrator.cli.commands.jobs.run import finish
     from orchestrator.engine.jobs.collection import Left, collect_again
-    from orchestrator.remote.transfer.collect import Order
+    from orchestrator.remote.transfer.collect import CollectRequest
 
-    order = Order(attempt.id, Path(found.directory), tuple(found.spec.get("artifacts", ())), most_bytes)
+    order = CollectRequest(attempt.id, Path(found.directory), tuple(found.spec.get("artifacts", ())), most_bytes)
     left = Left(found, attempt, lease, order, borrowed=lease.run != found.id)
-    outcome = session.on_cloud(lambda can: collect_again(left, can), lease.cloud)
+    outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     finish(session, outcome, [] if left.borrowed else [lease.id])

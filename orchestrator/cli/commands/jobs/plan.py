@@ -55,7 +55,7 @@ def plan(
     for line in words.table(made):
         emit(line)
     body = "; `--json` has its body" if len(requests) == 1 else "; `--json` has its body, and the others"
-    session.talk.say("request", f"{requests[0]['method']} {requests[0]['url']}{body}")
+    session.console.say("request", f"{requests[0]['method']} {requests[0]['url']}{body}")
     raise Done(session.exit_code())
 
 
@@ -80,7 +80,7 @@ def _shape(session: Session, spec: JobSpec, made: Plan, requests: Sequence[Mappi
         "max_duration_s": made.max_duration_s,
         "max_results_bytes": spec.limits.max_results,
         "worst_case_usd": made.worst_case_usd,
-        "overlap_usd": made.overlap_usd(session.target.pace.absent_s),
+        "overlap_usd": made.overlap_usd(session.target.timings.absent_s),
         "request": requests[0],
     }
 

@@ -102,7 +102,7 @@ def start(
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     if not detach and (there := _held(session, plan, spec)) is not None:
-        session.talk.say(
+        session.console.say(
             "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
         )
     slices.show_plan(session, plan, emulation.cores if emulation else None, spec)
@@ -128,7 +128,7 @@ def start(
         drafted.extend(lease.id for lease, _ in made)
         return made
 
-    output = JobOutput(Path(new.directory), session.talk.quiet)
+    output = JobOutput(Path(new.directory), session.console.quiet)
     prepared = prepare.job_run(
         spec,
         new,
@@ -143,12 +143,12 @@ def start(
         detach=detach,
     )
     if not emulated and not detach and not stay_awake(f"run {new.id} is attached to this machine"):
-        ttl_text = format_duration(session.target.pace.ttl_s)
-        session.talk.say(
+        ttl_text = format_duration(session.target.timings.ttl_s)
+        session.console.say(
             "note", f"if this machine sleeps for longer than {ttl_text}, the slice is deleted (or: --detach)"
         )
     with closing(output):
-        outcome = session.on_cloud(lambda can: run_job(prepared, can))
+        outcome = session.on_cloud(lambda capabilities: run_job(prepared, capabilities))
     if outcome.detached:
         _left_running(session, outcome, drafted)
     finish(session, outcome, drafted)
@@ -162,7 +162,7 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
 
     lease = outcome.lease
     assert lease is not None
-    session.talk.quiet()
+    session.console.quiet()
     for lease_id in drafted:
         if lease_id != lease.id:
             session.forget_keys(lease_id)
@@ -170,13 +170,15 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
     worst = "an unknown amount"
     if lease.usd_per_hour is not None:
         worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
-    session.talk.say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
-    session.talk.say(
+    session.console.say(
+        "detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest"
+    )
+    session.console.say(
         "cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}"
     )
-    session.talk.say("bounds", _bounds(session, lease))
+    session.console.say("bounds", _bounds(session, lease))
     run = outcome.run.id
-    session.talk.say(
+    session.console.say(
         "next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h"
     )
     emit(run)
@@ -234,17 +236,17 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     from orchestrator.report.results import describe, payload_spans
     from orchestrator.report.words import left_behind, outcome_lines
 
-    session.talk.quiet()
-    kept = outcome.lease.id if outcome.lease is not None and outcome.tenure.kept_until is not None else None
-    if outcome.tenure.released is not None and not outcome.tenure.released.gone:
-        session.note(outcome.tenure.released)
+    session.console.quiet()
+    kept = outcome.lease.id if outcome.lease is not None and outcome.owed.kept_until is not None else None
+    if outcome.owed.released is not None and not outcome.owed.released.gone:
+        session.note(outcome.owed.released)
     for lease_id in drafted:
         if lease_id != kept and lease_id not in session.unproven:
             session.forget_keys(lease_id)
     if outcome.error is not None:
-        session.talk.fail(outcome.error)
+        session.console.fail(outcome.error)
     if outcome.collected is not None and outcome.collected.waiting and outcome.lease is not None:
-        session.talk.loud(left_behind(outcome))
+        session.console.loud(left_behind(outcome))
     _unpack_luggage(session, outcome)
     inside = payload_spans(Path(outcome.run.directory))
     emulated = session.target.kind == "emulated"
@@ -252,7 +254,7 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     for line in outcome_lines(outcome, emulated=emulated, result=describe(outcome), inside=inside, usd=usd):
         emit(line)
     took = format_duration(outcome.ended_at - outcome.started_at)
-    session.talk.say(
+    session.console.say(
         "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
     )
     raise Done(session.exit_code(outcome.exit_code))
@@ -266,7 +268,7 @@ def _usd(session: Session, outcome: Outcome) -> float | None:
     try:
         return costs.of_run(session.ledger, outcome.run, outcome.ended_at)
     except TpujobError as error:
-        session.talk.say("warning", f"{error.message}; what the run cost is not known")
+        session.console.say("warning", f"{error.message}; what the run cost is not known")
         return None
 
 
@@ -278,7 +280,7 @@ def _unpack_luggage(session: Session, outcome: Outcome) -> None:
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
-        session.talk.say("saved", f"what the job had made when it was lost: {_relative(str(saved))}")
+        session.console.say("saved", f"what the job had made when it was lost: {_relative(str(saved))}")
 
 
 def _relative(directory: str) -> str:

@@ -14,7 +14,7 @@ from orchestrator.cli.options import Json, Worker
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.lease.attempt import Attempt, Run
+    from orchestrator.core.lease.attempt import Attempt, RunRecord
 
 POLL_S = 0.2
 
@@ -39,7 +39,13 @@ def logs(
 
 
 def stream(
-    session: Session, found: Run, attempt: Attempt, *, follow: bool, worker: int | None = None, as_json: bool = False
+    session: Session,
+    found: RunRecord,
+    attempt: Attempt,
+    *,
+    follow: bool,
+    worker: int | None = None,
+    as_json: bool = False,
 ) -> bool:
     """Print what is in the local log files, and what comes until the run ends. False: there is nothing at all."""
     from orchestrator.cli.console import emit
@@ -50,7 +56,7 @@ def stream(
     offsets: dict[Path, int] = {}
     while True:
         # Asked before the files are read: what was written until then is in them.
-        ended = attempt.state.ended or not session.owners.alive(attempt.id)
+        ended = attempt.state.ended or not session.locks.alive(attempt.id)
         for path in sorted(directory.glob("worker*.log"), key=lambda path: int(path.stem.removeprefix("worker"))):
             index = int(path.stem.removeprefix("worker"))
             if worker is not None and index != worker:

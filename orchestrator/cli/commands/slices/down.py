@@ -60,12 +60,15 @@ def _meant(session: Session, name: str | None) -> list[Lease]:
 
 def _delete(session: Session, leases: list[Lease]) -> None:
     from orchestrator.cli.console import emit
+    from functools import partial
+
     from orchestrator.engine.slices import held
     from orchestrator.report.times import clock
 
     for kind in sorted({lease.cloud for lease in leases}):
         mine = tuple(lease for lease in leases if lease.cloud == kind)
-        for released in session.on_cloud(lambda can, mine=mine: held.down(mine, can, reason="tpujob down"), kind):  # type: ignore[misc]
+        down = partial(held.down, mine, reason="tpujob down")
+        for released in session.on_cloud(down, kind):
             session.note(released)
             if released.gone:
                 emit(f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
@@ -82,7 +85,7 @@ def _look_further(session: Session, name: str | None, *, everything: bool) -> li
 
     session.recover()
     (asked,) = inventory.ask(session, [])
-    session.talk.say("asked", asked.words)
+    session.console.say("asked", asked.words)
     accounted = {lease.name.node for lease in session.ledger.open_leases()}
     strangers = [v for key, v in asked.views.items() if key not in asked.odd and v.name.node not in accounted]
     found = [] if everything else [view for view in strangers if _is_meant(session, view, name)]
@@ -110,7 +113,7 @@ def _choose(session: Session, asked: Asked, strangers: list[SliceView], alive_no
 
     if not sys.stdin.isatty():
         raise UserError(f"no slice was brought by `tpujob up` without a name; {alive_now}", hint="give a NAME")
-    session.talk.say("alive", alive_now.removeprefix("alive: "))
+    session.console.say("alive", alive_now.removeprefix("alive: "))
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()
     if not name:
         raise Done(session.exit_code())
@@ -175,6 +178,6 @@ def _adopt(session: Session, asked: Asked, view: SliceView) -> Lease:
         raise TeardownUnproven(
             f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud_text.delete_node(view.name)
         )
-    session.talk.say("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
+    session.console.say("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))
     return lease

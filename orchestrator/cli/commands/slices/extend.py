@@ -28,6 +28,6 @@ def extend(
     session.announce()
     session.recover(look=True)
     lease = session.of_run(name) or session.need(name)
-    extended = session.on_cloud(lambda can: program(lease, by_s, can))
+    extended = session.on_cloud(lambda capabilities: program(lease, by_s, capabilities))
     emit(f"{extended.handle} ({extended.name.node}) ends by {day_clock(extended.ends_at)}")
     raise Done(session.exit_code())

@@ -11,7 +11,7 @@ from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.planning.availability import Offering
+    from orchestrator.core.planning.availability import Availability
 
 
 def offers(
@@ -50,24 +50,24 @@ def offers(
     shown = [row for row in found if row.has is not False]
     for line in table.lines(shown, by_zone=bool(zone) or kind in types) if shown else ():
         emit(line)
-    session.talk.say("prices", f"{catalog.PRICES_AS_OF}, for an hour of the whole slice; empty is unknown")
+    session.console.say("prices", f"{catalog.PRICES_AS_OF}, for an hour of the whole slice; empty is unknown")
     if not kind and any(row.kind and row.kind.hosts > table.MANY_HOSTS for row in rows):
-        session.talk.say(
+        session.console.say(
             "larger", f"slices of more than {table.MANY_HOSTS} hosts: `tpujob offers --type v5p`, and so on"
         )
     _say_whose(session, said, left_out=len(found) - len(shown))
     raise Done(session.exit_code())
 
 
-def _say_whose(session: Session, said: Offering | None, *, left_out: int) -> None:
+def _say_whose(session: Session, said: Availability | None, *, left_out: int) -> None:
     """Is this the world's or the project's?"""
     if said is None:
-        session.talk.say("project", "what yours really has: `tpujob offers --refresh`")
+        session.console.say("project", "what yours really has: `tpujob offers --refresh`")
         return
     without = f"; {left_out} offers of the price table that it does not have are left out" if left_out else ""
-    session.talk.say("project", f"what {session.target.project} has, {said.asked}{without}")
+    session.console.say("project", f"what {session.target.project} has, {said.asked}{without}")
     for zone, why in said.silent.items():
-        session.talk.say("project", f"{zone} did not answer: {why}")
+        session.console.say("project", f"{zone} did not answer: {why}")
 
 
 def _types(text: str | None, rows_of: set[str]) -> tuple[str, ...]:

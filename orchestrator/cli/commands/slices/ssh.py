@@ -45,12 +45,12 @@ def ssh(
     if worker >= len(workers):
         raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
     fleet = open_fleet(
-        session.lease_directory(lease.id), workers, lambda text: session.talk.say("ssh", text), session.now
+        session.lease_directory(lease.id), workers, lambda text: session.console.say("ssh", text), session.now
     )
     if len(command) == 1:
         command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
     argv = fleet.openssh_argv(worker, command)
-    session.talk.quiet()
+    session.console.quiet()
     session.ledger.close()
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on; its exit code is ours
 

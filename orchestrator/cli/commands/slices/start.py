@@ -16,6 +16,6 @@ def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> No
     session.announce()
     session.recover()
     lease = session.need(name)
-    session.on_cloud(lambda can: held.start(lease, can))
+    session.on_cloud(lambda capabilities: held.start(lease, capabilities))
     emit(f"{lease.handle}: READY ({lease.name.node})")
     raise Done(session.exit_code())

@@ -43,7 +43,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     for asked in answers:
         emit(asked.words)
         if asked.error is not None and asked.error.hint:
-            session.talk.say("hint", asked.error.hint)
+            session.console.say("hint", asked.error.hint)
     if no_google := _google_left_out(session, answers):
         emit(f"Google Cloud · not asked: {no_google}")
     for line in _table(rows, sure=inventory.worst(answers) == 0):
@@ -113,7 +113,7 @@ def _known(session: Session, lease: Lease, asked: Asked | None) -> Row:
         "ends_at": lease.ends_at,
         "hold_until": lease.hold_until,
         "down_at": lease.down_at,
-        "in_use": session.owners.alive(lease.id),
+        "in_use": session.locks.alive(lease.id),
         "followed": session.is_followed(lease),
         "usd_per_hour": lease.usd_per_hour,
         "usd_so_far": costs.of_lease(lease, now),

@@ -17,7 +17,7 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> Non
     session.announce()
     session.recover()
     lease = session.need(name)
-    if session.owners.alive(lease.id):
+    if session.locks.alive(lease.id):
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
         )

@@ -61,7 +61,8 @@ def up(
     from orchestrator.client.plan_inputs import known_to
     from orchestrator.client.session import Session, default_handle
     from orchestrator.core.lease.lease import LeaseState, Purpose
-    from orchestrator.core.planning.plan import Wish, make
+    from orchestrator.core.planning.capacity_request import CapacityRequest
+    from orchestrator.core.planning.plan import make
     from orchestrator.core.text import names
     from orchestrator.core.text.durations import format_duration
     from orchestrator.engine.jobs import prepare
@@ -86,14 +87,16 @@ def up(
     session.announce()
     session.alone(f"up {handle}")
     for ending in [lease for lease in session.named(handle) if lease.state is LeaseState.DOWN]:
-        (released,) = session.on_cloud(lambda can, one=ending: held.down((one,), can, reason="tpujob up"))  # type: ignore[misc]
+        (released,) = session.on_cloud(
+            lambda capabilities, one=ending: held.down((one,), capabilities, reason="tpujob up")  # type: ignore[misc]
+        )
         session.note(released)
         if not released.gone:
             raise Done(session.exit_code())  # no second slice while the first may be alive
     existing = session.held(handle)
     if existing is not None:
         _check_same(existing, accelerator, runtime, way)
-    wish = Wish(
+    wish = CapacityRequest(
         accelerator=accelerator or (existing.accelerator_type if existing else "v5litepod-8"),
         places=places,
         runtime=runtime,
@@ -109,7 +112,7 @@ def up(
         slices.show_plan(session, plan)
         if idle_s is not None and idle_s < hold_s:
             ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
-            session.talk.say("plan", f"{ends} (`--idle` says otherwise, `--idle {NEVER}` switches it off)")
+            session.console.say("plan", f"{ends} (`--idle` says otherwise, `--idle {NEVER}` switches it off)")
     drafted: list[str] = []
 
     def draft() -> tuple[Draft, ...]:
@@ -125,27 +128,29 @@ def up(
             session.forget_keys(lease_id)
         raise Done(session.exit_code())
 
-    def wanted(recreate: bool) -> held.Wanted:
-        return held.Wanted(handle, drafts, session.held(handle), hold_s, recreate, wait_s=wait_s, redraft=draft)
+    def wanted(recreate: bool) -> held.UpRequest:
+        return held.UpRequest(handle, drafts, session.held(handle), hold_s, recreate, wait_s=wait_s, redraft=draft)
 
-    brought = session.on_cloud(lambda can: held.up(wanted(yes), can))
+    brought = session.on_cloud(lambda capabilities: held.up(wanted(yes), capabilities))
     if isinstance(brought.error, held.NeedsConsent) and sys.stdin.isatty():
-        session.talk.quiet()
+        session.console.quiet()
         if typer.confirm(f"{brought.error.message}. Delete it and make a new one?", err=True):
-            brought = session.on_cloud(lambda can: held.up(wanted(True), can))
-    if brought.tenure.released is not None:
-        session.note(brought.tenure.released)
+            brought = session.on_cloud(lambda capabilities: held.up(wanted(True), capabilities))
+    if brought.owed.released is not None:
+        session.note(brought.owed.released)
     for lease_id in drafted:
         if (brought.lease is None or lease_id != brought.lease.id) and lease_id not in session.unproven:
             session.forget_keys(lease_id)
     if brought.error is not None:
-        session.talk.fail(brought.error)
+        session.console.fail(brought.error)
         raise Done(session.exit_code(brought.exit_code))
     lease = brought.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
     until = day_clock(lease.ends_at)  # of one that was there already, `--ttl` moves nothing
-    session.talk.say("ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {until} at the latest")
+    session.console.say(
+        "ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {until} at the latest"
+    )
     emit(f"{lease.name.node}\t{lease.accelerator_type}\t{lease.name.zone}\tREADY")
     raise Done(session.exit_code())
 

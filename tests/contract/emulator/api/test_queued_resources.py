@@ -12,7 +12,7 @@ from google.api_core import exceptions
 from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control
-from orchestrator.emulator.daemon.control import Refused
+from orchestrator.emulator.daemon.control import DaemonRefused
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator, running_emulator
 from tests.waiting import HANG_S, until
@@ -157,7 +157,7 @@ def test_v2alpha1_speaks_of_several_nodes_and_models_in_its_own_words(cloud: Emu
     assert (row["provisioningModel"], row["spot"]) == ("STANDARD", {})
     assert [shown["nodeId"] for shown in row["tpu"]["nodeSpec"]] == ["m-0", "m-1"]
     assert cloud.request("GET", f"/v2/{ZONE}/queuedResources/alpha").keys() == row.keys() - {"provisioningModel"}
-    with pytest.raises(Refused, match="has nodes"):
+    with pytest.raises(DaemonRefused, match="has nodes"):
         cloud.request("DELETE", f"{parent}/alpha?alt=json")
     cloud.request("DELETE", f"{parent}/alpha?alt=json&force=True")  # gcloud's capital letter
     until(lambda: list(api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])

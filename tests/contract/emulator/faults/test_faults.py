@@ -361,12 +361,12 @@ def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Callable[
 def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator) -> None:
     stuck, slow = ready(api), ready(api)
     broken("stuck", "nodes.patch", seconds=3600)
-    api.relabel(stuck, {"tpujob": "1", "tpujob-lease": "2"})
+    api.set_labels(stuck, {"tpujob": "1", "tpujob-lease": "2"})
     with pytest.raises(WrongState, match="unable to queue"):
         api.delete(stuck)
     shared_emulator.request("POST", f"/_emulator/nodes/{stuck.node}:vanish")
     broken("stuck", "nodes.patch", seconds=0.1)
-    finish(api, api.relabel(slow, {"tpujob": "1", "tpujob-lease": "2"}))
+    finish(api, api.set_labels(slow, {"tpujob": "1", "tpujob-lease": "2"}))
     delete(api, slow)
 
 
@@ -381,7 +381,7 @@ def test_a_preempted_node_is_a_tombstone_whose_hosts_are_off(api: TpuApi, shared
     assert view is not None
     assert view.state is SliceState.TOMBSTONE
     with pytest.raises((Preempted, WrongState)):
-        api.relabel(name, {})
+        api.set_labels(name, {})
     until(lambda: ports_of(shared_emulator, name), wanted=lambda ports: ports == [])
 
 
@@ -615,7 +615,7 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
 def test_a_mistake_is_answered_with_one_line(
     shared_emulator: Emulator, method: str, path: str, body: Any, said: str
 ) -> None:
-    with pytest.raises(control.Refused) as caught:
+    with pytest.raises(control.DaemonRefused) as caught:
         shared_emulator.request(method, f"/_emulator/{path}", body)
     assert said in caught.value.message
     assert "\n" not in caught.value.message
@@ -635,7 +635,7 @@ def test_a_mistake_about_a_node_is_answered_with_one_line(
     api: TpuApi, shared_emulator: Emulator, action: str, body: Any, said: str
 ) -> None:
     name = ready(api)
-    with pytest.raises(control.Refused) as caught:
+    with pytest.raises(control.DaemonRefused) as caught:
         shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:{action}", body)
     assert said in caught.value.message
 

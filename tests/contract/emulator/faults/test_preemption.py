@@ -14,7 +14,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 
-from orchestrator.emulator.daemon.control import Refused
+from orchestrator.emulator.daemon.control import DaemonRefused
 from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
 from tests.emulator_fixture import Emulator
@@ -149,9 +149,9 @@ def test_an_event_can_be_simulated_over_the_api(vm: Vm) -> None:
     assert operation["done"]
     assert operation["response"]["upcomingMaintenance"]["maintenanceStatus"] == "PENDING"
     assert vm.says("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
-    with pytest.raises(Refused, match="maintenance is not supported"):
+    with pytest.raises(DaemonRefused, match="maintenance is not supported"):
         vm.cloud.request("POST", path, {})
-    with pytest.raises(Refused, match="cannot be started now"):
+    with pytest.raises(DaemonRefused, match="cannot be started now"):
         vm.cloud.request("POST", f"/v2alpha1/{vm.name}:performMaintenance", {})
 
 

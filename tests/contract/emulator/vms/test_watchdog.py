@@ -20,7 +20,7 @@ from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.core.lease.slices import SliceName, WorkerAddress
 from orchestrator.core.lease.timings import GOOGLE
-from orchestrator.core.lease.watchdog_report import SWITCH, problem, switches
+from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_watchdogs
 from orchestrator.emulator.daemon import control
 from orchestrator.engine.provision.startup_script import startup_script, switch_config, switch_sha256
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
@@ -49,13 +49,13 @@ class Node:
     def get(self) -> Any:
         return self.emulator.request("GET", f"/v2/{self.name}")
 
-    def switches(self) -> list[dict[str, Any] | None]:
+    def read_watchdogs(self) -> list[dict[str, Any] | None]:
         """What each worker published."""
         said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/switch"})
         found = (worker["queryValue"]["items"] for worker in said["guestAttributes"])
         return [json.loads(items[0]["value"]) if items else None for items in found]
 
-    def relabel(self, **changes: Any) -> None:
+    def set_labels(self, **changes: Any) -> None:
         labels = self.get()["labels"] | {f"tpujob-{key}": str(value) for key, value in changes.items()}
         self.emulator.request("PATCH", f"/v2/{self.name}?updateMask=labels", {"labels": labels})
 
@@ -107,7 +107,7 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
         mode: Mode = Mode.RUN,
         emulator: Emulator = shared_emulator,
         ttl_s: float = LONG_S,
-        **pace: Any,
+        **timings: Any,
     ) -> Node:
         now, run = time.time(), f"run{next(numbers):07}"
         name = SliceName("emulated", "us-central1-a", f"tpujob-aaaaaa-{run}")
@@ -125,7 +125,7 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
             created_at=now,
         )
         labels = claim_labels.labels(lease, now, GOOGLE) | {claim_labels.MODE: str(mode)}
-        config = switch_config(lease, labels, PACE, idle_s=None) | {"ttl_s": ttl_s} | pace
+        config = switch_config(lease, labels, PACE, idle_s=None) | {"ttl_s": ttl_s} | timings
         key = create_key(tmp_path / run)
         metadata = {"ssh-keys": ssh_keys_metadata(USER, key.public_line), "startup-script": startup_script(config)}
         body = {
@@ -148,7 +148,10 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
 
 def armed(node: Node) -> bool:
     said = node.switches()
-    return problem(switches([{SWITCH: json.dumps(record)} for record in said if record is not None], len(said))) is None
+    return (
+        problem(read_watchdogs([{ATTRIBUTE: json.dumps(record)} for record in said if record is not None], len(said)))
+        is None
+    )
 
 
 def lives(process: psutil.Process) -> bool:
@@ -210,7 +213,7 @@ def test_past_its_deadline_a_slice_deletes_itself_whoever_beats(make: Make) -> N
     fleet.beat(PACE.beat_s)
     until(node.beat_at, "a sign of life")
     deadline = int(time.time()) + 1
-    node.relabel(deadline=deadline)
+    node.set_labels(deadline=deadline)
     until(lambda: gone(node))
     assert node.bill()["until"] >= deadline
     fleet.cancel()
@@ -221,7 +224,7 @@ def test_a_detached_slice_knows_it_and_goes_a_linger_time_after_its_job(make: Ma
     fleet = node.fleet()
     script = "until test -e ../done; do sleep 0.05; done; exit 3"
     fleet.start(StartRequest("a1", "main", script, [{}]))
-    node.relabel(mode="detached")
+    node.set_labels(mode="detached")
     until(lambda: [said and said["mode"] for said in node.switches()] == ["detached"])
     looks = len(node.asked("nodes.get"))
     fleet.run(0, ["true"])
@@ -290,7 +293,7 @@ def test_a_switch_ends_with_its_vm_and_is_back_after_the_next_boot(make: Make, s
     assert not any(lives(process) for process in first)
     shared_emulator.request("POST", f"/v2/{node.name}:start")
     until(lambda: node.get()["state"] == "READY")
-    node.relabel(lease=int(time.time()) + 500)
+    node.set_labels(lease=int(time.time()) + 500)
     until(lambda: node.switches()[0]["lease"] == int(node.get()["labels"]["tpujob-lease"]))  # type: ignore[index]
 
 
@@ -316,7 +319,7 @@ def test_a_switch_outlives_a_daemon_that_was_killed(make: Make, emulator: Emulat
     again = emulator.restarted()
     assert again.url == emulator.url
     node.emulator = again
-    node.relabel(lease=int(time.time()) + 500)
+    node.set_labels(lease=int(time.time()) + 500)
     until(lambda: node.switches()[0]["lease"] == int(node.get()["labels"]["tpujob-lease"]))  # type: ignore[index]
 
 

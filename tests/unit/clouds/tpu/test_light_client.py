@@ -100,7 +100,7 @@ def test_the_emulators_token_is_sent_with_every_call(stub: StubApi, api: LightAp
 def test_guest_attributes_are_asked_for_with_a_body(stub: StubApi, api: LightApi) -> None:
     items = [{"namespace": "tpujob", "key": "switch", "value": "{}"}]
     stub.answers(Reply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
-    assert api.published(NAME) == ({"tpujob/switch": "{}"},)
+    assert api.guest_attributes(NAME) == ({"tpujob/switch": "{}"},)
     [asked] = stub.asked
     assert (asked.method, asked.path, asked.body) == ("POST", f"/v2/{NODE['name']}:getGuestAttributes", b"{}")
 

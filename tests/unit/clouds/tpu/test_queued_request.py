@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from orchestrator.clouds.tpu.client import preview
-from orchestrator.core.lease.slices import Queue, SliceName, SliceRequest
+from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.errors import BadRequest
 
 ID = "6f1c2d3e-0000-4000-8000-0123456789ab"
-QUEUE = Queue(valid_for_s=2700.9, request_id=ID)
+QUEUE = QueueTerms(valid_for_s=2700.9, request_id=ID)
 REQUEST = SliceRequest(
     SliceName("my-project", "us-central1-a", "tpujob-0abcde-0123456789", queued=True),
     "v5litepod-8",
@@ -79,6 +79,6 @@ def test_a_plain_request_says_reserved_in_its_node() -> None:
         (QUEUE, {"name": SliceName("my-project", "us-central1-a", "../x", queued=True)}),
     ],
 )
-def test_what_the_api_would_refuse_or_misread_is_not_built(queue: Queue, changes: dict[str, Any]) -> None:
+def test_what_the_api_would_refuse_or_misread_is_not_built(queue: QueueTerms, changes: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         preview(replace(REQUEST, queue=queue, **changes))

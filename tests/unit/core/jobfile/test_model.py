@@ -93,7 +93,7 @@ def test_the_training_section_is_plain_data_with_every_setting() -> None:
     spec = load("train: {epochs: 2, emulated: {cores: 2}}\n")
     assert spec.train is not None
     plain = spec.train.model_dump(mode="json")
-    assert set(plain) == set(model.Train.model_fields)
+    assert set(plain) == set(model.TrainSection.model_fields)
     assert (plain["epochs"], plain["emulated"]["cores"]) == (2, 2)
     assert json.loads(json.dumps(plain)) == plain
 
@@ -221,7 +221,7 @@ _PLAIN = st.recursive(
 )
 _KEYS = st.sampled_from([*model.JobSpec.model_fields, "x"])
 _PART_KEYS = st.sampled_from(
-    [*tpu_section.Tpu.model_fields, *model.Train.model_fields, *model.Limits.model_fields, "A"]
+    [*tpu_section.TpuSection.model_fields, *model.TrainSection.model_fields, *model.LimitsSection.model_fields, "A"]
 )
 
 
@@ -281,4 +281,4 @@ def test_a_batch_that_the_data_may_fill_is_accepted(train: str) -> None:
 
 
 def test_the_rule_for_batches_knows_the_default() -> None:
-    assert model.Train().batch_size == rules.BATCH_SIZE
+    assert model.TrainSection().batch_size == rules.BATCH_SIZE

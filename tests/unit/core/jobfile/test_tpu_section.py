@@ -6,8 +6,9 @@ import jsonschema
 import pytest
 
 from orchestrator.core.jobfile import model, yaml_source
-from orchestrator.core.jobfile.tpu_section import Tpu
-from orchestrator.core.planning.plan import Wish, make
+from orchestrator.core.jobfile.tpu_section import TpuSection
+from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.plan import make
 from orchestrator.core.text import settings_file
 from orchestrator.errors import JobSpecError
 from tests import ROOT
@@ -26,7 +27,7 @@ tpu:
 """
 
 
-def tpu(text: str) -> Tpu:
+def tpu(text: str) -> TpuSection:
     return model.load(COMMAND + text, path="job.yaml").tpu
 
 
@@ -184,6 +185,6 @@ def test_the_examples_of_the_page_are_what_it_says() -> None:
     choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))
     spec = model.load(COMMAND + choosing, path="job.yaml")
     assert [str(one.way) for one in spec.tpu.alternatives] == ["spot", "spot", "queued"]
-    assert make([Wish(one.accelerator, one.zone) for one in spec.tpu.alternatives]).candidates
+    assert make([CapacityRequest(one.accelerator, one.zone) for one in spec.tpu.alternatives]).candidates
     ((_, granted),) = settings_file.read(quota, file="settings.yaml")
     assert [one.words for one in granted.grants()] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.claim_labels import Stamp, ended, labels, lease_until, read, switch_acts_by
+from orchestrator.core.lease.claim_labels import LabelClaim, ended, labels, lease_until, read, watchdog_acts_by
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
 from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
 from orchestrator.core.lease.timings import GOOGLE, emulated
@@ -52,7 +52,7 @@ def test_the_first_claim_of_a_queued_slice_reaches_over_its_waiting_too() -> Non
 
 def test_the_switch_of_a_queued_slice_is_promised_from_when_it_may_begin_to_live() -> None:
     plain, waiting = lease(), lease(ready_by=NOW + 6 * 3600)
-    assert switch_acts_by(waiting, NOW, GOOGLE) - switch_acts_by(plain, NOW, GOOGLE) == 6 * 3600
+    assert watchdog_acts_by(waiting, NOW, GOOGLE) - watchdog_acts_by(plain, NOW, GOOGLE) == 6 * 3600
 
 
 def test_an_attached_run_claims_a_little_ahead_again_and_again() -> None:
@@ -92,7 +92,7 @@ def test_extending_a_hold_moves_its_end_and_the_deadline_only_as_far_as_needed()
 
 def test_what_was_written_is_read_again() -> None:
     stamp = read(view(labels(lease(), NOW, GOOGLE)), GOOGLE)
-    assert stamp == Stamp(NOW + GOOGLE.provision_s + GOOGLE.boot_s, NOW + 86400)
+    assert stamp == LabelClaim(NOW + GOOGLE.provision_s + GOOGLE.boot_s, NOW + 86400)
 
 
 @pytest.mark.parametrize("text", [None, "", "soon", "-1", "9e99", "1" * 40, "٣" * 10, "0x10", " 1800000000"])
@@ -109,7 +109,7 @@ def test_without_labels_and_without_a_birthday_nothing_is_said() -> None:
 
 
 def test_a_claim_ends_only_after_the_margin() -> None:
-    stamp = Stamp(NOW, NOW + 1000)
+    stamp = LabelClaim(NOW, NOW + 1000)
     assert ended(stamp, NOW + GOOGLE.margin_s, GOOGLE) is None
     assert "lease" in str(ended(stamp, NOW + GOOGLE.margin_s + 1, GOOGLE))
     assert "deadline" in str(ended(stamp, NOW + 1000 + GOOGLE.margin_s + 1, GOOGLE))
@@ -117,12 +117,12 @@ def test_a_claim_ends_only_after_the_margin() -> None:
 
 def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
     """The relations between the periods on which docs/guarantee.md builds."""
-    for pace in (GOOGLE, emulated(), emulated(300)):
-        assert pace.label_ttl_s > 2 * pace.renew_s  # one renewal may fail altogether
-        assert pace.grace_s == pytest.approx(3 * pace.beat_s)
-        assert pace.ttl_s > 2 * pace.grace_s
+    for timings in (GOOGLE, emulated(), emulated(300)):
+        assert timings.label_ttl_s > 2 * timings.renew_s  # one renewal may fail altogether
+        assert timings.grace_s == pytest.approx(3 * timings.beat_s)
+        assert timings.ttl_s > 2 * timings.grace_s
         assert (
-            pace.provision_s + pace.boot_s > pace.label_ttl_s - pace.renew_s
+            timings.provision_s + timings.boot_s > timings.label_ttl_s - timings.renew_s
         )  # the create call's claim is not at once old
 
 
@@ -139,5 +139,5 @@ def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
     ],
 )
 def test_by_when_the_switch_has_deleted_it(changes: dict[str, object], begins_after_s: float) -> None:
-    by = switch_acts_by(lease(**changes), NOW, GOOGLE)
+    by = watchdog_acts_by(lease(**changes), NOW, GOOGLE)
     assert by == NOW + begins_after_s + GOOGLE.grace_s + 3 * GOOGLE.poll_s

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.core.lease.lease import (
     Created,
+    CreateRefused,
     Detached,
     Down,
     Gone,
@@ -16,11 +17,10 @@ from orchestrator.core.lease.lease import (
     Mode,
     NotAllowed,
     Ready,
-    Refused,
     Sent,
     Settled,
     apply,
-    dead_wood,
+    release_reason,
 )
 from tests.unit.engine.virtual import lease_and_request
 
@@ -44,7 +44,7 @@ def test_only_what_is_down_can_be_gone(lease: Lease) -> None:
 
 EVERY_EVENT: list[LeaseEvent] = [
     Sent("x", 9.0),
-    Refused("x", 9.0, "no"),
+    CreateRefused("x", 9.0, "no"),
     Created("x", 9.0, "operation-2"),
     Settled("x", 9.0),
     Ready("x", 9.0),
@@ -83,7 +83,7 @@ def test_ready_settles_nothing_while_a_second_create_may_be_on_its_way() -> None
 
 
 def test_a_definite_no_takes_a_create_off_the_count() -> None:
-    assert apply(apply(INTENT, Sent(INTENT.id, 1.0)), Refused(INTENT.id, 2.0, "quota")).sends == 0
+    assert apply(apply(INTENT, Sent(INTENT.id, 1.0)), CreateRefused(INTENT.id, 2.0, "quota")).sends == 0
 
 
 def test_a_hold_never_outlives_the_deadline() -> None:
@@ -111,11 +111,11 @@ HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
     ],
 )
 def test_who_must_be_torn_down(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
-    assert (dead_wood(lease, now=now, owner_alive=owner_alive) is not None) is overdue
+    assert (release_reason(lease, now=now, owner_alive=owner_alive) is not None) is overdue
 
 
 def test_what_a_detached_job_left_behind_is_held_like_anything_else() -> None:
     left = apply(apply(READY, Detached(READY.id, 4.0)), Held(READY.id, 5.0, 1000.0))
     assert (left.mode, left.detached_at, left.hold_until) == (Mode.HOLD, None, 1000.0)
-    assert dead_wood(left, now=999.0, owner_alive=False) is None
-    assert "is over" in (dead_wood(left, now=1000.0, owner_alive=False) or "")
+    assert release_reason(left, now=999.0, owner_alive=False) is None
+    assert "is over" in (release_reason(left, now=1000.0, owner_alive=False) or "")

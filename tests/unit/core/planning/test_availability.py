@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from orchestrator.core.planning.availability import Offering, from_shape
+from orchestrator.core.planning.availability import Availability, from_shape
 
-SAID = Offering("google:p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"})
+SAID = Availability(
+    "google:p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"}
+)
 
 
 def test_it_survives_being_kept() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from orchestrator.core.planning.budget import life_s
-from orchestrator.core.planning.plan import Wish, make
+from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.plan import make
 from orchestrator.errors import UserError
 
 
@@ -24,13 +25,16 @@ def test_a_budget_that_would_not_last_a_minute_is_refused_and_says_what_it_takes
 
 
 def test_a_plan_lives_as_long_as_the_shorter_of_time_and_budget() -> None:
-    wish = Wish("v5litepod-8", ("us-central1-a",), max_duration_s=86400, max_cost=4.8, absent_s=300)
+    wish = CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=86400, max_cost=4.8, absent_s=300)
     plan = make([wish])
     assert plan.max_duration_s == plan.candidates[0].life_s == pytest.approx(1800 - 300)
     assert plan.worst_case_usd is not None and plan.worst_case_usd < 4.8
-    assert make([Wish("v5litepod-8", ("us-central1-a",), max_duration_s=600, max_cost=4.8)]).max_duration_s == 600
+    assert (
+        make([CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=600, max_cost=4.8)]).max_duration_s
+        == 600
+    )
 
 
 def test_a_plan_whose_every_candidate_is_too_dear_is_refused() -> None:
     with pytest.raises(UserError, match=r"limits\.max_cost"):
-        make([Wish("v5litepod-8", ("us-central1-a",), max_cost=0.01, absent_s=300)])
+        make([CapacityRequest("v5litepod-8", ("us-central1-a",), max_cost=0.01, absent_s=300)])

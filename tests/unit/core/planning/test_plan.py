@@ -5,34 +5,35 @@ from dataclasses import replace
 import pytest
 
 from orchestrator import catalog
-from orchestrator.core.planning.availability import Offering
+from orchestrator.core.planning.availability import Availability
+from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.planning.plan import Known, Order, Plan, Wish, make
+from orchestrator.core.planning.plan import CandidateOrder, Plan, make
 from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.errors import UserError
 
 
-def zones(wish: Wish, default_zone: str | None = None) -> list[str]:
+def zones(wish: CapacityRequest, default_zone: str | None = None) -> list[str]:
     return [candidate.zone for candidate in make([wish], default_zone=default_zone).candidates]
 
 
 def test_a_region_means_its_zones_that_offer_the_type() -> None:
-    assert zones(Wish("v5litepod-8", ("us-east1",))) == ["us-east1-b", "us-east1-c"]
+    assert zones(CapacityRequest("v5litepod-8", ("us-east1",))) == ["us-east1-b", "us-east1-c"]
 
 
 def test_places_are_asked_in_the_order_given_and_each_zone_once() -> None:
-    wanted = Wish("v5litepod-8", ("us-west4-b", "us-west4", "us-central1-a"))
+    wanted = CapacityRequest("v5litepod-8", ("us-west4-b", "us-west4", "us-central1-a"))
     assert zones(wanted) == ["us-west4-b", "us-west4-a", "us-central1-a"]
 
 
 def test_without_a_place_the_default_zone_is_taken_else_every_zone_that_offers_it() -> None:
-    assert zones(Wish("v4-8"), default_zone="us-central2-b") == ["us-central2-b"]
-    assert len(zones(Wish("v6e-8"))) > 5
+    assert zones(CapacityRequest("v4-8"), default_zone="us-central2-b") == ["us-central2-b"]
+    assert len(zones(CapacityRequest("v6e-8"))) > 5
 
 
 def test_without_a_place_the_cheapest_zone_comes_first_and_an_unknown_price_last() -> None:
-    prices = [candidate.usd_per_hour for candidate in make([Wish("v6e-8")]).candidates]
+    prices = [candidate.usd_per_hour for candidate in make([CapacityRequest("v6e-8")]).candidates]
     known = [price for price in prices if price is not None]
     assert (
         known == sorted(known)
@@ -42,7 +43,7 @@ def test_without_a_place_the_cheapest_zone_comes_first_and_an_unknown_price_last
 
 
 def test_a_zone_that_does_not_offer_the_type_is_dropped_with_a_reason() -> None:
-    plan = make([Wish("v5litepod-8", ("us-central1-b", "us-central1-a"))])
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-b", "us-central1-a"))])
     assert [(dropped.zone, dropped.why) for dropped in plan.dropped] == [
         ("us-central1-b", "v5litepod-8 is not offered there")
     ]
@@ -50,41 +51,44 @@ def test_a_zone_that_does_not_offer_the_type_is_dropped_with_a_reason() -> None:
 
 def test_offered_nowhere_that_was_asked_is_refused_with_where_it_is() -> None:
     with pytest.raises(UserError) as refused:
-        make([Wish("v4-8", ("us-central1-a",))])
+        make([CapacityRequest("v4-8", ("us-central1-a",))])
     assert refused.value.hint == "v4-8 is offered in: us-central2-b"
 
 
 def test_a_mistyped_zone_gets_the_nearest_one() -> None:
     with pytest.raises(UserError) as refused:
-        make([Wish("v5litepod-8", ("us-centrall1",))])
+        make([CapacityRequest("v5litepod-8", ("us-centrall1",))])
     assert "us-central1" in (refused.value.hint or "")
 
 
 def test_sixteen_chips_of_v5e_are_four_workers() -> None:
-    plan = make([Wish("v5litepod-16", ("us-central1-a",))])
+    plan = make([CapacityRequest("v5litepod-16", ("us-central1-a",))])
     (one,) = plan.candidates
     assert (one.workers, one.cores, one.cores_per_worker) == (4, 16, 4)
 
 
 def test_the_worst_case_is_the_price_until_the_deadline() -> None:
-    plan = make([Wish("v5litepod-8", ("us-central1-a",), max_duration_s=2 * 3600)])
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=2 * 3600)])
     assert plan.worst_case_usd == pytest.approx(2 * 8 * 1.2)
 
 
 def test_an_unknown_price_makes_the_worst_case_unknown_never_zero() -> None:
-    plan = make([Wish("v6e-8", ("us-central2-b",))])
+    plan = make([CapacityRequest("v6e-8", ("us-central2-b",))])
     assert plan.candidates[0].usd_per_hour is None and plan.worst_case_usd is None
 
 
 def test_what_the_table_does_not_know_needs_to_be_allowed() -> None:
     with pytest.raises(UserError):
-        make([Wish("v9-8", ("mars-north1-a",))])
-    plan = make([Wish("v9-8", ("mars-north1-a",), runtime="r", unlisted=True)])
+        make([CapacityRequest("v9-8", ("mars-north1-a",))])
+    plan = make([CapacityRequest("v9-8", ("mars-north1-a",), runtime="r", unlisted=True)])
     assert plan.candidates[0].zone == "mars-north1-a"
 
 
 SPOT, QUEUED = Provisioning.SPOT, Provisioning.QUEUED
-V5E, V6E = Wish("v5litepod-8", ("us-central1-a",)), Wish("v6e-8", ("us-east5-b", "us-central1-b"), provisioning=SPOT)
+V5E, V6E = (
+    CapacityRequest("v5litepod-8", ("us-central1-a",)),
+    CapacityRequest("v6e-8", ("us-east5-b", "us-central1-b"), provisioning=SPOT),
+)
 
 
 def shown(plan: Plan) -> list[tuple[str, str, str]]:
@@ -106,8 +110,8 @@ def test_what_two_alternatives_both_allow_is_asked_for_once() -> None:
 
 
 def test_cheapest_sorts_all_alternatives_by_price_and_puts_what_has_none_last() -> None:
-    unknown = Wish("v6e-8", ("us-central2-b",))
-    plan = make([unknown, V5E, replace(V5E, provisioning=SPOT), V6E], order=Order.CHEAPEST)
+    unknown = CapacityRequest("v6e-8", ("us-central2-b",))
+    plan = make([unknown, V5E, replace(V5E, provisioning=SPOT), V6E], order=CandidateOrder.CHEAPEST)
     prices = [one.usd_per_hour for one in plan.candidates]
     known = [price for price in prices[:-1] if price is not None]
     assert prices[-1] is None and known == sorted(known) and len(known) == len(prices) - 1
@@ -115,7 +119,7 @@ def test_cheapest_sorts_all_alternatives_by_price_and_puts_what_has_none_last() 
 
 def test_fastest_asks_plain_capacity_first_then_spot_then_whatever_is_queued() -> None:
     flex = replace(V5E, provisioning=Provisioning.FLEX_START)
-    plan = make([flex, replace(V5E, queue=True), replace(V5E, provisioning=SPOT), V5E], order=Order.FASTEST)
+    plan = make([flex, replace(V5E, queue=True), replace(V5E, provisioning=SPOT), V5E], order=CandidateOrder.FASTEST)
     assert [str(one.provisioning) for one in plan.candidates] == ["on-demand", "spot", "flex-start", "queued"]
 
 
@@ -143,13 +147,15 @@ def test_flex_start_has_no_price_in_the_table_and_a_budget_cannot_hold_it() -> N
 
 
 def test_any_means_every_zone_that_offers_the_type_whatever_the_settings_say() -> None:
-    every = set(zones(Wish("v6e-8", ("any",)), default_zone="us-east5-b"))
+    every = set(zones(CapacityRequest("v6e-8", ("any",)), default_zone="us-east5-b"))
     assert every == set(catalog.zones_with("v6e-8"))
-    assert zones(Wish("v6e-8", ("us-east5-b", "any")))[0] == "us-east5-b"
+    assert zones(CapacityRequest("v6e-8", ("us-east5-b", "any")))[0] == "us-east5-b"
 
 
 def test_what_costs_more_than_a_price_or_has_none_is_dropped_and_said() -> None:
-    plan = make([V5E, replace(V5E, provisioning=SPOT), Wish("v6e-8", ("us-central2-b",))], max_price_per_hour=5.0)
+    plan = make(
+        [V5E, replace(V5E, provisioning=SPOT), CapacityRequest("v6e-8", ("us-central2-b",))], max_price_per_hour=5.0
+    )
     assert shown(plan) == [("v5litepod-8", "us-central1-a", "spot")]
     assert [(one.accelerator, one.zone, str(one.provisioning)) for one in plan.dropped] == [
         ("v5litepod-8", "us-central1-a", "on-demand"),
@@ -165,12 +171,12 @@ def test_what_costs_more_than_a_price_or_has_none_is_dropped_and_said() -> None:
 
 # -- what is known beside the table ------------------------------------------------------------------------------------
 
-GRANTED = Known(grants=(Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True)))
+GRANTED = PlanInputs(grants=(Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True)))
 
 
 def test_what_is_granted_costs_nothing_comes_first_under_cheapest_and_says_why() -> None:
-    wishes = [replace(V5E, provisioning=SPOT), Wish("v3-8", ("us-central1-a", "europe-west4-a"))]
-    first, *others = make(wishes, order=Order.CHEAPEST, known=GRANTED).candidates
+    wishes = [replace(V5E, provisioning=SPOT), CapacityRequest("v3-8", ("us-central1-a", "europe-west4-a"))]
+    first, *others = make(wishes, order=CandidateOrder.CHEAPEST, known=GRANTED).candidates
     assert (first.zone, first.granted, first.usd_per_hour, first.list_usd_per_hour) == (
         "europe-west4-a",
         True,
@@ -182,36 +188,36 @@ def test_what_is_granted_costs_nothing_comes_first_under_cheapest_and_says_why()
 
 
 def test_where_any_zone_will_do_the_granted_one_is_asked_first() -> None:
-    assert make([Wish("v3-8")], known=GRANTED).candidates[0].zone == "europe-west4-a"
+    assert make([CapacityRequest("v3-8")], known=GRANTED).candidates[0].zone == "europe-west4-a"
 
 
 def test_a_grant_needs_no_budget_and_fits_under_any_price() -> None:
-    plan = make([Wish("v3-8", ("europe-west4-a",), max_cost=0.01)], max_price_per_hour=0.01, known=GRANTED)
+    plan = make([CapacityRequest("v3-8", ("europe-west4-a",), max_cost=0.01)], max_price_per_hour=0.01, known=GRANTED)
     assert plan.worst_case_usd == 0.0 and plan.max_duration_s == 24 * 3600
 
 
 @pytest.mark.parametrize("way", [SPOT, Provisioning.RESERVED, Provisioning.FLEX_START])
 def test_an_on_demand_grant_is_for_nothing_else(way: Provisioning) -> None:
-    wish = Wish("v3-8", ("europe-west4-a",), provisioning=way, unlisted=True)
+    wish = CapacityRequest("v3-8", ("europe-west4-a",), provisioning=way, unlisted=True)
     assert not make([wish], known=GRANTED).candidates[0].granted
 
 
 def test_what_the_project_was_said_not_to_have_is_dropped_and_what_nobody_asked_is_not() -> None:
-    said = Offering("p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"})
-    wanted = Wish("v5litepod-8", ("us-central1-a", "us-west4-a", "us-east1-b"))
-    plan = make([wanted], known=Known(offering=said))
+    said = Availability("p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"})
+    wanted = CapacityRequest("v5litepod-8", ("us-central1-a", "us-west4-a", "us-east1-b"))
+    plan = make([wanted], known=PlanInputs(offering=said))
     assert [one.zone for one in plan.candidates] == ["us-central1-a", "us-west4-a"]
     (no,) = plan.dropped
     assert no.why == "your project has no v5litepod-8 there (asked on 2026-11-21; `tpujob offers --refresh` asks again)"
 
 
 def test_a_bucket_in_another_region_drops_the_zone_and_stops_when_no_other_is_left() -> None:
-    known = Known(bucket=Bucket("b", "us-central1"))
-    plan = make([Wish("v5litepod-8", ("europe-west4-b", "us-central1-a"))], known=known)
+    known = PlanInputs(bucket=Bucket("b", "us-central1"))
+    plan = make([CapacityRequest("v5litepod-8", ("europe-west4-b", "us-central1-a"))], known=known)
     assert [one.zone for one in plan.candidates] == ["us-central1-a"]
     assert "per TB" in plan.dropped[0].why
     with pytest.raises(UserError, match="gs://b is in us-central1, not in europe-west4") as stopped:
-        make([Wish("v5litepod-8", ("europe-west4-b",))], known=known)
+        make([CapacityRequest("v5litepod-8", ("europe-west4-b",))], known=known)
     assert "allow_egress: true" in (stopped.value.hint or "")
 
 
@@ -222,11 +228,11 @@ def test_the_overlap_of_a_race_is_every_racer_but_the_cheapest_for_as_long_as_pr
     dearest = max(one.usd_per_hour or 0.0 for one in plan.racing)
     assert plan.overlap_usd(360) == pytest.approx(dearest / 10)
     assert make(two).racing == () and make([V5E, *two[:1]], race=True).overlap_usd(360) == 0.0
-    assert make([Wish("v6e-8", ("us-central2-b",), queue=True)], race=True).overlap_usd(360) is None
+    assert make([CapacityRequest("v6e-8", ("us-central2-b",), queue=True)], race=True).overlap_usd(360) is None
 
 
 def test_flex_start_is_asked_for_only_where_google_lists_it_or_where_the_job_insists() -> None:
-    flex = Wish("v6e-8", ("us-east5", "any"), provisioning=Provisioning.FLEX_START)
+    flex = CapacityRequest("v6e-8", ("us-east5", "any"), provisioning=Provisioning.FLEX_START)
     assert zones(flex) == ["us-east5-a", "asia-northeast1-b"]
     nowhere = replace(flex, accelerator="v4-8", places=("us-central2-b",))
     with pytest.raises(

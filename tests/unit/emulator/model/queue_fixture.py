@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.queue_records import QueuedResource
-from orchestrator.emulator.model.records import Host, Node, Operation, Power, Settings
+from orchestrator.emulator.model.records import HostRecord, Node, OperationRecord, Power, Settings
 from orchestrator.emulator.wire.node_request import parse_create
 from orchestrator.emulator.wire.queue_request import parse_queued
 
@@ -40,7 +40,7 @@ class QueueCloud:
         request_id: str = "",
         spec: dict[str, Any] | None = None,
         **fields: Any,
-    ) -> Operation:
+    ) -> OperationRecord:
         wanted = {"nodeId": f"{queue_id}-node"} if spec is None else spec
         body = {"tpu": {"nodeSpec": [{"node": node or NODE} | wanted]}} | fields
         row = parse_queued("p", zone, queue_id, body, version, self.now)
@@ -50,7 +50,7 @@ class QueueCloud:
         finally:
             self.follow()
 
-    def unqueue(self, queue_id: str = "q", *, force: bool = False, request_id: str = "") -> Operation:
+    def unqueue(self, queue_id: str = "q", *, force: bool = False, request_id: str = "") -> OperationRecord:
         name = f"{PLACE}/queuedResources/{queue_id}"
         effect = self.state.decide("queuedResources.delete", "client", name, self.now).effect
         operation = self.state.queue.delete(
@@ -59,12 +59,12 @@ class QueueCloud:
         self.follow()
         return operation
 
-    def reset(self, queue_id: str = "q") -> Operation:
+    def reset(self, queue_id: str = "q") -> OperationRecord:
         operation = self.state.queue.reset(f"{PLACE}/queuedResources/{queue_id}", "v2", self.now)
         self.follow()
         return operation
 
-    def create(self, node_id: str = "n", *, zone: str = ZONE, project: str = "p", **spec: Any) -> Operation:
+    def create(self, node_id: str = "n", *, zone: str = ZONE, project: str = "p", **spec: Any) -> OperationRecord:
         wanted = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
         try:
             return self.state.create(
@@ -74,7 +74,7 @@ class QueueCloud:
         finally:
             self.follow()
 
-    def delete(self, node_id: str) -> Operation:
+    def delete(self, node_id: str) -> OperationRecord:
         operation = self.state.delete(f"{PLACE}/nodes/{node_id}", "v2", self.now)
         self.follow()
         return operation
@@ -95,7 +95,7 @@ class QueueCloud:
     def follow(self) -> None:
         for node in list(self.state.nodes.values()):
             if node.power != node.wanted_power:
-                hosts = [Host(22, 80)] if node.wanted_power is Power.ON else None
+                hosts = [HostRecord(22, 80)] if node.wanted_power is Power.ON else None
                 self.state.powered(node.uid, node.wanted_power, self.now, hosts)
 
     def restart(self) -> None:

@@ -16,7 +16,7 @@ from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.faults.kinds import KINDS, Role
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import LOST, SETTLED_POWER, Host, Node, Operation, Power, Settings
+from orchestrator.emulator.model.records import LOST, SETTLED_POWER, HostRecord, Node, OperationRecord, Power, Settings
 from orchestrator.emulator.wire import queue_json
 
 SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
@@ -34,24 +34,24 @@ class Cloud:
     def effect(self, operation: str, name: str) -> Fault | None:
         return self.state.decide(operation, "client", name, self.now).effect
 
-    def create(self, node_id: str = "n") -> Operation:
+    def create(self, node_id: str = "n") -> OperationRecord:
         effect = self.effect("nodes.create", f"{PLACE}/nodes/{node_id}")
         said: dict[str, Any] = {"project": "p", "zone": "z", "node_id": node_id, "spec": dict(SPEC), "workers": 1}
         return self._followed(
             lambda: self.state.create(**said, usd_per_hour=3.6, api_version="v2", now=self.now, effect=effect)
         )
 
-    def delete(self, node_id: str = "n") -> Operation:
+    def delete(self, node_id: str = "n") -> OperationRecord:
         name = f"{PLACE}/nodes/{node_id}"
         effect = self.effect("nodes.delete", name)
         return self._followed(lambda: self.state.delete(name, "v2", self.now, effect))
 
-    def power(self, verb: str, node_id: str = "n") -> Operation:
+    def power(self, verb: str, node_id: str = "n") -> OperationRecord:
         name = f"{PLACE}/nodes/{node_id}"
         effect = self.effect(f"nodes.{verb}", name)
         return self._followed(lambda: self.state.change_power(name, verb, "v2", self.now, effect))
 
-    def relabel(self, node_id: str = "n", **labels: str) -> Operation:
+    def set_labels(self, node_id: str = "n", **labels: str) -> OperationRecord:
         name = f"{PLACE}/nodes/{node_id}"
         effect = self.effect("nodes.patch", name)
         return self._followed(lambda: self.state.patch(name, {"labels": labels}, "v2", self.now, effect))
@@ -81,7 +81,7 @@ class Cloud:
     def follow(self) -> None:
         for node in [*self.state.nodes.values()]:
             if node.power != node.wanted_power:
-                hosts = [Host(22, 80)] if node.wanted_power is Power.ON else None
+                hosts = [HostRecord(22, 80)] if node.wanted_power is Power.ON else None
                 self.state.powered(node.uid, node.wanted_power, self.now, hosts)
 
     def billed(self) -> float:
@@ -91,7 +91,7 @@ class Cloud:
     def node(self) -> Node:
         return self.state.nodes[f"{PLACE}/nodes/n"]
 
-    def _followed(self, ask: Callable[[], Operation]) -> Operation:
+    def _followed(self, ask: Callable[[], OperationRecord]) -> OperationRecord:
         try:
             return ask()
         finally:
@@ -116,7 +116,7 @@ def test_a_hidden_node_exists_and_bills_but_nobody_sees_it_for_a_while() -> None
     cloud.wait(14)
     assert (operation.done, operation.error) == (True, None)
     assert (cloud.seen(), cloud.list()[0], cloud.billed()) == (None, {}, 14)
-    for refused in (cloud.delete, cloud.relabel, lambda: cloud.power("stop")):
+    for refused in (cloud.delete, cloud.set_labels, lambda: cloud.power("stop")):
         with pytest.raises(ApiError, match="was not found"):
             refused()
     with pytest.raises(ApiError, match="already exists"):
@@ -275,7 +275,12 @@ def test_a_forgotten_change_is_done_without_error_or_result_and_nothing_happened
     fault = {"kind": "operation_forgets", "operation": f"nodes.{verb}"}
     cloud = Cloud(fault) if verb == "create" else ready(fault)
     before = (cloud.seen(), len(cloud.state.meter.bills))
-    ask = {"create": cloud.create, "delete": cloud.delete, "stop": lambda: cloud.power("stop"), "patch": cloud.relabel}
+    ask = {
+        "create": cloud.create,
+        "delete": cloud.delete,
+        "stop": lambda: cloud.power("stop"),
+        "patch": cloud.set_labels,
+    }
     operation = ask[verb]()
     assert (operation.done, operation.error, operation.response) == (True, None, None)
     assert {"error", "response"}.isdisjoint(queue_json.operation_json(operation, "v2"))
@@ -297,7 +302,7 @@ def test_a_stop_whose_operation_fails_leaves_a_node_that_is_ready() -> None:
 
 def test_a_patch_whose_operation_fails_changes_nothing() -> None:
     cloud = ready({"kind": "operation_fails", "operation": "nodes.patch", "seconds": 2})
-    operation = cloud.relabel(a="1")
+    operation = cloud.set_labels(a="1")
     cloud.wait(2)
     assert operation.error is not None
     assert "labels" not in cloud.node.spec
@@ -305,9 +310,9 @@ def test_a_patch_whose_operation_fails_changes_nothing() -> None:
 
 def test_a_stuck_patch_refuses_every_other_change_until_it_is_done() -> None:
     cloud = ready({"kind": "stuck", "operation": "nodes.patch", "seconds": 30, "when": {"first": 1}})
-    operation = cloud.relabel(a="1")
+    operation = cloud.set_labels(a="1")
     assert cloud.node.spec["labels"] == {"a": "1"}
-    for refused in (cloud.delete, cloud.relabel, lambda: cloud.power("stop")):
+    for refused in (cloud.delete, cloud.set_labels, lambda: cloud.power("stop")):
         with pytest.raises(ApiError, match="unable to queue the operation") as refusal:
             refused()
         assert refusal.value.http == 409
@@ -346,7 +351,7 @@ def test_a_stale_list_shows_what_was_there_and_how_it_looked() -> None:
     cloud.wait(4)
     assert (cloud.list()[0], cloud.seen()) == ({"n": "CREATING"}, "READY")
     cloud.wait(5)
-    cloud.relabel(a="1")
+    cloud.set_labels(a="1")
     cloud.delete()
     cloud.wait(2)
     [old], _ = cloud.state.listed("p", "z", cloud.effect("nodes.list", PLACE))
@@ -402,7 +407,7 @@ def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only
         with pytest.raises(ApiError, match=f"{verb} is not supported while in state PREEMPTED"):
             cloud.power(verb)
     with pytest.raises(ApiError, match="update is not supported while in state PREEMPTED"):
-        cloud.relabel(a="1")
+        cloud.set_labels(a="1")
     with pytest.raises(ApiError, match="already exists"):
         cloud.create()
     cloud.delete()
@@ -483,7 +488,7 @@ class AnyFaults(RuleBasedStateMachine):
         asks: dict[str, Callable[[], Any]] = {
             "create": lambda: cloud.create(node),
             "delete": lambda: cloud.delete(node),
-            "patch": lambda: cloud.relabel(node, a="1"),
+            "patch": lambda: cloud.set_labels(node, a="1"),
             "list": lambda: cloud.list("-"),
         }
         try:

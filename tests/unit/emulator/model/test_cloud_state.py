@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import Host, Node, Operation, Power, Settings
+from orchestrator.emulator.model.records import HostRecord, Node, OperationRecord, Power, Settings
 
 SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 NAME = "projects/p/locations/z/nodes/n"
@@ -28,7 +28,7 @@ class Cloud:
         self.now = 1000.0
         self.hosts_follow = True
 
-    def create(self, node_id: str = "n", **spec: Any) -> Operation:
+    def create(self, node_id: str = "n", **spec: Any) -> OperationRecord:
         operation = self.state.create(
             project="p",
             zone="z",
@@ -42,7 +42,7 @@ class Cloud:
         self.follow()
         return operation
 
-    def verb(self, verb: str, name: str = NAME) -> Operation:
+    def verb(self, verb: str, name: str = NAME) -> OperationRecord:
         if verb == "delete":
             operation = self.state.delete(name, "v2", self.now)
         else:
@@ -59,7 +59,7 @@ class Cloud:
         if self.hosts_follow:
             for node in list(self.state.nodes.values()):
                 if node.power != node.wanted_power:
-                    hosts = [Host(22, 80)] if node.wanted_power is Power.ON else None
+                    hosts = [HostRecord(22, 80)] if node.wanted_power is Power.ON else None
                     self.state.powered(node.uid, node.wanted_power, self.now, hosts)
 
     @property
@@ -307,7 +307,7 @@ def test_every_spelling_of_spot_is_spot(cloud: Cloud, scheduling: dict[str, Any]
 def test_after_a_restart_ready_nodes_want_their_hosts_back_where_they_were(ready: Cloud) -> None:
     ready.state.lose_sight()
     assert ready.node and (ready.node.state, ready.node.power, ready.node.wanted_power) == ("READY", "unknown", "on")
-    assert ready.node.hosts == [Host(22, 80)]
+    assert ready.node.hosts == [HostRecord(22, 80)]
 
 
 def test_after_a_restart_nothing_counts_as_off_before_somebody_looked(ready: Cloud) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from orchestrator.emulator.admin import rehearsal
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.model.records import Operation, Settings
+from orchestrator.emulator.model.records import OperationRecord, Settings
 from orchestrator.emulator.plain_data import BadData, as_fields
 from orchestrator.emulator.supply.supply import Capacity
 from orchestrator.emulator.supply.supply import load as supply_of
@@ -31,7 +31,7 @@ def cloud_with(**data: Any) -> QueueCloud:
     return cloud
 
 
-def outcome(cloud: QueueCloud, operation: Operation) -> str:
+def outcome(cloud: QueueCloud, operation: OperationRecord) -> str:
     cloud.wait(20)
     return "READY" if operation.error is None else f"{operation.error['code']}: {operation.error['message']}"
 

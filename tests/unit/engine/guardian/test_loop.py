@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.lease.slices import SliceName
-from orchestrator.engine.effects.base import Effect, Sleep, Tell
+from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.guardian.loop import watch_over
 from orchestrator.errors import TpujobError
@@ -59,7 +59,7 @@ class Machine:
         return self
 
     @property
-    def owners(self) -> Any:
+    def locks(self) -> Any:
         return type("Owners", (), {"alive": lambda _, lease_id: lease_id in self.alive})()
 
     def open_leases(self) -> list[Lease]:
@@ -71,7 +71,7 @@ class Machine:
     def now(self, cloud: str | None = None) -> float:
         return self.time
 
-    def tell(self, told: Tell) -> None:
+    def report(self, told: Report) -> None:
         self.told.append(told.text)
 
     def recover(self) -> None:

@@ -73,7 +73,7 @@ def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A process that arms a guardian, tells its pid and ends."""
     code = "import sys; from pathlib import Path; from orchestrator.engine.guardian import process as guardian; "
     code += f"guardian.SCOPE_TIMEOUT_S = {HANG_S}; "  # a busy machine is no reason to do without a scope here
-    code += "print(guardian.arm(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)))"
+    code += "print(guardian.start_guardian(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)))"
     return subprocess.run(
         [sys.executable, "-c", code, str(directory)],
         cwd=ROOT,
@@ -97,7 +97,7 @@ def test_it_ends_by_itself_when_its_process_ended_and_owes_nothing(state: Path) 
 
 
 def test_it_watches_as_long_as_its_process_lives(state: Path) -> None:
-    pid = guardian.arm(state)
+    pid = guardian.start_guardian(state)
     process = psutil.Process(pid)
     assert process.is_running() and [each.pid for each in guardians(state)] == [pid]
     assert os.getsid(pid) == pid, "a terminal that closes does not take it along"
@@ -128,7 +128,7 @@ def test_without_a_scope_it_starts_all_the_same_and_its_log_says_so(
 ) -> None:
     program(user_manager, text)
     monkeypatch.setattr(guardian, "SCOPE_TIMEOUT_S", 0.3)
-    pid = guardian.arm(state)
+    pid = guardian.start_guardian(state)
     assert [each.pid for each in guardians(state)] == [pid]
     assert "no scope of its own" in (state / "guardian.log").read_text()
     os.kill(pid, signal.SIGKILL)
@@ -143,15 +143,15 @@ def test_without_a_user_manager_systemd_is_not_asked(state: Path, user_manager: 
 
 def test_a_directory_that_cannot_be_written_means_that_it_is_not_armed(state: Path) -> None:
     (state / "guardian.log").mkdir()
-    with pytest.raises(guardian.NotArmed, match="cannot be started"):
-        guardian.arm(state)
+    with pytest.raises(guardian.GuardianNotStarted, match="cannot be started"):
+        guardian.start_guardian(state)
     assert guardians(state) == []
 
 
 def test_a_guardian_that_dies_before_it_watches_is_not_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(guardian.NotArmed, match="did not start"):
-        guardian.arm(state)
+    with pytest.raises(guardian.GuardianNotStarted, match="did not start"):
+        guardian.start_guardian(state)
 
 
 # -- CI ----------------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_only_who_asks_for_it_escapes_the_runners_clean_up(state: Path, mode: st
 
 def test_a_guardian_can_be_killed_as_soon_as_it_is_armed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(guardian.CRASH_AT, "armed:1")
-    guardian.arm(state)  # we live on, so an unharmed one would too
+    guardian.start_guardian(state)  # we live on, so an unharmed one would too
     until_gone(state)
 
 

@@ -10,7 +10,7 @@ from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.remote.transfer.collect import Order
+from orchestrator.remote.transfer.collect import CollectRequest
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
 
 
@@ -23,7 +23,7 @@ def detached(world: VirtualWorld) -> Attachment:
     world.drive(run_job(job(world, detach=True), CAN))
     ((run, attempt),) = world.ledger.runs()
     (lease,) = world.ledger.open_leases()
-    order = Order(attempt.id, Path("runs/x"), ())
+    order = CollectRequest(attempt.id, Path("runs/x"), ())
     return Attachment(run, attempt, lease, order, 3600.0, lambda worker, data: None)
 
 
@@ -84,7 +84,7 @@ def test_killed_at_any_effect_another_command_finishes_or_the_job_still_has_its_
         to = detached(world)
         with pytest.raises(Crash):
             world.drive(attach(to, CAN), crash_at=step)
-        world.owners.held.clear()
+        world.locks.held.clear()
         world.drive(close_attempts())
         world.drive(recover("emulated", CAN, budget_s=7200))
         lease = world.ledger.lease(to.lease.id)

@@ -15,13 +15,13 @@ from orchestrator.engine.jobs.collection import Left, collect_again, progress_wo
 from orchestrator.engine.jobs.job_run import JobRun, Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.engine.slices.held import Wanted, up
+from orchestrator.engine.slices.held import UpRequest, up
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
 from orchestrator.remote.transfer.collect import Problem, Progress
 from tests.unit.engine.jobs.test_attach import detached
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job, lease_and_request
 
-QUICK = replace(CAN, pace=emulated())
+QUICK = replace(CAN, timings=emulated())
 LINGER_S, TTL_S = emulated().linger_s, emulated().ttl_s
 NO_ROOM = (Problem(0, "artifacts/model", "no room for 80.0 GB"),)
 
@@ -69,7 +69,7 @@ def test_results_that_take_hours_are_waited_for_and_the_label_is_renewed_meanwhi
     world.fleet.collect_s = 900.0
     outcome = run(world)
     assert outcome.exit_code == 0 and outcome.spans["collect"] >= 900
-    assert len([call for call, _ in world.cloud.calls if call == "relabel"]) >= 900 / (2 * QUICK.pace.renew_s)
+    assert len([call for call, _ in world.cloud.calls if call == "set_labels"]) >= 900 / (2 * QUICK.timings.renew_s)
     assert world.cloud.nodes == {}
 
 
@@ -129,11 +129,11 @@ def test_a_slice_with_results_on_it_is_held_as_long_as_they_may_wait(world: Virt
     assert (outcome.exit_code, outcome.state) == (65, AttemptState.FAILED)
     lease = lease_of(world)
     assert (lease.state, lease.mode, lease.purpose) == (LeaseState.READY, Mode.HOLD, Purpose.HOLD)
-    assert lease.hold_until == outcome.tenure.kept_until == pytest.approx(world.time + LINGER_S, abs=5)
+    assert lease.hold_until == outcome.owed.kept_until == pytest.approx(world.time + LINGER_S, abs=5)
     (node,) = world.cloud.nodes.values()
     assert node.request.labels["tpujob-mode"] == "hold"
     assert node.request.labels["tpujob-lease"] == str(int(lease.hold_until or 0))
-    assert results_wait(left(world).attempt, lease) and not world.owners.alive(lease.id)
+    assert results_wait(left(world).attempt, lease) and not world.locks.alive(lease.id)
 
 
 def test_the_hold_is_as_long_as_the_job_says_and_never_past_the_deadline(world: VirtualWorld) -> None:
@@ -164,7 +164,7 @@ def test_where_it_cannot_be_held_it_goes_and_that_is_said(world: VirtualWorld, m
         raise CloudUnavailable("503")
 
     world.fleet.stays = NO_ROOM
-    monkeypatch.setattr(world.cloud, "relabel", away)
+    monkeypatch.setattr(world.cloud, "set_labels", away)
     outcome = run(world)
     assert outcome.exit_code == 65 and world.cloud.nodes == {}
     assert any("cannot be kept" in line for line in world.told)
@@ -205,7 +205,7 @@ def test_what_was_left_comes_home_and_the_slice_goes_proven(world: VirtualWorld)
     left_behind(world)
     outcome = collect(world)
     assert (outcome.exit_code, outcome.state) == (0, AttemptState.SUCCEEDED)
-    assert outcome.tenure.released is not None and outcome.tenure.released.gone and world.cloud.nodes == {}
+    assert outcome.owed.released is not None and outcome.owed.released.gone and world.cloud.nodes == {}
     attempt = left(world).attempt
     assert (attempt.state, attempt.exit_code, attempt.detail) == (AttemptState.SUCCEEDED, 0, "")
 
@@ -214,8 +214,8 @@ def test_in_vain_changes_nothing_and_makes_no_hold_longer(world: VirtualWorld) -
     held = left_behind(world)
     world.fleet.stays = NO_ROOM
     outcome = collect(world)
-    assert outcome.exit_code == 65 and outcome.tenure.kept_until == held.hold_until
-    assert lease_of(world) == held and not world.owners.alive(held.id)
+    assert outcome.exit_code == 65 and outcome.owed.kept_until == held.hold_until
+    assert lease_of(world) == held and not world.locks.alive(held.id)
     assert len(world.cloud.nodes) == 1
 
 
@@ -281,7 +281,7 @@ def _vanished(name: Any) -> Any:
 
 def test_a_slice_that_up_brought_stays(world: VirtualWorld) -> None:
     held = world.drive(
-        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), QUICK)
+        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), QUICK)
     ).lease
     world.fleet.stays = NO_ROOM
     outcome = run(world, job(world, held=held))
@@ -311,7 +311,7 @@ def test_killed_at_any_effect_the_slice_is_held_until_then_or_gone(tmp_path: Pat
         world = begun(tmp_path / str(step))
         with pytest.raises(Crash):
             run(world, crash_at=step) if which == "run" else collect(world, crash_at=step)
-        world.owners.held.clear()
+        world.locks.held.clear()
         world.drive(close_attempts())
         world.drive(recover("emulated", QUICK, budget_s=7200))
         lease = lease_of(world)

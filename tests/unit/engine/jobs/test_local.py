@@ -14,11 +14,11 @@ from orchestrator.core.lease.attempt import LOCAL, AttemptState
 from orchestrator.engine.jobs import local
 from orchestrator.engine.jobs.prepare import new_run
 from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
-from orchestrator.remote.fleet.local import Ended
+from orchestrator.remote.fleet.local import LocalExit
 from orchestrator.remote.transfer.collect import CollectResult, Problem
 from tests.unit.engine.virtual import VirtualWorld
 
-OK = Ended(0)
+OK = LocalExit(0)
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Machine:
     """Where phases run for as long as they are said to; `running` is what the person would find with ps."""
 
     world: VirtualWorld
-    ends: list[Ended]
+    ends: list[LocalExit]
     takes_s: float = 5.0
     left_s: float = 0.0
     running: str | None = None
@@ -43,7 +43,7 @@ class Machine:
         self.started.append(phase)
         self.scripts.append(script)
 
-    def wait(self, timeout_s: float) -> Ended | None:
+    def wait(self, timeout_s: float) -> LocalExit | None:
         waited = min(timeout_s, self.left_s)
         self.world.time += waited
         self.left_s -= waited
@@ -72,7 +72,7 @@ class Machine:
         self.closed = True
 
 
-def ready(directory: Path, *ends: Ended, text: str = "command: echo hi\n", **machine: Any) -> tuple[Any, ...]:
+def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", **machine: Any) -> tuple[Any, ...]:
     directory.mkdir(exist_ok=True)
     world = VirtualWorld(directory)
     spec = model.load(f"on: local\n{text}", path="job.yaml")
@@ -95,7 +95,7 @@ def test_setup_and_job_run_one_after_the_other_and_the_ledger_knows(tmp_path: Pa
     attempt = attempt_of(world, prepared)
     assert (attempt.state, attempt.lease_id, attempt.rc) == (AttemptState.SUCCEEDED, None, None)
     assert world.ledger.leases() == [], "no slice, no lease"
-    assert here.closed and not world.owners.alive(prepared.attempt.id)
+    assert here.closed and not world.locks.alive(prepared.attempt.id)
 
 
 def test_what_a_job_finds_in_its_environment_is_one_worker_that_can_meet_itself(tmp_path: Path) -> None:
@@ -111,12 +111,14 @@ def test_what_a_job_finds_in_its_environment_is_one_worker_that_can_meet_itself(
 @pytest.mark.parametrize(
     ("ended", "said", "code"),
     [
-        (Ended(3), "the job failed with code 3", 3),
-        (Ended(137), "the job failed with code 137", 63),
-        (Ended(None, "OSError: no space"), "the job was lost: OSError: no space", 63),
+        (LocalExit(3), "the job failed with code 3", 3),
+        (LocalExit(137), "the job failed with code 137", 63),
+        (LocalExit(None, "OSError: no space"), "the job was lost: OSError: no space", 63),
     ],
 )
-def test_a_job_that_fails_gives_its_code_and_its_artifacts(tmp_path: Path, ended: Ended, said: str, code: int) -> None:
+def test_a_job_that_fails_gives_its_code_and_its_artifacts(
+    tmp_path: Path, ended: LocalExit, said: str, code: int
+) -> None:
     world, here, prepared = ready(tmp_path, ended)
     outcome = world.drive(local.run_local(prepared))
     assert isinstance(outcome.error, PayloadFailed) and outcome.error.message == said
@@ -124,7 +126,7 @@ def test_a_job_that_fails_gives_its_code_and_its_artifacts(tmp_path: Path, ended
 
 
 def test_a_setup_that_fails_keeps_the_job_from_starting(tmp_path: Path) -> None:
-    world, here, prepared = ready(tmp_path, Ended(9), OK, text="setup: make\ncommand: echo hi\n")
+    world, here, prepared = ready(tmp_path, LocalExit(9), OK, text="setup: make\ncommand: echo hi\n")
     assert world.drive(local.run_local(prepared)).exit_code == 9
     assert here.started == ["setup"]
 
@@ -165,7 +167,7 @@ def test_trouble_while_collecting_is_the_outcome_of_a_job_that_went_well(tmp_pat
 def test_an_interrupted_job_is_stopped_before_its_artifacts_are_saved_wherever_the_signal_comes(tmp_path: Path) -> None:
     world, _, prepared = ready(tmp_path / "first", OK, OK, text="setup: make\ncommand: echo hi\n")
     world.drive(local.run_local(prepared))
-    slow = [number for number, name in enumerate(world.effects) if name in ("Wait", "Collect", "Stop")]
+    slow = [number for number, name in enumerate(world.effects) if name in ("WaitLocal", "CollectLocal", "StopLocal")]
     assert len(slow) > 5
     for at in slow:
         world, here, prepared = ready(tmp_path / str(at), OK, OK, text="setup: make\ncommand: echo hi\n")
@@ -179,7 +181,7 @@ def test_a_signal_while_the_job_is_being_stopped_does_not_leave_it_running(tmp_p
     text = "command: sleep 1d\nlimits: {max_duration: 1h}\n"
     world, _, prepared = ready(tmp_path / "first", OK, text=text, takes_s=9e9)
     world.drive(local.run_local(prepared))
-    at = world.effects.index("Stop")
+    at = world.effects.index("StopLocal")
     world, here, prepared = ready(tmp_path / "second", OK, text=text, takes_s=9e9)
     outcome = world.drive(local.run_local(prepared), interrupt_at=at)
     assert here.running is None and here.collections == 1

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 from orchestrator.core.jobfile import model
-from orchestrator.core.lease.attempt import Attempt, Run
+from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.timings import GOOGLE
-from orchestrator.core.planning.plan import Wish, make
+from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.plan import make
 from orchestrator.engine.jobs.prepare import Place, drafts, phases
 from orchestrator.engine.provision import startup_script
 
@@ -25,7 +26,7 @@ def place(directory: Path) -> Place:
 
 
 def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_path: Path) -> None:
-    plan = make([Wish("v5litepod-8", ("us-central1",))])
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1",))])
     for lease, request in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN):
         script = request.metadata["startup-script"]
         assert startup_script.switch_source() in script
@@ -34,7 +35,7 @@ def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_
 
 
 def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_path: Path) -> None:
-    plan = make([Wish("v5litepod-8", ("us-central1-a",))])
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
     ((lease, request),) = drafts(
         plan, place(tmp_path), handle="mnist", purpose=Purpose.HOLD, linger_s=90.0, idle_s=1800.0
     )
@@ -47,7 +48,7 @@ def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_
 
 
 def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
-    plan = make([Wish("v5litepod-8", ("us-central1-a", "us-west4-a"))])
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-a", "us-west4-a"))])
     names = [
         lease.name.node
         for _ in range(20)
@@ -57,9 +58,9 @@ def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
 
 
 def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_path: Path) -> None:
-    plan = make([Wish("v5litepod-16", ("us-central1-a",))])
+    plan = make([CapacityRequest("v5litepod-16", ("us-central1-a",))])
     ((lease, _),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
-    run = Run("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
+    run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
     (main,) = phases(model.load("command: 'true'\n", path="job.yaml"), run, shipped=None, env={}, emulation=None)
     hosts = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
     seen = main.request(Attempt("r1-1", "r1"), lease, hosts, "10.0.0.2:8476").env_by_worker
@@ -69,7 +70,7 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
 
 
 def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
-    plan = make([Wish("v5litepod-8", ("us-central1-a",))])
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
     ((lease, request),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
     private = (tmp_path / lease.id / "id_ed25519").read_text()
     assert "PRIVATE KEY" in private

@@ -13,7 +13,7 @@ from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import Extended, Lease, LeaseState
 from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
 from orchestrator.engine.jobs.job_run import JobRun, Outcome
-from orchestrator.engine.jobs.monitor import still_ours
+from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
@@ -44,7 +44,7 @@ def test_a_queued_slice_whose_request_is_suspending_was_taken_away(world: Virtua
 
     world.cloud.get = suspending  # type: ignore[method-assign]
     with pytest.raises(Preempted, match="SUSPENDING"):
-        world.drive(still_ours(ready))
+        world.drive(check_slice(ready))
 
 
 @dataclass
@@ -82,7 +82,7 @@ def restartable(world: VirtualWorld, bag: Bag, times: int = 3) -> JobRun:
 
     plain = job(world)
     spot = tuple((replace(lease, spot=True), request) for lease, request in plain.drafts)
-    return replace(plain, drafts=spot, redraft=redraft, max_restarts=times, luggage=bag)  # type: ignore[arg-type]
+    return replace(plain, drafts=spot, redraft=redraft, max_restarts=times, saved_work=bag)  # type: ignore[arg-type]
 
 
 def run(prepared: JobRun, world: VirtualWorld, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:
@@ -165,7 +165,7 @@ def test_a_worker_that_cannot_be_reached_though_its_slice_is_there_is_no_reason_
 def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     run(restartable(world, Bag(world)), world, lose_each(preempt, 1))
-    ended = [data for _, kind, data in world.ledger.events("0123456789-1") if kind == "ended"]
+    ended = [data for _, kind, data in world.ledger.events("0123456789-1") if kind == "attempt_ended"]
     assert [event["cause"] for event in ended] == ["preempted"]
 
 
@@ -197,7 +197,7 @@ def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) 
     run(restartable(world, bag), world, lose_each(preempt, 1))
     assert bag.unpacked == 1
     pauses = [later - sooner for sooner, later in zip(bag.pulled_at, bag.pulled_at[1:], strict=False)]
-    assert bag.pulled_at and min(pauses, default=300) >= CAN.pace.renew_s / 6
+    assert bag.pulled_at and min(pauses, default=300) >= CAN.timings.renew_s / 6
 
 
 def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> None:

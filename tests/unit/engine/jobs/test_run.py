@@ -11,7 +11,7 @@ from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import Down, LeaseState, Purpose
 from orchestrator.engine.jobs.job_run import JobRun, Outcome
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.slices.held import Wanted, up
+from orchestrator.engine.slices.held import UpRequest, up
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Unreachable, Vanished
 from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
@@ -43,7 +43,7 @@ def while_running(act: Callable[[VirtualWorld], Any]) -> Callable[[VirtualWorld]
 def test_a_job_that_succeeds_ends_with_a_proven_release(world: VirtualWorld) -> None:
     outcome = run(world)
     assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
-    assert outcome.tenure.released is not None and outcome.tenure.released.gone
+    assert outcome.owed.released is not None and outcome.owed.released.gone
     assert world.fleet.cancelled and world.armed_before_create
 
 
@@ -76,7 +76,7 @@ def test_a_preempted_slice_is_noticed_and_what_is_left_of_it_deleted(world: Virt
 def test_a_slice_that_somebody_deleted_ends_the_run(world: VirtualWorld) -> None:
     outcome = run(world, between=while_running(lambda world: world.cloud.nodes.clear()))
     assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71
-    assert outcome.tenure.released is not None and outcome.tenure.released.gone
+    assert outcome.owed.released is not None and outcome.owed.released.gone
 
 
 def test_a_down_in_another_terminal_ends_the_run(world: VirtualWorld) -> None:
@@ -105,21 +105,21 @@ def test_a_create_whose_reply_was_lost_is_sent_again_under_the_same_name(world: 
 
 def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:
     held = world.drive(
-        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
     ).lease
     outcome = run(world, job(world, held=held))
-    assert outcome.exit_code == 0 and outcome.tenure.kept_until is not None
+    assert outcome.exit_code == 0 and outcome.owed.kept_until is not None
     assert set(world.cloud.nodes) == {"tpujob-owner0-0000000009"}
     assert world.ledger.open_leases()[0].state is LeaseState.READY
 
 
 def test_an_interrupted_job_on_a_held_slice_is_stopped_there(world: VirtualWorld) -> None:
     held = world.drive(
-        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
     ).lease
     world.effects.clear()
     prepared = job(world, held=held)
-    at = world_effect(world, prepared, "Watch")
+    at = world_effect(world, prepared, "WaitForWorkers")
     world.effects.clear()
     again = replace(
         prepared,
@@ -140,7 +140,7 @@ def world_effect(world: VirtualWorld, prepared: JobRun, name: str) -> int:
 
 def test_a_kept_slice_is_held_until_then(world: VirtualWorld) -> None:
     outcome = run(world, replace(job(world), keep_s=1800))
-    assert outcome.exit_code == 0 and outcome.tenure.kept_until == pytest.approx(world.time + 1800, abs=5)
+    assert outcome.exit_code == 0 and outcome.owed.kept_until == pytest.approx(world.time + 1800, abs=5)
     assert len(world.cloud.nodes) == 1
     (lease,) = world.ledger.open_leases()
     assert lease.purpose is Purpose.HOLD
@@ -158,7 +158,7 @@ def test_a_bug_of_ours_releases_the_slice_too(world: VirtualWorld, monkeypatch: 
 
 def test_a_down_between_intent_and_create_is_no_bug_of_ours(world: VirtualWorld) -> None:
     def say_down(world: VirtualWorld) -> None:
-        if world.effects[-1] == "Arm":
+        if world.effects[-1] == "StartGuardian":
             (lease,) = world.ledger.open_leases()
             world.ledger.record(Down(lease.id, world.time, "tpujob down"))
 
@@ -168,7 +168,7 @@ def test_a_down_between_intent_and_create_is_no_bug_of_ours(world: VirtualWorld)
 
 def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: VirtualWorld) -> None:
     held = world.drive(
-        up(Wanted("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
     ).lease
     assert held is not None
 
@@ -176,7 +176,7 @@ def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: 
         world.ledger.record(Down(held.id, world.time, "tpujob down"))
 
     outcome = run(world, job(world, held=held), between=while_running(say_down))
-    assert outcome.exit_code == 71 and outcome.tenure.kept_until is None
+    assert outcome.exit_code == 71 and outcome.owed.kept_until is None
     assert world.fleet.stopped == 0, "there is nobody left to stop"
 
 
@@ -196,7 +196,7 @@ def test_trouble_with_the_ledger_at_the_end_changes_neither_result_nor_code(
 
 
 def test_an_interrupted_run_says_where_its_time_went(world: VirtualWorld) -> None:
-    outcome = world.drive(run_job(job(world), CAN), interrupt_at=world_effect_of(world, "Watch"))
+    outcome = world.drive(run_job(job(world), CAN), interrupt_at=world_effect_of(world, "WaitForWorkers"))
     assert outcome.spans["wait"] >= 60 and "main" in outcome.spans
     assert sum(outcome.spans.values()) == pytest.approx(outcome.ended_at - outcome.started_at, abs=1)
 

@@ -14,7 +14,7 @@ from orchestrator.core.lease.lease import Held, LeaseState, Purpose
 from orchestrator.engine.effects.base import Program
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.engine.slices.held import Wanted, up
+from orchestrator.engine.slices.held import UpRequest, up
 from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job, lease_and_request
 
 Build = Callable[[VirtualWorld], Program[Any]]
@@ -82,7 +82,7 @@ def test_killed_at_any_effect_the_next_command_leaves_nothing(build: Build, afte
         world = quick(directory)
         with pytest.raises(Crash):
             world.drive(build(world), crash_at=step, after=after)
-        world.owners.held.clear()
+        world.locks.held.clear()
         world.time += 30
         world.drive(close_attempts())
         results = world.drive(recover("emulated", CAN, budget_s=7200))
@@ -102,7 +102,7 @@ def test_a_signal_at_any_effect_ends_in_a_proven_release(build: Build, tmp_path:
         directory.mkdir()
         world = quick(directory)
         outcome = world.drive(build(world), interrupt_at=step)
-        assert not outcome.tenure.unproven, world.effects[step]
+        assert not outcome.owed.unproven, world.effects[step]
         assert outcome.exit_code in (0, 7, 69, 130)
         world.time += 3600
         world.cloud._settle()
@@ -112,7 +112,7 @@ def test_a_signal_at_any_effect_ends_in_a_proven_release(build: Build, tmp_path:
 
 def test_up_killed_at_any_effect_leaves_a_held_slice_or_nothing(tmp_path: Path) -> None:
     def build(world: VirtualWorld) -> Program[Any]:
-        return up(Wanted("alice", (lease_and_request(purpose=Purpose.HOLD),), None, 3600), CAN)
+        return up(UpRequest("alice", (lease_and_request(purpose=Purpose.HOLD),), None, 3600), CAN)
 
     (tmp_path / "whole").mkdir()
     for step in range(steps_of(build, tmp_path / "whole")):
@@ -121,7 +121,7 @@ def test_up_killed_at_any_effect_leaves_a_held_slice_or_nothing(tmp_path: Path) 
         world = quick(directory)
         with pytest.raises(Crash):
             world.drive(build(world), crash_at=step)
-        world.owners.held.clear()
+        world.locks.held.clear()
         world.drive(recover("emulated", CAN, budget_s=7200))
         for lease in world.ledger.open_leases():
             assert lease.state is LeaseState.READY and lease.hold_until is not None
@@ -143,16 +143,16 @@ def test_recovery_leaves_alone_what_somebody_held_since_it_was_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = quick(tmp_path)
-    world.drive(up(Wanted("alice", (lease_and_request(purpose=Purpose.HOLD),), None, 60.0), CAN))
+    world.drive(up(UpRequest("alice", (lease_and_request(purpose=Purpose.HOLD),), None, 60.0), CAN))
     (lease,) = world.ledger.open_leases()
     world.time += 61.0
-    claim = world.owners.claim
+    claim = world.locks.claim
 
     def held_meanwhile(lease_id: str) -> bool:
         world.ledger.record(Held(lease.id, world.time, world.time + 3600.0))
         return claim(lease_id)
 
-    monkeypatch.setattr(world.owners, "claim", held_meanwhile)
+    monkeypatch.setattr(world.locks, "claim", held_meanwhile)
     assert world.drive(recover("emulated", CAN, budget_s=60)) == []
     assert len(world.cloud.nodes) == 1
 
@@ -161,6 +161,6 @@ def test_recovery_never_touches_a_lease_of_another_cloud(tmp_path: Path) -> None
     world = quick(tmp_path)
     with pytest.raises(Crash):
         world.drive(plain(world), crash_at=24)
-    world.owners.held.clear()
+    world.locks.held.clear()
     assert world.drive(recover("google", CAN, budget_s=60)) == []
     assert len(world.cloud.nodes) == 1

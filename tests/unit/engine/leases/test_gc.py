@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.core.lease.slices import Capabilities, Listing, Operation, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
-from orchestrator.engine.effects.base import Effect, Sleep, Tell
-from orchestrator.engine.leases.gc import Swept, sweep
+from orchestrator.engine.effects.base import Effect, Report, Sleep
+from orchestrator.engine.leases.gc import Collected, collect_garbage
 from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 
 CAN = Capabilities(
@@ -24,7 +24,7 @@ CAN = Capabilities(
     visible_within_s=300,
     settles_within_s=2700,
 )
-MARGIN_S = CAN.pace.margin_s
+MARGIN_S = CAN.timings.margin_s
 LOCAL = 1_000_000_000.0  # this machine's clock
 SERVER = 1_795_262_400.0  # the cloud's: the two have nothing to do with each other
 A, B = "us-central1-a", "us-west4-a"
@@ -92,7 +92,7 @@ class World:
     def now(self, cloud: str | None = None) -> float:
         return self.time
 
-    def tell(self, told: Tell) -> None:
+    def report(self, told: Report) -> None:
         if not told.passing:
             self.told.append(told.text)
 
@@ -143,8 +143,8 @@ class World:
             self.deleting.setdefault(name, self.time + self.delete_s)
         return Operation("operation-1", False)
 
-    def sweep(self, zones: tuple[str, ...] | None = None, **options: Any) -> Swept:
-        program = sweep("acme-project", zones, CAN, **options)
+    def collect_garbage(self, zones: tuple[str, ...] | None = None, **options: Any) -> Collected:
+        program = collect_garbage("acme-project", zones, CAN, **options)
         answer: Any = None
         error: Exception | None = None
         for _ in range(20_000):
@@ -177,7 +177,7 @@ DEAD = node(lease_in=-MARGIN_S - 60)
 
 def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
     cloud = world(DEAD)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     [ended] = swept.ended.values()
     assert ended.gone and "nobody renewed it" in ended.why
     assert ended.usd_per_hour is not None and ended.usd_per_hour > 0
@@ -189,14 +189,14 @@ def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
 
 def test_the_deadline_is_final_even_where_the_lease_says_otherwise() -> None:
     view = relabelled(node(lease_in=50_000), deadline=str(int(SERVER - MARGIN_S - 5)))
-    swept = world(view).sweep()
+    swept = world(view).collect_garbage()
     assert "its deadline passed" in swept.ended[view.name].why
 
 
 @pytest.mark.parametrize("late_s", [-3600.0, -1.0, 0.0, MARGIN_S - 5])
 def test_a_claim_and_its_margin_are_respected(late_s: float) -> None:
     cloud = world(node(lease_in=-late_s))
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert (cloud.deletes, swept.ended, swept.done) == ([], {}, True)
     [claimed] = swept.claimed.values()
     assert claimed.until == pytest.approx(SERVER - late_s, abs=1)
@@ -211,24 +211,24 @@ def test_only_the_servers_clock_counts(offset_s: float) -> None:
         view.name: relabelled(view, lease=str(int(before + ahead)), deadline=str(int(before + 9999)))
         for view, ahead in ((DEAD, -MARGIN_S - 10), (node("b"), 600.0))
     }
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert [name.node for name in swept.ended] == [DEAD.name.node]
 
 
 def test_without_the_servers_clock_nothing_is_judged() -> None:
     cloud = world(DEAD, clockless=True)
-    swept = cloud.sweep(deadline_s=60)
+    swept = cloud.collect_garbage(deadline_s=60)
     assert cloud.deletes == []
     assert "what time it is" in swept.incomplete[A]
 
 
 def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go() -> None:
     cloud = world(DEAD)
-    swept = cloud.sweep(dry_run=True)
+    swept = cloud.collect_garbage(dry_run=True)
     assert cloud.deletes == [] and "get" not in cloud.asked
     assert [each.gone for each in swept.ended.values()] == [False]
     assert not swept.done
-    assert world(node()).sweep(dry_run=True).done
+    assert world(node()).collect_garbage(dry_run=True).done
 
 
 # -- what is left alone ------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go() -
 )
 def test_one_mark_alone_is_reported_and_never_touched(view: SliceView, why: str) -> None:
     cloud = world(view)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert cloud.deletes == [] and (swept.ended, swept.claimed) == ({}, {})
     assert why in swept.odd[view.name].why
     assert swept.done, "what is not ours is no reason to fail"
@@ -253,7 +253,7 @@ def test_one_mark_alone_is_reported_and_never_touched(view: SliceView, why: str)
 
 def test_what_carries_neither_mark_is_not_even_mentioned() -> None:
     others = [replace(DEAD, name=replace(DEAD.name, node=f"training-{n}"), labels={"team": "x"}) for n in range(10_000)]
-    swept = world(*others).sweep()
+    swept = world(*others).collect_garbage()
     assert (swept.ended, swept.claimed, swept.odd, swept.done) == ({}, {}, {}, True)
 
 
@@ -261,17 +261,17 @@ def test_what_carries_neither_mark_is_not_even_mentioned() -> None:
 def test_an_unreadable_lease_gives_a_day_from_creation_and_a_remark(text: str) -> None:
     young = relabelled(node(), lease=text, deadline=text)
     cloud = world(young)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert cloud.deletes == [] and young.name in swept.claimed
     assert "is not a time" in swept.odd[young.name].why
     old = replace(young, created_at=SERVER - 3 * 86400)
-    assert world(old).sweep().ended[old.name].gone
+    assert world(old).collect_garbage().ended[old.name].gone
 
 
 def test_what_cannot_be_judged_at_all_is_reported_and_left_alone() -> None:
     view = replace(relabelled(node(), lease="x", deadline=None), created_at=None)
     cloud = world(view)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert cloud.deletes == [] and "look at it yourself" in swept.odd[view.name].why
 
 
@@ -295,7 +295,7 @@ def test_a_request_is_judged_by_its_labels_whether_it_waits_or_is_dead(native: s
     over = request(native, state, lease_in=-MARGIN_S - 60)
     claimed = request(native, state, "claimed0zz", lease_in=600)
     cloud = world(over, claimed)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert swept.done and cloud.deletes == [over.name] and list(cloud.nodes) == [claimed.name]
     assert claimed.name in swept.claimed
     assert "not billed" in cloud.told[0], "it holds quota, not money"
@@ -306,7 +306,7 @@ def test_a_request_is_judged_by_its_labels_whether_it_waits_or_is_dead(native: s
 )
 def test_where_requests_cannot_be_listed_nodes_are_swept_all_the_same(error: CloudError) -> None:
     cloud = world(DEAD, always={"list queue": error})
-    swept = cloud.sweep(deadline_s=120)
+    swept = cloud.collect_garbage(deadline_s=120)
     assert swept.ended[DEAD.name].gone and cloud.nodes == {}
     assert set(swept.incomplete) == {A, B} and not swept.done
     assert swept.incomplete[A] == f"its queued requests cannot be listed: {error.message}"
@@ -314,7 +314,7 @@ def test_where_requests_cannot_be_listed_nodes_are_swept_all_the_same(error: Clo
 
 def test_a_lost_answer_about_the_queue_is_asked_for_again() -> None:
     waiting = request("WAITING_FOR_RESOURCES", SliceState.QUEUED, lease_in=-MARGIN_S - 60)
-    swept = world(DEAD, waiting, faults={"list queue": [DOWN, UnexpectedReply("HTML")]}).sweep((A,))
+    swept = world(DEAD, waiting, faults={"list queue": [DOWN, UnexpectedReply("HTML")]}).collect_garbage((A,))
     assert swept.done and swept.deleted == 2
 
 
@@ -326,7 +326,7 @@ def test_a_claim_renewed_between_the_list_and_the_delete_counts() -> None:
         cloud.nodes[DEAD.name] = relabelled(DEAD, lease=str(int(SERVER + 4500)))
 
     cloud = world(DEAD, before_get=renew)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert cloud.deletes == [] and swept.ended == {} and DEAD.name in swept.claimed and swept.done
 
 
@@ -335,7 +335,7 @@ def test_a_name_that_somebody_else_took_is_not_deleted() -> None:
         cloud.nodes[DEAD.name] = relabelled(DEAD, run="another000")
 
     cloud = world(DEAD, before_get=replaced)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert cloud.deletes == [] and "changed hands" in swept.odd[DEAD.name].why
 
 
@@ -344,13 +344,13 @@ def test_a_label_taken_off_in_between_protects() -> None:
         cloud.nodes[DEAD.name] = relabelled(DEAD, tpujob=None)
 
     cloud = world(DEAD, before_get=unlabel)
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert cloud.deletes == [] and DEAD.name in swept.odd
 
 
 def test_somebody_else_deleting_it_at_the_same_time_is_fine() -> None:
     cloud = world(DEAD, before_get=lambda cloud: cloud.nodes.clear())
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert swept.ended[DEAD.name].gone and swept.done
 
 
@@ -364,7 +364,7 @@ def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
         return answer
 
     cloud.delete = delete_then_renew  # type: ignore[method-assign]
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert len(cloud.deletes) == 1 and DEAD.name in swept.claimed
 
 
@@ -375,14 +375,14 @@ def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
 @pytest.mark.parametrize("error", [DOWN, UnexpectedReply("HTML"), UnexpectedReply("it goes round in circles")])
 def test_every_question_is_repeated_within_the_sweep(question: str, error: CloudError) -> None:
     cloud = world(DEAD, faults={question: [error] * 5})
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert swept.done and swept.deleted == 1 and cloud.nodes == {}
 
 
 def test_one_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
     dead_b = replace(DEAD, name=replace(DEAD.name, zone=B))
     cloud = world(DEAD, dead_b, always={f"list {A}": DOWN})
-    swept = cloud.sweep(deadline_s=300)
+    swept = cloud.collect_garbage(deadline_s=300)
     assert swept.ended[dead_b.name].gone
     assert swept.incomplete == {A: "the API is down"}
     assert not swept.done
@@ -392,78 +392,78 @@ def test_one_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
 @pytest.mark.parametrize("error", [AuthError("Permission denied"), BadRequest("no such zone")])
 def test_what_a_person_must_mend_is_not_repeated_but_leaves_the_sweep_incomplete(error: CloudError) -> None:
     cloud = world(always={f"list {A}": error})
-    swept = cloud.sweep()
+    swept = cloud.collect_garbage()
     assert swept.incomplete == {A: error.message} and not swept.done
     assert cloud.asked.count("list") == 3, "once with the queue and once without it, and the other zone"
 
 
 def test_a_project_whose_zones_cannot_be_listed_is_incomplete() -> None:
     cloud = world(DEAD, always={"zones": DOWN})
-    swept = cloud.sweep(deadline_s=60)
+    swept = cloud.collect_garbage(deadline_s=60)
     assert not swept.done and "zones cannot be listed" in swept.incomplete["-"]
-    assert cloud.sweep((A,), deadline_s=200).done, "whoever names the zones does not need that"
+    assert cloud.collect_garbage((A,), deadline_s=200).done, "whoever names the zones does not need that"
 
 
 def test_a_project_without_zones_is_not_complete() -> None:
-    assert not world(zones_known=()).sweep().done
+    assert not world(zones_known=()).collect_garbage().done
 
 
 def test_a_list_with_unreachable_parts_is_asked_again_until_it_is_whole() -> None:
     cloud = world(DEAD, unreachable=3)
-    assert cloud.sweep((A,)).done
+    assert cloud.collect_garbage((A,)).done
     cloud = world(DEAD, unreachable=10_000)
-    swept = cloud.sweep((A,), deadline_s=120)
+    swept = cloud.collect_garbage((A,), deadline_s=120)
     assert "not complete" in swept.incomplete[A]
     assert swept.ended[DEAD.name].gone, "what is seen to be unclaimed goes all the same"
 
 
 def test_a_delete_that_comes_to_nothing_is_sent_again() -> None:
     cloud = world(DEAD, failing_deletes=4)
-    assert cloud.sweep().done
+    assert cloud.collect_garbage().done
     assert len(cloud.deletes) == 5
 
 
 def test_a_slow_deletion_is_waited_for_and_not_asked_for_all_the_time() -> None:
     cloud = world(DEAD, delete_s=200)
-    assert cloud.sweep().done
+    assert cloud.collect_garbage().done
     assert len(cloud.deletes) <= 4
 
 
 def test_what_is_still_there_at_the_end_is_said() -> None:
     cloud = world(DEAD, delete_s=10_000)
-    swept = cloud.sweep(deadline_s=300)
+    swept = cloud.collect_garbage(deadline_s=300)
     assert not swept.done and swept.ended[DEAD.name].problem == "still there: DELETING"
     assert LOCAL + 250 <= cloud.time <= LOCAL + 310
 
 
 def test_a_refused_delete_is_said_with_its_reason() -> None:
-    swept = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).sweep(deadline_s=60)
+    swept = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).collect_garbage(deadline_s=60)
     assert "the delete was refused: Permission" in swept.ended[DEAD.name].problem
-    swept = world(DEAD, always={"delete": WrongState("not in state CREATING")}).sweep(deadline_s=60)
+    swept = world(DEAD, always={"delete": WrongState("not in state CREATING")}).collect_garbage(deadline_s=60)
     assert not swept.done
 
 
 def test_a_permission_error_after_the_delete_is_not_an_absence() -> None:
     cloud = world(DEAD, always={"get": AuthError("or it may not exist")})
-    swept = cloud.sweep(deadline_s=60)
+    swept = cloud.collect_garbage(deadline_s=60)
     assert not swept.done and not swept.ended[DEAD.name].gone and cloud.deletes == []
 
 
 def test_the_api_may_say_when_to_come_back() -> None:
     cloud = world(DEAD, faults={"list": [CloudUnavailable("429", retry_after_s=45.0)]}, latency_s=0)
-    cloud.sweep((A,))
+    cloud.collect_garbage((A,))
     assert cloud.time >= LOCAL + 45
 
 
 def test_when_the_time_is_over_zones_that_nobody_asked_are_named() -> None:
     many = tuple(f"us-east{n}-a" for n in range(1, 9))
-    swept = world(zones_known=many, latency_s=20.0).sweep(deadline_s=100)
+    swept = world(zones_known=many, latency_s=20.0).collect_garbage(deadline_s=100)
     assert set(swept.incomplete.values()) == {"not asked: the time was over"}
 
 
 def test_it_never_asks_more_than_a_polite_client_would() -> None:
     cloud = world(DEAD, always={"list": DOWN, "get": DOWN}, latency_s=0.0)
-    cloud.sweep(deadline_s=600)
+    cloud.collect_garbage(deadline_s=600)
     assert len(cloud.asked) < 200
 
 
@@ -478,5 +478,5 @@ def test_under_heavy_loss_a_sweep_still_gets_through() -> None:
             for question in ("zones", "list", "get", "delete")
         }
         cloud = world(DEAD, node("b"), faults=faults, failing_deletes=rng.randrange(3))
-        swept = cloud.sweep()
+        swept = cloud.collect_garbage()
         assert swept.done and [name.node for name in cloud.nodes] == [node("b").name.node], f"seed {seed}"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.lease import Created, Gone, Intent, Lease, LeaseState, Ready, Refused, Sent
-from orchestrator.core.lease.slices import Listing, Operation, Queue, SliceName, SliceView
+from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, Lease, LeaseState, Ready, Sent
+from orchestrator.core.lease.slices import Listing, Operation, QueueTerms, SliceName, SliceView
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
 from orchestrator.ledger.ledger import LedgerUnavailable
@@ -132,7 +132,7 @@ def test_a_foreign_slice_of_our_name_stays_and_owes_nothing_when_our_only_create
     world: VirtualWorld,
 ) -> None:
     lease, request = lease_and_request()
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time), Refused(lease.id, world.time, "it exists"))
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time), CreateRefused(lease.id, world.time, "it exists"))
     world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
     released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
     assert released.gone and world.ledger.lease(lease.id).state is LeaseState.GONE
@@ -209,7 +209,7 @@ def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
     name = replace(lease.name, queued=True)
     lease = replace(lease, name=name, ready_by=world.time + 3600)
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = cloud.create(replace(request, name=name, queue=Queue(3600.0, "id")))
+    operation = cloud.create(replace(request, name=name, queue=QueueTerms(3600.0, "id")))
     world.ledger.record(Created(lease.id, world.time, operation.name))
     return world.ledger.lease(lease.id), cloud
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import Detached, Held, LeaseState, Mode
-from orchestrator.core.lease.slices import Operation, Queue, SliceName
+from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.leases.obligations import Tenure, keep
+from orchestrator.engine.leases.obligations import Obligations, keep
 from orchestrator.engine.leases.release import release
-from orchestrator.engine.leases.renewal import Upkeep, await_armed, hand_over, move
+from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move, wait_for_watchdogs
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.slices.extend import extend
-from orchestrator.errors import CloudUnavailable, NotArmed, UserError, Vanished, WrongState
+from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
 
 
@@ -24,9 +24,9 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 
 def ready(world: VirtualWorld) -> Any:
-    tenure = Tenure()
-    world.drive(find(Search((lease_and_request(now=world.time),)), CAN, tenure))
-    return tenure
+    owed = Obligations()
+    world.drive(find(Search((lease_and_request(now=world.time),)), CAN, owed))
+    return owed
 
 
 def labels(world: VirtualWorld) -> Any:
@@ -37,31 +37,33 @@ def labels(world: VirtualWorld) -> Any:
 def test_the_create_call_carries_the_first_claim_as_of_the_moment_it_leaves(world: VirtualWorld) -> None:
     draft = lease_and_request(now=world.time)
     world.time += 1000  # the zone before this one took its time
-    world.drive(find(Search((draft,)), CAN, Tenure()))
+    world.drive(find(Search((draft,)), CAN, Obligations()))
     begun = world.ledger.lease(draft[0].id).sent_at
     assert begun is not None
-    assert int(labels(world)["tpujob-lease"]) == int(begun + CAN.pace.provision_s + CAN.pace.boot_s)
+    assert int(labels(world)["tpujob-lease"]) == int(begun + CAN.timings.provision_s + CAN.timings.boot_s)
 
 
 @pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
 def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: VirtualWorld, ahead_s: float) -> None:
     world.cloud.clock_ahead_s = ahead_s
-    tenure = ready(world)
-    first = world.ledger.lease(tenure.lease.id)
+    owed = ready(world)
+    first = world.ledger.lease(owed.lease.id)
     assert first.sent_at is not None
-    assert int(labels(world)["tpujob-lease"]) == int(first.sent_at + ahead_s + CAN.pace.provision_s + CAN.pace.boot_s)
+    assert int(labels(world)["tpujob-lease"]) == int(
+        first.sent_at + ahead_s + CAN.timings.provision_s + CAN.timings.boot_s
+    )
     assert int(labels(world)["tpujob-deadline"]) == int(first.deadline + ahead_s)
     assert any("shows are 1 d" in line for line in world.told)
-    lease = world.drive(keep(tenure, world.time + 3600, CAN))
+    lease = world.drive(keep(owed, world.time + 3600, CAN))
     assert abs(int(labels(world)["tpujob-lease"]) - (lease.ends_at + ahead_s)) <= 1
 
 
 def test_a_deadline_does_not_move_because_our_clock_was_put_right(world: VirtualWorld) -> None:
     world.cloud.clock_ahead_s = 86400.0
-    tenure = ready(world)
+    owed = ready(world)
     before = labels(world)["tpujob-deadline"]
     world.cloud.clock_ahead_s = 0.0
-    world.drive(keep(tenure, world.time + 3600, CAN))
+    world.drive(keep(owed, world.time + 3600, CAN))
     assert labels(world)["tpujob-deadline"] == before
 
 
@@ -69,8 +71,8 @@ def test_an_attached_run_renews_its_claim_before_it_ends_and_not_more_often_than
     world.fleet.phase_s = 5400.0
     outcome = world.drive(run_job(job(world), CAN))
     assert outcome.exit_code == 0
-    renewals = [call for call, _ in world.cloud.calls if call == "relabel"]
-    assert 5400 / CAN.pace.renew_s - 2 <= len(renewals) <= 5400 / CAN.pace.renew_s + 1
+    renewals = [call for call, _ in world.cloud.calls if call == "set_labels"]
+    assert 5400 / CAN.timings.renew_s - 2 <= len(renewals) <= 5400 / CAN.timings.renew_s + 1
 
 
 def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(world: VirtualWorld) -> None:
@@ -78,7 +80,7 @@ def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(wo
     prepared = job(world)
     ((lease, request),) = prepared.drafts
     name = replace(lease.name, queued=True)
-    drafts = ((replace(lease, name=name), replace(request, name=name, queue=Queue(6 * 3600.0, "id"))),)
+    drafts = ((replace(lease, name=name), replace(request, name=name, queue=QueueTerms(6 * 3600.0, "id"))),)
     world.fleet.phase_s, left_s = 2 * 3600.0, []
 
     def between(world: VirtualWorld) -> None:
@@ -86,13 +88,13 @@ def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(wo
             left_s.append(int(labels(world)["tpujob-lease"]) - world.time)
 
     assert world.drive(run_job(replace(prepared, drafts=drafts), CAN), between=between).exit_code == 0
-    assert min(left_s) > CAN.pace.renew_s, "a renewal may get lost"
+    assert min(left_s) > CAN.timings.renew_s, "a renewal may get lost"
 
 
 def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenure = ready(world)
-    upkeep = Upkeep(tenure.lease, 2, CAN, world.time)
-    relabel = world.cloud.relabel
+    owed = ready(world)
+    upkeep = LeaseRenewal(owed.lease, 2, CAN, world.time)
+    relabel = world.cloud.set_labels
     failures = iter([CloudUnavailable("503"), WrongState("busy")])
 
     def failing(name: SliceName, said: Any) -> Operation:
@@ -100,52 +102,52 @@ def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkey
             raise error
         return relabel(name, said)
 
-    monkeypatch.setattr(world.cloud, "relabel", failing)
+    monkeypatch.setattr(world.cloud, "set_labels", failing)
     end = int(labels(world)["tpujob-lease"])
     while world.time < end - 60:
-        world.drive(upkeep.turn())
+        world.drive(upkeep.tick())
         world.time += 15
     assert int(labels(world)["tpujob-lease"]) > end
 
 
 def test_upkeep_of_what_is_being_deleted_claims_nothing_any_more(world: VirtualWorld) -> None:
-    tenure = ready(world)
-    upkeep = Upkeep(tenure.lease, 2, CAN, world.time)
+    owed = ready(world)
+    upkeep = LeaseRenewal(owed.lease, 2, CAN, world.time)
     world.cloud.delete_s = 1e9
-    world.drive(release(tenure.lease, CAN, reason="down", budget_s=1))
+    world.drive(release(owed.lease, CAN, reason="down", budget_s=1))
     before = labels(world)["tpujob-lease"]
-    world.time += CAN.pace.label_ttl_s
-    world.drive(upkeep.turn())
+    world.time += CAN.timings.label_ttl_s
+    world.drive(upkeep.tick())
     assert labels(world)["tpujob-lease"] == before
 
 
 def test_keeping_says_so_in_the_labels_before_the_ledger_knows(world: VirtualWorld) -> None:
-    tenure = ready(world)
-    lease = world.drive(keep(tenure, world.time + 3600, CAN))
+    owed = ready(world)
+    lease = world.drive(keep(owed, world.time + 3600, CAN))
     assert lease.mode is Mode.HOLD
     assert (labels(world)["tpujob-mode"], int(labels(world)["tpujob-lease"])) == ("hold", int(lease.ends_at))
     effects = world.effects
-    assert effects.index("Relabel") < len(effects) - 1 - effects[::-1].index("Record")
+    assert effects.index("SetLabels") < len(effects) - 1 - effects[::-1].index("Record")
 
 
 def test_what_cannot_be_said_in_the_labels_is_not_kept(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenure = ready(world)
+    owed = ready(world)
 
     def refuse(name: SliceName, said: Any) -> Operation:
         raise CloudUnavailable("503")
 
-    monkeypatch.setattr(world.cloud, "relabel", refuse)
+    monkeypatch.setattr(world.cloud, "set_labels", refuse)
     with pytest.raises(CloudUnavailable):
-        world.drive(keep(tenure, world.time + 3600, CAN))
-    assert world.ledger.lease(tenure.lease.id).hold_until is None
+        world.drive(keep(owed, world.time + 3600, CAN))
+    assert world.ledger.lease(owed.lease.id).hold_until is None
 
 
 def test_an_update_that_was_accepted_and_forgotten_is_sent_again(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the simulator (seed 437): the switch deleted a kept slice whose label still said `run`."""
-    tenure = ready(world)
-    relabel = world.cloud.relabel
+    owed = ready(world)
+    relabel = world.cloud.set_labels
     lost = iter(range(2))
 
     def forgetful(name: SliceName, said: Any) -> Operation:
@@ -153,28 +155,28 @@ def test_an_update_that_was_accepted_and_forgotten_is_sent_again(
             return world.cloud._operation("update", name.node, world.time)
         return relabel(name, said)
 
-    monkeypatch.setattr(world.cloud, "relabel", forgetful)
-    world.drive(keep(tenure, world.time + 3600, CAN))
+    monkeypatch.setattr(world.cloud, "set_labels", forgetful)
+    world.drive(keep(owed, world.time + 3600, CAN))
     assert labels(world)["tpujob-mode"] == "hold"
 
 
 def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenure = ready(world)
+    owed = ready(world)
     monkeypatch.setattr(
-        world.cloud, "relabel", lambda name, said: world.cloud._operation("update", name.node, world.time)
+        world.cloud, "set_labels", lambda name, said: world.cloud._operation("update", name.node, world.time)
     )
     began = world.time
     with pytest.raises(CloudUnavailable):
-        world.drive(keep(tenure, world.time + 3600, CAN))
+        world.drive(keep(owed, world.time + 3600, CAN))
     assert world.time - began <= 70
-    assert world.ledger.lease(tenure.lease.id).hold_until is None
+    assert world.ledger.lease(owed.lease.id).hold_until is None
 
 
 def test_a_claim_on_what_was_given_up_meanwhile_is_refused(world: VirtualWorld) -> None:
-    tenure = ready(world)
-    world.drive(release(tenure.lease, CAN, reason="down in another terminal", budget_s=600))
+    owed = ready(world)
+    world.drive(release(owed.lease, CAN, reason="down in another terminal", budget_s=600))
     with pytest.raises(Vanished):
-        world.drive(move(tenure.lease, Held(tenure.lease.id, world.time, world.time + 60), CAN))
+        world.drive(move(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
 
 
 def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
@@ -184,7 +186,7 @@ def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
     assert lease.state is LeaseState.READY and lease.mode is Mode.DETACHED
     assert labels(world)["tpujob-mode"] == "detached"
     assert int(labels(world)["tpujob-lease"]) == int(lease.deadline)
-    assert not world.owners.held
+    assert not world.locks.held
 
 
 def test_a_detached_run_does_not_start_on_a_slice_that_cannot_delete_itself(world: VirtualWorld) -> None:
@@ -198,13 +200,13 @@ def test_a_detached_run_does_not_start_on_a_slice_that_cannot_delete_itself(worl
 def asked_at(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When the cloud is asked for guest attributes."""
     times: list[float] = []
-    published = world.cloud.published
+    published = world.cloud.guest_attributes
 
     def asked(name: SliceName) -> Any:
         times.append(world.time)
         return published(name)
 
-    monkeypatch.setattr(world.cloud, "published", asked)
+    monkeypatch.setattr(world.cloud, "guest_attributes", asked)
     return times
 
 
@@ -212,41 +214,41 @@ def test_whoever_waits_for_the_switch_asks_as_often_as_google_allows(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10 queries a minute, and bursts of 3 a second; the VM writes there, too."""
-    tenure = ready(world)
+    owed = ready(world)
     world.cloud.armed = False
     times = asked_at(world, monkeypatch)
-    with pytest.raises(NotArmed):
-        world.drive(await_armed(tenure.lease, 2, CAN))
+    with pytest.raises(WatchdogNotArmed):
+        world.drive(wait_for_watchdogs(owed.lease, 2, CAN))
     assert len(times) > 20
     assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
     times.clear()
-    with pytest.raises(NotArmed):
-        world.drive(hand_over(tenure.lease, CAN))
+    with pytest.raises(WatchdogNotArmed):
+        world.drive(hand_over(owed.lease, CAN))
     assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
 
 
 def test_waiting_for_the_switch_has_an_end(world: VirtualWorld) -> None:
-    tenure = ready(world)
+    owed = ready(world)
     world.cloud.armed = False
     began = world.time
-    with pytest.raises(NotArmed):
-        world.drive(await_armed(tenure.lease, 2, CAN))
-    assert world.time - began <= CAN.pace.boot_s + 60
+    with pytest.raises(WatchdogNotArmed):
+        world.drive(wait_for_watchdogs(owed.lease, 2, CAN))
+    assert world.time - began <= CAN.timings.boot_s + 60
 
 
 def test_a_switch_that_does_not_take_the_claim_over_keeps_the_run_attached(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenure = ready(world)
-    monkeypatch.setattr(world.cloud, "published", lambda name: ({}, {}))
-    with pytest.raises(NotArmed):
-        world.drive(hand_over(tenure.lease, CAN))
-    assert world.ledger.lease(tenure.lease.id).detached_at is None
+    owed = ready(world)
+    monkeypatch.setattr(world.cloud, "guest_attributes", lambda name: ({}, {}))
+    with pytest.raises(WatchdogNotArmed):
+        world.drive(hand_over(owed.lease, CAN))
+    assert world.ledger.lease(owed.lease.id).detached_at is None
 
 
 def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
-    tenure = ready(world)
-    kept = world.drive(keep(tenure, world.time + 3600, CAN))
+    owed = ready(world)
+    kept = world.drive(keep(owed, world.time + 3600, CAN))
     lease = world.drive(extend(kept, 1800, CAN))
     assert lease.hold_until is not None
     assert int(labels(world)["tpujob-lease"]) == int(lease.hold_until)
@@ -254,25 +256,25 @@ def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
 
 
 def test_an_extension_typed_while_the_slice_came_up_adds_to_the_hold_that_came_meanwhile(world: VirtualWorld) -> None:
-    tenure = ready(world)
-    unheld = tenure.lease
+    owed = ready(world)
+    unheld = owed.lease
     assert unheld is not None
-    kept = world.drive(keep(tenure, world.time + 600, CAN))
+    kept = world.drive(keep(owed, world.time + 600, CAN))
     assert kept.hold_until is not None
     lease = world.drive(extend(unheld, 60, CAN))
     assert lease.hold_until == kept.hold_until + 60
 
 
 def test_nothing_is_extended_beyond_a_week(world: VirtualWorld) -> None:
-    tenure = ready(world)
+    owed = ready(world)
     with pytest.raises(UserError, match="7 days"):
-        world.drive(extend(tenure.lease, 7 * 86400, CAN))
+        world.drive(extend(owed.lease, 7 * 86400, CAN))
 
 
 def test_a_detached_lease_is_nobodys_to_recover_until_its_deadline(world: VirtualWorld) -> None:
-    from orchestrator.core.lease.lease import dead_wood
+    from orchestrator.core.lease.lease import release_reason
 
-    tenure = ready(world)
-    lease = world.drive(move(tenure.lease, Detached(tenure.lease.id, world.time), CAN))
-    assert dead_wood(lease, now=world.time, owner_alive=False) is None
-    assert dead_wood(lease, now=lease.deadline, owner_alive=False) == "it reached its deadline"
+    owed = ready(world)
+    lease = world.drive(move(owed.lease, Detached(owed.lease.id, world.time), CAN))
+    assert release_reason(lease, now=world.time, owner_alive=False) is None
+    assert release_reason(lease, now=lease.deadline, owner_alive=False) == "it reached its deadline"

@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import Down, Lease, LeaseState
-from orchestrator.core.lease.slices import Listing, Operation, Queue, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.engine.leases.obligations import Draft, Tenure, let_go
+from orchestrator.core.lease.slices import (
+    Listing,
+    Operation,
+    QueueTerms,
+    SliceName,
+    SliceRequest,
+    SliceState,
+    SliceView,
+)
+from orchestrator.engine.leases.obligations import Draft, Obligations, release_owed
 from orchestrator.engine.provision.race import Losers
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.errors import (
@@ -41,7 +49,7 @@ def fresh(directory: Path) -> VirtualWorld:
 def queued(draft: Draft, valid_for_s: float = 3600.0) -> Draft:
     lease, request = draft
     name = SliceName(lease.name.project, lease.name.zone, lease.name.node, queued=True)
-    queue = Queue(valid_for_s, f"00000000-0000-0000-0000-{lease.id:0>12}")
+    queue = QueueTerms(valid_for_s, f"00000000-0000-0000-0000-{lease.id:0>12}")
     return replace(lease, name=name), replace(request, name=name, queue=queue)
 
 
@@ -62,8 +70,8 @@ class Drafts:
         )
 
 
-def search(world: VirtualWorld, search: Search, tenure: Tenure | None = None) -> Lease:
-    return world.drive(find(search, CAN, tenure or Tenure()))
+def search(world: VirtualWorld, search: Search, owed: Obligations | None = None) -> Lease:
+    return world.drive(find(search, CAN, owed or Obligations()))
 
 
 def created(world: VirtualWorld) -> list[str]:
@@ -167,9 +175,9 @@ def test_a_create_that_lands_after_its_reply_was_lost_is_gone_before_the_next_zo
     world.cloud.lose_create_reply, world.cloud.land_create_late_s, world.cloud.late_until = 0, 240.0, world.time + 100
     world.cloud.provision_s = 30.0
     seen: list[set[str]] = []
-    tenure = Tenure()
+    owed = Obligations()
     drafts = Drafts(world, A, B)()
-    world.drive(find(Search(drafts), CAN, tenure), between=lambda world: seen.append(alive(world)))
+    world.drive(find(Search(drafts), CAN, owed), between=lambda world: seen.append(alive(world)))
     assert max(map(len, seen)) == 1
 
 
@@ -185,7 +193,9 @@ def test_a_queued_slice_lives_as_long_as_asked_from_when_it_was_there(world: Vir
     (node,) = world.cloud.nodes.values()
     assert int(node.request.labels["tpujob-deadline"]) == pytest.approx(lease.deadline, abs=1)
     claimed_s = int(node.request.labels["tpujob-lease"]) - lease.ready_at
-    assert claimed_s == pytest.approx(CAN.pace.label_ttl_s, abs=60), "and not for the hours that it might have waited"
+    assert claimed_s == pytest.approx(CAN.timings.label_ttl_s, abs=60), (
+        "and not for the hours that it might have waited"
+    )
 
 
 def test_a_slow_question_about_the_time_takes_nothing_off_the_waiting(
@@ -211,16 +221,16 @@ def test_queued_candidates_in_turn_share_the_time(world: VirtualWorld) -> None:
 
 def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_once(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 600.0, C: 900.0}
-    tenure = Tenure()
-    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), tenure)
-    assert lease.name.zone == B and len(tenure.losers) == 2
+    owed = Obligations()
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), owed)
+    assert lease.name.zone == B and len(owed.losers) == 2
     assert any("3 wait" in line and "then about $9.60/h" in line for line in world.told)
     assert all(node.deleted_at is not None for node in world.cloud.nodes.values() if node.request.name.zone != B)
-    losers = Losers(tenure, CAN)
+    losers = Losers(owed, CAN)
     for _ in range(5):
         world.time += 15
-        world.drive(losers.turn())
-    assert tenure.losers == [] and alive(world) == {B}
+        world.drive(losers.tick())
+    assert owed.losers == [] and alive(world) == {B}
 
 
 def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorld) -> None:
@@ -228,7 +238,7 @@ def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorl
     search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True))
     calls = [call for call, _ in world.cloud.calls]
     assert calls[calls.index("delete") :][:2] == ["delete", "delete"]
-    assert calls.index("delete") < calls.index("relabel"), "that the winner ends sooner can be said later"
+    assert calls.index("delete") < calls.index("set_labels"), "that the winner ends sooner can be said later"
 
 
 @pytest.mark.parametrize(("unanswered", "sent"), [(1, 3), (3, 5), (1000, 8)])
@@ -237,22 +247,22 @@ def test_deletes_that_are_not_answered_are_sent_again_before_the_winner_is_told(
 ) -> None:
     world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
     world.cloud.unanswered_deletes = unanswered
-    tenure = Tenure()
-    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), tenure)
+    owed = Obligations()
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), owed)
     calls = [call for call, _ in world.cloud.calls]
-    assert calls[: calls.index("relabel")].count("delete") == sent
-    assert lease.name.zone == B and len(tenure.losers) == 2, "of which the proof is owed, whatever was answered"
+    assert calls[: calls.index("set_labels")].count("delete") == sent
+    assert lease.name.zone == B and len(owed.losers) == 2, "of which the proof is owed, whatever was answered"
 
 
 def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 600.0, B: 590.0}
     world.cloud.drop_delete_while_creating = True
-    tenure = Tenure()
-    search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), tenure)
-    losers = Losers(tenure, CAN)
+    owed = Obligations()
+    search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), owed)
+    losers = Losers(owed, CAN)
     for _ in range(20):
         world.time += 15
-        world.drive(losers.turn())
+        world.drive(losers.tick())
     assert alive(world) == {B}
 
 
@@ -273,11 +283,11 @@ def test_what_is_left_of_one_that_is_out_keeps_nobody_from_seeing_that_another_i
                 node.preempted = True
                 world.cloud.stuck.add(name)
 
-    tenure, began = Tenure(), world.time
+    owed, began = Obligations(), world.time
     race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
-    lease = world.drive(find(race, CAN, tenure), between=preempted_and_stuck)
+    lease = world.drive(find(race, CAN, owed), between=preempted_and_stuck)
     assert lease.name.zone == B and world.time - began < 100 + world.cloud.provision_s + 30
-    assert [loser.name.zone for loser in tenure.losers] == [A], "it is seen off while the winner works"
+    assert [loser.name.zone for loser in owed.losers] == [A], "it is seen off while the winner works"
 
 
 def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_there(world: VirtualWorld) -> None:
@@ -289,18 +299,18 @@ def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_ther
         return listed(project, zone, queued)
 
     world.cloud.list = forbidden  # type: ignore[method-assign]
-    tenure, began = Tenure(), world.time
-    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), tenure)
-    assert lease.name.zone == B and tenure.losers == [] and world.time - began < 120
+    owed, began = Obligations(), world.time
+    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), owed)
+    assert lease.name.zone == B and owed.losers == [] and world.time - began < 120
     assert not any(name.endswith("0000000000") for _, name in world.cloud.calls)
 
 
 def test_a_race_that_nobody_wins_ends_in_time_with_everything_gone(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 1e6}
-    tenure = Tenure()
+    owed = Obligations()
     with pytest.raises(CapacityError):
-        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=600, race=True), tenure)
-    assert world.cloud.nodes == {} and tenure.losers == []
+        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=600, race=True), owed)
+    assert world.cloud.nodes == {} and owed.losers == []
     assert {lease.state for lease in world.ledger.leases()} == {LeaseState.GONE}
 
 
@@ -309,14 +319,14 @@ def test_a_signal_at_any_moment_of_a_race_leaves_nothing(tmp_path: Path) -> None
     while True:
         world = fresh(tmp_path / f"signal{at}")
         world.cloud.queue_s = {A: 40.0, B: 60.0}
-        tenure = Tenure()
+        owed = Obligations()
         try:
             race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
-            world.drive(find(race, CAN, tenure), interrupt_at=at)
+            world.drive(find(race, CAN, owed), interrupt_at=at)
             return
         except Interrupted as error:
-            world.drive(let_go(tenure, CAN, error.message))
-        assert (world.cloud.nodes == {} and tenure.released is None) or tenure.released.gone  # type: ignore[union-attr]
+            world.drive(release_owed(owed, CAN, error.message))
+        assert (world.cloud.nodes == {} and owed.released is None) or owed.released.gone  # type: ignore[union-attr]
         assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
         at += 1
 
@@ -328,7 +338,7 @@ def test_a_death_at_any_moment_of_a_race_leaves_every_request_in_the_ledger(tmp_
         world.cloud.queue_s = {A: 40.0, B: 60.0}
         try:
             race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
-            world.drive(find(race, CAN, Tenure()), crash_at=at, after=True)
+            world.drive(find(race, CAN, Obligations()), crash_at=at, after=True)
             return
         except Crash:
             pass
@@ -347,7 +357,7 @@ def test_down_of_one_runner_ends_the_race(world: VirtualWorld) -> None:
 
     race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
     with pytest.raises(Vanished, match="tpujob down"):
-        world.drive(find(race, CAN, Tenure()), between=another_terminal)
+        world.drive(find(race, CAN, Obligations()), between=another_terminal)
 
 
 def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: VirtualWorld) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
-from orchestrator.engine.runtime.locks import FileOwners
+from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import CloudUnavailable, Interrupted
 from tests.unit.engine.virtual import VirtualWorld
 from tests.waiting import HANG_S
@@ -184,7 +184,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(interpreter: Inter
 
 
 def test_a_claim_is_seen_by_others_and_ends_with_its_process(tmp_path: Path) -> None:
-    ours, others = FileOwners(tmp_path / "locks"), FileOwners(tmp_path / "locks")
+    ours, others = FileLocks(tmp_path / "locks"), FileLocks(tmp_path / "locks")
     news, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -204,12 +204,12 @@ def test_a_claim_is_seen_by_others_and_ends_with_its_process(tmp_path: Path) -> 
 
 
 def test_a_lease_that_was_never_claimed_has_no_owner(tmp_path: Path) -> None:
-    assert not FileOwners(tmp_path / "locks").alive("lease")
+    assert not FileLocks(tmp_path / "locks").alive("lease")
 
 
 def test_a_question_that_takes_long_keeps_nobody_from_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks `alive` shares the lock for a moment, which is long where the machine is busy."""
-    owners = FileOwners(tmp_path)
+    owners = FileLocks(tmp_path)
     slow = os.open(tmp_path / "lease.lock", os.O_RDONLY | os.O_CREAT)
     fcntl.flock(slow, fcntl.LOCK_SH)
     looks = iter(range(1000))
@@ -217,4 +217,4 @@ def test_a_question_that_takes_long_keeps_nobody_from_a_claim(tmp_path: Path, mo
         "orchestrator.engine.runtime.locks.time.sleep", lambda _: os.close(slow) if next(looks) == 999 else None
     )
     assert owners.claim("lease")
-    assert FileOwners(tmp_path).alive("lease") and not FileOwners(tmp_path).claim("lease")
+    assert FileLocks(tmp_path).alive("lease") and not FileLocks(tmp_path).claim("lease")

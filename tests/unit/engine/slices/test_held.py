@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease.lease import Down, Lease, LeaseState, Purpose
-from orchestrator.core.lease.slices import Queue
-from orchestrator.engine.leases.obligations import Tenure
+from orchestrator.core.lease.slices import QueueTerms
+from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.search import Search, find
-from orchestrator.engine.slices.held import Brought, NeedsConsent, Wanted, down, start, stop, up
+from orchestrator.engine.slices.held import NeedsConsent, UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
 
@@ -20,9 +20,9 @@ def world(tmp_path: Path) -> VirtualWorld:
     return VirtualWorld(tmp_path)
 
 
-def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> Brought:
+def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> UpOutcome:
     drafts = (lease_and_request(n, now=world.time, purpose=Purpose.HOLD),)
-    return world.drive(up(Wanted("alice", drafts, existing, 3600, recreate), CAN))
+    return world.drive(up(UpRequest("alice", drafts, existing, 3600, recreate), CAN))
 
 
 def held(world: VirtualWorld) -> Lease:
@@ -35,14 +35,14 @@ def test_up_creates_and_holds(world: VirtualWorld) -> None:
     brought = bring(world)
     assert (brought.action, brought.error) == ("created", None)
     assert brought.lease is not None and brought.lease.hold_until == pytest.approx(world.time + 3600)
-    assert not world.owners.alive(brought.lease.id), "what is held needs no living process"
+    assert not world.locks.alive(brought.lease.id), "what is held needs no living process"
 
 
 def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_it_is_held(world: VirtualWorld) -> None:
     """Its labels are shortened first. If `up` died right then, they would be all that is left of it."""
     lease, request = lease_and_request(now=world.time, purpose=Purpose.HOLD)
     name = replace(lease.name, queued=True)
-    drafts = ((replace(lease, name=name), replace(request, name=name, queue=Queue(3600.0, "id"))),)
+    drafts = ((replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id"))),)
     said: list[tuple[int, int]] = []
 
     def between(world: VirtualWorld) -> None:
@@ -51,7 +51,7 @@ def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_
             if world.ledger.lease(lease.id).hold_until is None and world.time > node.ready_at:
                 said.append((int(labels["tpujob-lease"]), int(labels["tpujob-deadline"])))
 
-    world.drive(up(Wanted("alice", drafts, None, 3600), CAN), between=between)
+    world.drive(up(UpRequest("alice", drafts, None, 3600), CAN), between=between)
     shortened = [(until, deadline) for until, deadline in said if deadline < said[0][1]]
     assert shortened and all(until < deadline - 3600 for until, deadline in shortened), said
 
@@ -191,7 +191,7 @@ def test_past_the_deadline_not_even_a_living_claim_protects(
 ) -> None:
     lease = held(world)
     world.time = lease.deadline + 1
-    monkeypatch.setattr(world.owners, "claim", lambda _: False)  # a process that was stopped, not ended
+    monkeypatch.setattr(world.locks, "claim", lambda _: False)  # a process that was stopped, not ended
     (released,) = world.drive(recover("emulated", CAN, budget_s=600))
     assert released.gone
 
@@ -207,5 +207,5 @@ def test_down_while_the_run_gives_up_a_full_zone_ends_the_run(world: VirtualWorl
             world.ledger.record(Down(first.id, world.time, "tpujob down"))
 
     with pytest.raises(Vanished, match="given up meanwhile: tpujob down"):
-        world.drive(find(Search(drafts), CAN, Tenure()), between=another_terminal)
+        world.drive(find(Search(drafts), CAN, Obligations()), between=another_terminal)
     assert [node for call, node in world.cloud.calls if call == "create"] == [drafts[0][0].name.node]

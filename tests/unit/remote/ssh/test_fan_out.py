@@ -8,7 +8,7 @@ import time
 import pytest
 
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
-from orchestrator.remote.ssh.fan_out import Abandoned, Bell, fan_out
+from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned, fan_out
 from tests.waiting import HANG_S
 
 
@@ -75,6 +75,6 @@ def test_cancelling_ends_the_wait_at_once_though_the_work_hangs() -> None:
         never.wait(HANG_S)
 
     threading.Thread(target=lambda: (began.wait(HANG_S), bell.cancel())).start()
-    with pytest.raises(Abandoned):
+    with pytest.raises(FanOutAbandoned):
         fan_out([0], work, bell)
     never.set()

@@ -12,12 +12,12 @@ import pytest
 
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer import collect
-from orchestrator.remote.transfer.collect import Collector, Order, Part, TooMany, _ranges
+from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, TooMany, _ranges
 
 
-def heard(directory: Path, rows: Iterator[dict[str, Any]]) -> tuple[Part, list[Any]]:
+def heard(directory: Path, rows: Iterator[dict[str, Any]]) -> tuple[ArchivePart, list[Any]]:
     """What a worker with this index, and an empty archive, was asked."""
-    collector, part, sent = Collector(Order("a1", directory, ("*.png",))), Part(0), list[bytes]()
+    collector, part, sent = Collector(CollectRequest("a1", directory, ("*.png",))), ArchivePart(0), list[bytes]()
 
     def fetch() -> None:
         collector.receive(part, lambda: next(rows), sent.append, bytes)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.remote.transfer import disk_space
-from orchestrator.remote.transfer.disk_space import SPARE_BYTES, Room
+from orchestrator.remote.transfer.disk_space import SPARE_BYTES, DiskSpace
 
 
 @pytest.fixture
@@ -18,14 +18,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_workers_do_not_promise_themselves_the_same_room(disk: SimpleNamespace, tmp_path: Path) -> None:
-    shared = Room(tmp_path)
+    shared = DiskSpace(tmp_path)
     assert shared.take(0, 6_000) is None
     assert "no room for 6 KB" in (shared.take(1, 6_000) or "")
     assert shared.take(1, 4_000) is None
 
 
 def test_what_has_arrived_is_the_disks_to_count(disk: SimpleNamespace, tmp_path: Path) -> None:
-    shared = Room(tmp_path)
+    shared = DiskSpace(tmp_path)
     assert shared.take(0, 6_000) is None
     shared.arrived(0, 6_000)
     disk.free -= 6_000
@@ -33,7 +33,7 @@ def test_what_has_arrived_is_the_disks_to_count(disk: SimpleNamespace, tmp_path:
 
 
 def test_a_try_that_ended_leaves_its_room_to_others(disk: SimpleNamespace, tmp_path: Path) -> None:
-    shared = Room(tmp_path)
+    shared = DiskSpace(tmp_path)
     assert shared.take(0, 9_000) is None
     shared.end(0)
     assert shared.take(1, 9_000) is None
@@ -42,7 +42,7 @@ def test_a_try_that_ended_leaves_its_room_to_others(disk: SimpleNamespace, tmp_p
 def test_the_jobs_own_limit_counts_what_is_there_already_and_a_worker_once(
     disk: SimpleNamespace, tmp_path: Path
 ) -> None:
-    shared = Room(tmp_path, most_bytes=5_000)
+    shared = DiskSpace(tmp_path, most_bytes=5_000)
     for _ in range(3):
         shared.begin(0)
         shared.has(0, 2_000)
@@ -52,4 +52,4 @@ def test_the_jobs_own_limit_counts_what_is_there_already_and_a_worker_once(
 
 def test_nothing_but_an_empty_file_fits_on_a_full_disk(disk: SimpleNamespace, tmp_path: Path) -> None:
     disk.free = SPARE_BYTES // 2
-    assert Room(tmp_path).take(0, 1) is not None and Room(tmp_path).take(0, 0) is None
+    assert DiskSpace(tmp_path).take(0, 1) is not None and DiskSpace(tmp_path).take(0, 0) is None

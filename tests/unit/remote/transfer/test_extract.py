@@ -18,8 +18,8 @@ from orchestrator.remote.transfer.extract import (
     DRAFT,
     Damaged,
     Extracted,
-    Promise,
-    Refused,
+    IndexEntry,
+    RefusedFile,
     extract,
     is_there,
     open_root,
@@ -29,8 +29,8 @@ from orchestrator.remote.transfer.extract import (
 GOOD = b"good content"
 
 
-def promise(content: bytes) -> Promise:
-    return Promise(len(content), hashlib.sha256(content).hexdigest())
+def promise(content: bytes) -> IndexEntry:
+    return IndexEntry(len(content), hashlib.sha256(content).hexdigest())
 
 
 def member(name: str, content: bytes = GOOD, **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -61,7 +61,7 @@ def reader(data: bytes) -> Callable[[int], bytes]:
     return read
 
 
-def extracted(data: bytes, into: Path, *names: str, **promises: Promise) -> Extracted:
+def extracted(data: bytes, into: Path, *names: str, **promises: IndexEntry) -> Extracted:
     """`names` are promised with GOOD; the directory must hold exactly what the result says."""
     result = Extracted()
     promised = {name: promise(GOOD) for name in names} | promises
@@ -120,7 +120,7 @@ def test_paths_that_are_not_plain_are_refused_even_when_promised_and_others_come
 
 @pytest.mark.parametrize("bad", ["", "\0", "a\0b"])
 def test_names_that_a_tar_cannot_even_carry_are_refused(bad: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedFile):
         parts_of(bad)
 
 
