@@ -14,13 +14,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.text.redaction import Redactor
+from orchestrator.client.events import Alert, Event, Failure, LogLines, Notice, Progress, Reporter
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from rich.status import Status
-
-    from orchestrator.engine.effects.base import Report
 
 PASSING_EVERY_S = 10.0  # without a terminal, progress is a plain line now and then
 BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
@@ -30,7 +28,8 @@ class Console:
     """One per process, called from any thread. `tell` takes the engine's lines; `say` writes our own."""
 
     def __init__(self) -> None:
-        self.secrets = Redactor()
+        self.reporter = Reporter(self.show)
+        self.secrets = self.reporter.secrets
         self._lock = threading.RLock()
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._color = self._live and not os.environ.get("NO_COLOR")
@@ -38,13 +37,21 @@ class Console:
         self._passing = ""
         self._passed_at = 0.0
 
-    def report(self, told: Report) -> None:
+    def show(self, event: Event) -> None:
+        """Render one event. Called by `reporter`, from any thread."""
         with self._lock:
-            if told.passing:
-                with contextlib.suppress(OSError, ValueError):
-                    self._pass(told.stage, told.text)
-            else:
-                self.say(told.stage, told.text)
+            match event:
+                case Progress():
+                    with contextlib.suppress(OSError, ValueError):
+                        self._pass(event.stage, event.text)
+                case Notice():
+                    self.say(event.stage, event.text)
+                case Alert():
+                    self.loud(event.text)
+                case Failure():
+                    self._fail(event.message, event.hint)
+                case LogLines():
+                    emit("\n".join(f"worker{event.worker} | {line}" for line in event.lines))
 
     def say(self, stage: str, text: str) -> None:
         self.quiet()
@@ -57,10 +64,13 @@ class Console:
         self._write(text, color=BOLD_RED if self._color else "")
 
     def fail(self, error: TpujobError) -> None:
+        self._fail(error.message, error.hint or "")
+
+    def _fail(self, message: str, hint: str) -> None:
         self.quiet()
-        self._write(error.message)
-        if error.hint:
-            self._write(f"hint: {error.hint}")
+        self._write(message)
+        if hint:
+            self._write(f"hint: {hint}")
 
     def quiet(self) -> None:
         """Take the progress line away (before anything else is written)."""

@@ -46,4 +46,4 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, s
     if spec is not None and spec.limits.max_results is not None:
         lines.append(f"brings home {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
     for line in [*lines, *dropped_lines(plan.dropped)]:
-        session.console.say("plan", line)
+        session.reporter.say("plan", line)

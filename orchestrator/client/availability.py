@@ -35,7 +35,7 @@ def refresh(session: Session) -> Availability:
     """Raises TpujobError when not one zone answers."""
     from orchestrator.client.teardown_client import reach
 
-    cloud = reach(session.target)
+    cloud = reach(session.target, session.reporter.secrets)
     project = session.target.project
     zones = cloud.zones(project).rows
     found = _ask(cloud, project, zones, _whose(session))

@@ -18,6 +18,7 @@ from orchestrator.errors import TpujobError
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.watchdog_report import WatchdogStatus
+    from orchestrator.core.text.redaction import Redactor
     from orchestrator.ledger.ledger import Ledger
     from orchestrator.settings import Target
 
@@ -70,13 +71,13 @@ def cloud(target: Target) -> HealthCheck:
     return HealthCheck("cloud", True, target.why, fix)
 
 
-def credentials(target: Target) -> HealthCheck:
+def credentials(target: Target, secrets: Redactor) -> HealthCheck:
     """Are they good for a question to the API?"""
     from orchestrator.client.teardown_client import reach
 
     began = time.monotonic()
     try:
-        zones = reach(target).zones(target.project).rows
+        zones = reach(target, secrets).zones(target.project).rows
     except TpujobError as error:
         return failed("credentials", error)
     took_ms = (time.monotonic() - began) * 1000

@@ -108,9 +108,7 @@ def ask(session: Session, leases: list[Lease]) -> list[Asked]:
         places.setdefault((lease.cloud, lease.name.project), []).append(lease)
     give_up_at = time.monotonic() + ASK_S
     asking = [_begin(session, *place, theirs, give_up_at) for place, theirs in places.items()]
-    answers = [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
-    session.console.quiet()
-    return answers
+    return [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
 
 
 def _begin(
@@ -147,12 +145,8 @@ def _nobody_there(session: Session, kind: str) -> bool:
 
 def _wait(session: Session, asked: Asked, thread: threading.Thread, give_up_at: float) -> Asked:
     """What is known when the time is over, or sooner if that is all."""
-    from orchestrator.engine.effects.base import Report
-
     while thread.is_alive() and (left_s := give_up_at - time.monotonic()) > 0:
-        session.console.report(
-            Report("status", f"asking the API about project {asked.project}, {left_s:.0f} s left", passing=True)
-        )
+        session.reporter.progress("status", f"asking the API about project {asked.project}, {left_s:.0f} s left")
         thread.join(min(left_s, 1.0))
     if asked.bug is not None:
         raise asked.bug

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
+    from orchestrator.client.events import Reporter
     from orchestrator.core.jobfile.model import JobSpec
 
 
-def load(path: Path) -> tuple[JobSpec, dict[str, str]]:
+def load(path: Path, reporter: Reporter) -> tuple[JobSpec, dict[str, str]]:
     """The job and its resolved environment, whose secrets nobody sees from here on. Raises JobSpecError."""
     from orchestrator.core.jobfile import model
 
     spec = model.load(read_file(path), path=str(path))
-    return spec, environment(spec)
+    return spec, environment(spec, reporter)
 
 
 def read_file(path: Path) -> bytes:
@@ -33,14 +34,13 @@ def read_file(path: Path) -> bytes:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def environment(spec: JobSpec) -> dict[str, str]:
+def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
     """The job's variables, resolved; its secrets are hidden from here on, and its warnings are said."""
-    from orchestrator.cli.console import console
     from orchestrator.core.jobfile import model
     from orchestrator.core.jobfile.rules import secret_values
 
     env = model.resolve_env(spec, os.environ)
-    console().secrets.add(*secret_values(spec.env, os.environ))
+    reporter.secrets.add(*secret_values(spec.env, os.environ))
     for line in spec.warnings():
-        console().say("warning", line)
+        reporter.say("warning", line)
     return env

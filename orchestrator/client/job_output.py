@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from orchestrator.cli.console import console, emit
+from orchestrator.client.events import Reporter
 from orchestrator.core.text.redaction import RedactedStream
 
 
@@ -17,12 +17,12 @@ class JobOutput:
     `anew`: the log comes from its first byte again, so the files begin again too.
     """
 
-    def __init__(self, directory: Path, quiet: Callable[[], None], *, anew: bool = False) -> None:
+    def __init__(self, directory: Path, reporter: Reporter, *, anew: bool = False) -> None:
         from orchestrator.remote.ssh.terminal import LineSplitter
 
         self._directory = directory / "logs"
         self._new_splitter = LineSplitter
-        self._quiet = quiet
+        self._reporter = reporter
         self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
         self._lock = threading.Lock()
         self._files: dict[int, BinaryIO] = {}
@@ -32,7 +32,7 @@ class JobOutput:
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:
-            stream = self._streams.setdefault(worker, RedactedStream(console().secrets))
+            stream = self._streams.setdefault(worker, RedactedStream(self._reporter.secrets))
             self._keep(worker, stream.feed(data))
 
     def close(self) -> None:
@@ -50,16 +50,15 @@ class JobOutput:
                 self._file(worker).write(data)
         except OSError as error:
             self._full = True
-            console().say(
+            self._reporter.say(
                 "warning", f"{self._directory} cannot be written: {error.strerror}; the log goes on on the screen only"
             )
         splitter = self._splitters.setdefault(worker, self._new_splitter())
         self._show(worker, splitter.feed(data))
 
     def _show(self, worker: int, lines: Iterator[str]) -> None:
-        if text := "\n".join(f"worker{worker} | {line}" for line in lines):
-            self._quiet()
-            emit(text)
+        if shown := tuple(lines):
+            self._reporter.log(worker, shown)
 
     def _file(self, worker: int) -> BinaryIO:
         if worker not in self._files:

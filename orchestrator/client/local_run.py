@@ -22,7 +22,7 @@ def run_here(spec: JobSpec, env: dict[str, str], path: Path, *, bench: dict[str,
     if spec.train is not None:
         prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
     session = Session.open()
-    session.console.say("cloud", "none: the job says `on: local`; it runs on this machine, as you")
+    session.reporter.say("cloud", "none: the job says `on: local`; it runs on this machine, as you")
     session.recover()
     runs = session.directory / "local"
     remove_leftovers(runs, session.locks.alive)
@@ -31,7 +31,7 @@ def run_here(spec: JobSpec, env: dict[str, str], path: Path, *, bench: dict[str,
     new, attempt = prepare.new_run(spec, path, LOCAL, runs_directory, session.now(LOCAL), bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
     make_directory(Path(new.directory))
-    output = JobOutput(Path(new.directory), session.console.quiet)
+    output = JobOutput(Path(new.directory), session.reporter)
     here = LocalWorker(runs, attempt.id)
     job = local.prepare(spec, new, attempt, here, shipped=bundle, env=env, port=free_port(), sink=output)
     with closing(output):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator import settings
-from orchestrator.cli.console import console
+from orchestrator.client.events import Event, Reporter
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
@@ -49,10 +49,18 @@ RECOVERY_S = 20.0  # how long a command that only wants to read waits for the pr
 class Session:
     """`unproven` collects leases that this command could not prove gone: with any of them it exits with 75."""
 
-    def __init__(self, target: Target, directory: Path, *, quiet: bool = False, light: bool = False) -> None:
+    def __init__(
+        self,
+        target: Target,
+        directory: Path,
+        reporter: Reporter | None = None,
+        *,
+        quiet: bool = False,
+        light: bool = False,
+    ) -> None:
         self.target = target
         self.directory = directory
-        self.console = console()
+        self.reporter = reporter or Reporter(_ignore)
         self.ledger = Ledger(directory / "ledger.sqlite3")
         self.clocks = Clocks(self.ledger)
         self.locks = FileLocks(directory / "locks")
@@ -71,6 +79,7 @@ class Session:
         cloud: str | None = None,
         project: str | None = None,
         *,
+        reporter: Reporter | None = None,
         quiet: bool = False,
         light: bool = False,
         ends: bool = False,
@@ -80,7 +89,8 @@ class Session:
         They, and those that say `ends`, make nothing new, so they work in a state directory that others could change.
         """
         target = settings.resolve(cloud, project, os.environ)
-        warn = (lambda text: console().say("warning", text)) if light or ends else None
+        reporter = reporter or Reporter(_ignore)
+        warn = (lambda text: reporter.say("warning", text)) if light or ends else None
         directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
             # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
@@ -88,7 +98,7 @@ class Session:
 
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(target, directory, quiet=quiet, light=light)
+        return cls(target, directory, reporter, quiet=quiet, light=light)
 
     # -- the world ------------------------------------------------------------------------------------------------
 
@@ -107,7 +117,7 @@ class Session:
 
     def announce(self) -> None:
         """The first line of every command that acts: which cloud it is, and why."""
-        self.console.say("cloud", self.target.why)
+        self.reporter.say("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
         from orchestrator.engine.runtime.world import RealWorld
@@ -119,7 +129,7 @@ class Session:
                 clocks=self.clocks,
                 ledger=self.ledger,
                 locks=self.locks,
-                report=self.console.report,
+                report=self.reporter.report,
                 lease_directory=self.lease_directory,
                 start_guardian=self._guardian(),
                 open_cloud=lambda: self._connect(kind),
@@ -163,7 +173,7 @@ class Session:
             return None
 
         def arm() -> None:
-            pid = process.start_guardian(self.directory, lambda text: self.console.say("guardian", text))
+            pid = process.start_guardian(self.directory, lambda text: self.reporter.say("guardian", text))
             log = self.directory / "guardian.log"
             self._guardian_words = f"guardian {pid}, once this command has ended (log: {log})"
 
@@ -179,10 +189,10 @@ class Session:
             target = replace(target, kind=kind, timings=settings.pace_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
-            self.console.secrets.add(endpoint.token)
+            self.reporter.secrets.add(endpoint.token)
             return door(target, endpoint.url, endpoint.token)
         if kind == EMULATED:
-            self.console.secrets.add(read_token(target.token_file))
+            self.reporter.secrets.add(read_token(target.token_file))
         return door(target)
 
     def _emulator_still_there(self) -> bool:
@@ -265,14 +275,14 @@ class Session:
             except Interrupted:
                 raise  # Ctrl-C means the command, not only the question
             except TpujobError as error:  # such as no credentials for a cloud that is not this command's own
-                self.console.say("clock", f"how long this machine was off is not known yet: {error.message}")
+                self.reporter.say("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         from orchestrator.engine.leases.recover import overdue
 
-        self.console.fail(error)
+        self.reporter.fail(error)
         for lease, why in self.run(overdue(kind), kind):
-            self.console.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
+            self.reporter.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = _unasked(lease, error)
 
     def note(self, released: Released) -> None:
@@ -283,7 +293,9 @@ class Session:
             self.unproven.pop(released.lease.id, None)
             self.forget_keys(released.lease.id)
             if not self._quiet:
-                self.console.say("release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})")
+                self.reporter.say(
+                    "release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
+                )
             return
         self.unproven[released.lease.id] = released
         self._loud(released)
@@ -297,7 +309,7 @@ class Session:
         switch_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.console.loud(banner(released, self._guardian_words, switch_by=switch_by))
+        self.reporter.loud(banner(released, self._guardian_words, switch_by=switch_by))
 
     def note_overdue(self) -> None:
         """Deletions that another process is at, and that take longer than any should: somebody has to look."""
@@ -393,7 +405,7 @@ class Session:
         told = False
         while not self.locks.claim(work):
             if not told:
-                self.console.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
+                self.reporter.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
                 told = True
 
     def need(self, handle: str | None) -> Lease:
@@ -409,6 +421,10 @@ def _unasked(lease: Lease, error: TpujobError) -> Released:
     from orchestrator.engine.leases.release import Released
 
     return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
+
+
+def _ignore(event: Event) -> None:
+    """Of a session that nobody watches."""
 
 
 def user_name() -> str:

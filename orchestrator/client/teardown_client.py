@@ -9,12 +9,12 @@ from orchestrator import settings
 
 if TYPE_CHECKING:
     from orchestrator.clouds.tpu.light_client import LightApi
+    from orchestrator.core.text.redaction import Redactor
     from orchestrator.settings import Target
 
 
-def reach(target: Target) -> LightApi:
+def reach(target: Target, secrets: Redactor) -> LightApi:
     """Starts the embedded emulator where that is meant and does not run. Raises TpujobError."""
-    from orchestrator.cli.console import console
     from orchestrator.clouds.google.credentials import connect_light, read_token
     from orchestrator.emulator.daemon import control
     from orchestrator.errors import CloudUnavailable
@@ -22,12 +22,12 @@ def reach(target: Target) -> LightApi:
     if target.kind == settings.GOOGLE:
         return connect_light(target)
     if target.endpoint is not None:
-        console().secrets.add(read_token(target.token_file))
+        secrets.add(read_token(target.token_file))
         return connect_light(target)
     directory = settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
     try:
         endpoint = control.ensure_running(directory)
     except RuntimeError as error:
         raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error
-    console().secrets.add(endpoint.token)
+    secrets.add(endpoint.token)
     return connect_light(target, endpoint.url, endpoint.token)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.payload.command import TrainingRun, needs_torch, needs_xla, play, start
+from tests.payload.command import Run, needs_torch, needs_xla, play, start
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -44,16 +44,14 @@ def power_cut(at: int, *, writing: bool = False) -> None:
     TrainingRun.checkpoint, os.fsync = checkpoint, fsync  # type: ignore[method-assign]
 
 
-def dies(
-    directory: Path, config: dict[str, Any], backend: str, data: Path, at: int, *, writing: bool = False
-) -> TrainingRun:
+def dies(directory: Path, config: dict[str, Any], backend: str, data: Path, at: int, *, writing: bool = False) -> Run:
     cut = partial(power_cut, at, writing=writing)
     run = play(directory, config, "--backend", backend, data=data, first=cut)
     assert run.code == 1 and "was killed by SIGKILL" in run.stderr, run.stdout + run.stderr
     return run
 
 
-Undisturbed = Callable[[str, int], TrainingRun]
+Undisturbed = Callable[[str, int], Run]
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undistu
     """A training that nothing happened to, to compare with; each is run once."""
 
     @functools.cache
-    def run(backend: str, processes: int) -> TrainingRun:
+    def run(backend: str, processes: int) -> Run:
         directory = tmp_path_factory.mktemp("undisturbed")
         whole = play(directory, {**SMALL, "cores": processes}, "--backend", backend, data=data)
         assert whole.code == 0, whole.stdout + whole.stderr
@@ -70,11 +68,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undistu
     return run
 
 
-def losses(run: TrainingRun) -> str:
+def losses(run: Run) -> str:
     return (run.artifacts / "losses.jsonl").read_text()
 
 
-def weights(run: TrainingRun) -> str:
+def weights(run: Run) -> str:
     import torch
 
     from payload.checkpoints import digest
@@ -148,7 +146,7 @@ def test_the_scale_of_the_loss_goes_on_too(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_slice_of_two_hosts_goes_on_from_the_checkpoint_of_the_first(tmp_path: Path, data: Path, port: int) -> None:
-    def slice_of_two(name: str, first: Callable[[], object] | None = None) -> list[TrainingRun]:
+    def slice_of_two(name: str, first: Callable[[], object] | None = None) -> list[Run]:
         """Both hosts, each with its own directory; `first` befalls worker 0's process."""
         place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
         hosts = [

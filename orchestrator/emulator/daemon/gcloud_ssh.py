@@ -38,7 +38,7 @@ exec {program} "$@"
 START = """\
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-from orchestrator.emulator import gcloud_ssh
+from orchestrator.emulator.daemon import gcloud_ssh
 gcloud_ssh.main()
 """
 

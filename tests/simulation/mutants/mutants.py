@@ -270,7 +270,10 @@ def guardian_after_create() -> Iterator[None]:
         await create(*args, **named)
         await StartGuardian()
 
-    with patch.object(acquire, "StartGuardian", lambda: Nothing(answer=True)), patch.object(acquire, "_create", created):
+    with (
+        patch.object(acquire, "StartGuardian", lambda: Nothing(answer=True)),
+        patch.object(acquire, "_create", created),
+    ):
         yield
 
 

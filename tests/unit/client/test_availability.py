@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.client import availability
+from orchestrator.client.events import Reporter
 from orchestrator.core.lease.slices import Listing
 from orchestrator.errors import AuthError, CloudUnavailable
 
@@ -29,7 +30,11 @@ class Cloud:
 
 
 def session(directory: Path, project: str = "p") -> Any:
-    return SimpleNamespace(directory=directory, target=SimpleNamespace(kind="google", project=project))
+    return SimpleNamespace(
+        reporter=Reporter(lambda event: None),
+        directory=directory,
+        target=SimpleNamespace(kind="google", project=project),
+    )
 
 
 @pytest.fixture

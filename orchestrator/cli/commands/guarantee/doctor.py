@@ -40,20 +40,21 @@ def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
 
 def _examine(cloud: str | None, project: str | None) -> tuple[list[HealthCheck], list[Alive], Session | None]:
     from orchestrator import settings
+    from orchestrator.cli.console import console
+    from orchestrator.cli.session import open_session
     from orchestrator.client import health_checks
     from orchestrator.client.health_checks import HealthCheck
-    from orchestrator.client.session import Session
     from orchestrator.errors import TpujobError
 
     try:
         target = settings.resolve(cloud, project, os.environ)
     except TpujobError as error:
         return [health_checks.failed("cloud", error)], [], None
-    checks = [health_checks.cloud(target), health_checks.credentials(target)]
+    checks = [health_checks.cloud(target), health_checks.credentials(target, console().secrets)]
     session: Session | None = None
     alive: list[Alive] = []
     try:
-        session = Session.open(cloud, project, quiet=True, light=True)
+        session = open_session(cloud, project, quiet=True, light=True)
         checks.append(HealthCheck("state", True, f"{session.directory}, with a ledger that can be read and written"))
         session.recover(budget_s=RECOVERY_S)
         alive = [_look(session, lease) for lease in session.ledger.open_leases()]

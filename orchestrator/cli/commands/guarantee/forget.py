@@ -32,13 +32,13 @@ def forget(
     Only for a slice that is being deleted and that cannot be seen any more, or whose deletion is stuck.
     """
     from orchestrator.cli.console import emit
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.core.lease.lease import Forgotten
     from orchestrator.engine.leases.release import note
     from orchestrator.errors import UserError
     from orchestrator.report.times import clock
 
-    session = Session.open(cloud, project, quiet=True, light=True)
+    session = open_session(cloud, project, quiet=True, light=True)
     session.announce()
     lease = _one(session, name)
     if problem := _not_down(lease):
@@ -98,7 +98,7 @@ def _once_more(session: Session, lease: Lease) -> Released:
         raise
     except TpujobError as error:  # no way to ask: revoked credentials, a project that is gone
         released = Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
-        session.console.fail(error)
+        session.reporter.fail(error)
     session.note(released)
     return released
 

@@ -57,10 +57,10 @@ def sweep(
 
 def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
     from orchestrator.cli.console import emit
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.ledger.ledger import SweepRun
 
-    session = Session.open(cloud, project, quiet=quiet, light=True)
+    session = open_session(cloud, project, quiet=quiet, light=True)
     before = {lease.id for lease in session.ledger.open_leases()}
     session.recover(budget_s=LOCAL_S, look=True)
     still_open = {lease.id for lease in session.ledger.open_leases()}
@@ -86,7 +86,7 @@ def _sweep(
     zones = _zones(places)
     if not quiet:
         console().say("cloud", target.why)
-    world = _World(reach(target), console().report)
+    world = _World(reach(target, console().secrets), console().reporter.report)
     sweeping = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
     swept = Interpreter(cast("World", world)).run(sweeping)
     code = 0 if swept.done else UNPROVEN
@@ -136,12 +136,12 @@ def _zones(places: list[str]) -> list[str] | None:
 def _tell_the_ledger(swept: Collected, scope: str, cloud: str | None, project: str | None, *, quiet: bool) -> int:
     """So that `doctor` knows, and so that what was deleted is no longer owed here. Without a ledger nothing is missing."""
     from orchestrator.cli.console import console
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.errors import ConfigError
     from orchestrator.ledger.ledger import LedgerUnavailable, SweepRun
 
     try:
-        session = Session.open(cloud, project, quiet=True, light=True)
+        session = open_session(cloud, project, quiet=True, light=True)
         target = session.target
         ran = SweepRun(session.now(), target.kind, target.project, scope, swept.done, swept.found, swept.deleted)
         session.ledger.record_sweep(ran)

@@ -21,15 +21,16 @@ def attach(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
 ) -> None:
     """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
-    from orchestrator.client.session import Session
 
-    session = Session.open()
+    from orchestrator.cli.session import open_session
+
+    session = open_session()
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
     while attempt.state.ended or not session.locks.claim(attempt.id):
         # Over, or somebody is attached already: the collector, or another terminal. Its place is ours if it dies.
         if not attempt.state.ended:
-            session.console.say(
+            session.reporter.say(
                 "attach", "another process follows it already: reading along, and ready to take its place"
             )
         attempt = _read_along(session, found, attempt)
@@ -51,8 +52,8 @@ def follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
     lease = session.of_run(found.id)
     if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
-    session.console.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
-    output = JobOutput(Path(found.directory), session.console.quiet, anew=True)
+    session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
+    output = JobOutput(Path(found.directory), session.reporter, anew=True)
     limits = found.spec.get("limits", {})
     to = Attachment(
         found,
@@ -76,10 +77,12 @@ def report(session: Session, outcome: Outcome) -> NoReturn:
 
 
 def _say_left(session: Session, found: RunRecord, outcome: Outcome) -> None:
-    session.console.quiet()
+    from orchestrator.cli.console import console
+
+    console().quiet()
     if outcome.error is not None:
-        session.console.fail(outcome.error)
-    session.console.say("attach", f"{found.id} goes on without us; `tpujob attach {found.id}` comes back to it")
+        session.reporter.fail(outcome.error)
+    session.reporter.say("attach", f"{found.id} goes on without us; `tpujob attach {found.id}` comes back to it")
     raise Done(session.exit_code(outcome.exit_code))
 
 
@@ -116,7 +119,7 @@ def _say_ended(session: Session, found: RunRecord, attempt: Attempt) -> NoReturn
 
     emit(f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}")
     emit(f"released {fate(session.ledger.lease(attempt.lease_id)) if attempt.lease_id else 'nothing was created'}")
-    session.console.say("run", f"{found.id} · {found.directory} · tpujob show {found.id}")
+    session.reporter.say("run", f"{found.id} · {found.directory} · tpujob show {found.id}")
     code = attempt.exit_code
     if code is None:  # nobody was there when it ended
         code = 0 if attempt.state is AttemptState.SUCCEEDED else 71

@@ -31,30 +31,31 @@ def bench(
 ) -> None:
     """Run the variants of a job one after the other, then print the comparison. What is done already is not run again."""
     from orchestrator.cli.commands.results.compare import print_table
-    from orchestrator.client.session import Session
     from orchestrator.errors import UserError
 
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
     base, specs = _read(file)
-    session = Session.open(cloud, project)
+    from orchestrator.cli.session import open_session
+
+    session = open_session(cloud, project)
     keys = {name: _key(session, spec, base) for name, spec in specs.items()}
     _check(specs, base, session)
     failed: dict[str, int] = {}
     for number, (name, spec) in enumerate(specs.items(), 1):
         run = None if again else _done(session, keys[name])
         if run is not None:
-            session.console.say(
+            session.reporter.say(
                 "bench", f"{name} ({number} of {len(specs)}): done before, run {run}; --again runs it again"
             )
             continue
-        session.console.say("bench", f"{name} ({number} of {len(specs)})")
+        session.reporter.say("bench", f"{name} ({number} of {len(specs)})")
         code = _run(spec, base, {"variant": name, "key": keys[name]}, cloud, project)
         if code:
             failed[name] = code
-            session.console.say("bench", f"{name} ended with code {code}")
+            session.reporter.say("bench", f"{name} ended with code {code}")
         if code and code not in GO_ON:
-            session.console.say("bench", "stopped; the same command goes on where it was")
+            session.reporter.say("bench", "stopped; the same command goes on where it was")
             raise Done(code)
     runs = [run for name in specs if name not in failed and (run := _done(session, keys[name]))]
     if runs:
@@ -121,6 +122,7 @@ def _done(session: Session, key: str) -> str | None:
 def _run(spec: JobSpec, base: Path, bench: dict[str, str], cloud: str | None, project: str | None) -> int:
     """One variant, by the way of every run. stdout is for the table: what the job prints goes to stderr."""
     from orchestrator.cli.commands.jobs.run import start
+    from orchestrator.cli.console import console
     from orchestrator.client.job_files import environment
 
     local = spec.on == "local"  # has no use for a cloud, whichever the others are run on
@@ -128,7 +130,7 @@ def _run(spec: JobSpec, base: Path, bench: dict[str, str], cloud: str | None, pr
         with contextlib.redirect_stdout(sys.stderr):
             start(
                 spec,
-                environment(spec),
+                environment(spec, console().reporter),
                 base,
                 bench=bench,
                 cloud=None if local else cloud,

@@ -23,7 +23,7 @@ def cancel(
     A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts.
     """
     from orchestrator.cli.console import emit
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.core.lease.attempt import LOCAL, AttemptEnded, AttemptState
     from orchestrator.core.lease.lease import Mode
     from orchestrator.engine.slices import held
@@ -31,14 +31,14 @@ def cancel(
     from orchestrator.report.times import clock
     from orchestrator.report.words import fate
 
-    session = Session.open(quiet=True, ends=True)
+    session = open_session(quiet=True, ends=True)
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
     if attempt.state.ended:
         emit(f"{found.id} has ended already: {attempt.state}")
         kept = session.of_run(found.id)
         if kept is not None:
-            session.console.say("note", fate(kept))
+            session.reporter.say("note", fate(kept))
         raise Done(session.exit_code())
     if found.cloud == LOCAL:
         _cancel_here(session, found.id, attempt.id)

@@ -25,9 +25,10 @@ def collect(
 
     Exits with the job's own code once everything is at home, with 65 while it is not. Ctrl-C leaves the slice held.
     """
-    from orchestrator.client.session import Session
 
-    session = Session.open()
+    from orchestrator.cli.session import open_session
+
+    session = open_session()
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
     most_bytes = _most_bytes(found, max_results)

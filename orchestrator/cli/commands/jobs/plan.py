@@ -27,17 +27,18 @@ def plan(
 ) -> None:
     """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
     from orchestrator.cli import slices
-    from orchestrator.cli.console import emit, emit_json
+    from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.client.job_files import load
     from orchestrator.client.planning import plan_of
-    from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Purpose
     from orchestrator.engine.jobs import prepare
     from orchestrator.report import plan as words
 
-    spec, _ = load(job)
+    spec, _ = load(job, console().reporter)
     prepare.check_directories(spec, job)
-    session = Session.open(cloud, project)
+    from orchestrator.cli.session import open_session
+
+    session = open_session(cloud, project)
     session.recover()
     if spec.on == "local":
         _nothing_asked(session, spec, as_json=as_json)
@@ -55,7 +56,7 @@ def plan(
     for line in words.table(made):
         emit(line)
     body = "; `--json` has its body" if len(requests) == 1 else "; `--json` has its body, and the others"
-    session.console.say("request", f"{requests[0]['method']} {requests[0]['url']}{body}")
+    session.reporter.say("request", f"{requests[0]['method']} {requests[0]['url']}{body}")
     raise Done(session.exit_code())
 
 

@@ -44,9 +44,10 @@ def launch(
     path: Path, *, keep: str | None, ttl: str | None, detach: bool, cloud: str | None, project: str | None
 ) -> NoReturn:
     """The work of `run` and `submit`."""
+    from orchestrator.cli.console import console
     from orchestrator.client.job_files import load
 
-    spec, env = load(path)
+    spec, env = load(path, console().reporter)
     start(spec, env, path, keep=keep, ttl=ttl, detach=detach, cloud=cloud, project=project)
 
 
@@ -68,7 +69,6 @@ def start(
     from orchestrator.client.job_output import JobOutput
     from orchestrator.client.local_run import run_here
     from orchestrator.client.planning import plan_of
-    from orchestrator.client.session import Session
     from orchestrator.client.sleep_inhibitor import stay_awake
     from orchestrator.core.lease.lease import Purpose
     from orchestrator.core.text.durations import format_duration
@@ -88,7 +88,9 @@ def start(
                 "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project mean nothing"
             )
         run_here(spec, env, path, bench=bench)
-    session = Session.open(cloud, project)
+    from orchestrator.cli.session import open_session
+
+    session = open_session(cloud, project)
     emulated = session.target.kind == "emulated"
     plan = plan_of(session, spec, keep_s=keep_s or 0.0)
     if detach and spec.on_preemption == "restart":
@@ -102,7 +104,7 @@ def start(
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     if not detach and (there := _held(session, plan, spec)) is not None:
-        session.console.say(
+        session.reporter.say(
             "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
         )
     slices.show_plan(session, plan, emulation.cores if emulation else None, spec)
@@ -128,7 +130,7 @@ def start(
         drafted.extend(lease.id for lease, _ in made)
         return made
 
-    output = JobOutput(Path(new.directory), session.console.quiet)
+    output = JobOutput(Path(new.directory), session.reporter)
     prepared = prepare.job_run(
         spec,
         new,
@@ -144,7 +146,7 @@ def start(
     )
     if not emulated and not detach and not stay_awake(f"run {new.id} is attached to this machine"):
         ttl_text = format_duration(session.target.timings.ttl_s)
-        session.console.say(
+        session.reporter.say(
             "note", f"if this machine sleeps for longer than {ttl_text}, the slice is deleted (or: --detach)"
         )
     with closing(output):
@@ -156,13 +158,13 @@ def start(
 
 def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     """The job has the claim now. A process of ours waits for its end, to bring the artifacts home; it may die."""
-    from orchestrator.cli.console import emit
+    from orchestrator.cli.console import console, emit
     from orchestrator.core.text.durations import format_usd
     from orchestrator.report.times import day_clock
 
     lease = outcome.lease
     assert lease is not None
-    session.console.quiet()
+    console().quiet()
     for lease_id in drafted:
         if lease_id != lease.id:
             session.forget_keys(lease_id)
@@ -170,15 +172,15 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
     worst = "an unknown amount"
     if lease.usd_per_hour is not None:
         worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
-    session.console.say(
+    session.reporter.say(
         "detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest"
     )
-    session.console.say(
+    session.reporter.say(
         "cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}"
     )
-    session.console.say("bounds", _bounds(session, lease))
+    session.reporter.say("bounds", _bounds(session, lease))
     run = outcome.run.id
-    session.console.say(
+    session.reporter.say(
         "next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h"
     )
     emit(run)
@@ -231,12 +233,12 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
 
 def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     """Say how a run ended, and end."""
-    from orchestrator.cli.console import emit
+    from orchestrator.cli.console import console, emit
     from orchestrator.core.text.durations import format_duration
     from orchestrator.report.results import describe, payload_spans
     from orchestrator.report.words import left_behind, outcome_lines
 
-    session.console.quiet()
+    console().quiet()
     kept = outcome.lease.id if outcome.lease is not None and outcome.owed.kept_until is not None else None
     if outcome.owed.released is not None and not outcome.owed.released.gone:
         session.note(outcome.owed.released)
@@ -244,9 +246,9 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
         if lease_id != kept and lease_id not in session.unproven:
             session.forget_keys(lease_id)
     if outcome.error is not None:
-        session.console.fail(outcome.error)
+        session.reporter.fail(outcome.error)
     if outcome.collected is not None and outcome.collected.waiting and outcome.lease is not None:
-        session.console.loud(left_behind(outcome))
+        session.reporter.loud(left_behind(outcome))
     _unpack_luggage(session, outcome)
     inside = payload_spans(Path(outcome.run.directory))
     emulated = session.target.kind == "emulated"
@@ -254,7 +256,7 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     for line in outcome_lines(outcome, emulated=emulated, result=describe(outcome), inside=inside, usd=usd):
         emit(line)
     took = format_duration(outcome.ended_at - outcome.started_at)
-    session.console.say(
+    session.reporter.say(
         "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
     )
     raise Done(session.exit_code(outcome.exit_code))
@@ -268,7 +270,7 @@ def _usd(session: Session, outcome: Outcome) -> float | None:
     try:
         return costs.of_run(session.ledger, outcome.run, outcome.ended_at)
     except TpujobError as error:
-        session.console.say("warning", f"{error.message}; what the run cost is not known")
+        session.reporter.say("warning", f"{error.message}; what the run cost is not known")
         return None
 
 
@@ -280,7 +282,7 @@ def _unpack_luggage(session: Session, outcome: Outcome) -> None:
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
-        session.console.say("saved", f"what the job had made when it was lost: {_relative(str(saved))}")
+        session.reporter.say("saved", f"what the job had made when it was lost: {_relative(str(saved))}")
 
 
 def _relative(directory: str) -> str:

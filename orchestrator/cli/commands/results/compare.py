@@ -22,12 +22,13 @@ def compare(
     as_csv: Csv = False,
 ) -> None:
     """Runs side by side: seconds in all, per iteration and per epoch with their spread, accuracy, dollars."""
-    from orchestrator.client.session import Session
     from orchestrator.errors import UserError
 
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
-    session = Session.open()
+    from orchestrator.cli.session import open_session
+
+    session = open_session()
     session.recover()
     print_table(session, runs, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
     raise Done(session.exit_code())

@@ -11,13 +11,13 @@ from orchestrator.cli.options import Json
 def list_runs(as_json: Json = False) -> None:
     """The runs of this machine, newest first."""
     from orchestrator.cli.console import emit, emit_json
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.core.lease.attempt import LOCAL
     from orchestrator.core.text.durations import format_duration, format_usd
     from orchestrator.report import costs
     from orchestrator.report.times import day_clock
 
-    session = Session.open()
+    session = open_session()
     session.recover()
     rows: list[dict[str, Any]] = [
         {

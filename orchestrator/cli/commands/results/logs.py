@@ -26,10 +26,10 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """What the workers of a run wrote, as far as it arrived here."""
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.errors import UnknownRun
 
-    session = Session.open()
+    session = open_session()
     session.recover()
     found, attempt = session.ledger.find_run(run)
     if not stream(session, found, attempt, follow=follow, worker=worker, as_json=as_json):

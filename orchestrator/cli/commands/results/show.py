@@ -16,10 +16,10 @@ def show(
 ) -> None:
     """One run: what became of it, how long each part took, what it cost, and its files."""
     from orchestrator.cli.console import emit, emit_json
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.report.results import report, report_lines
 
-    session = Session.open()
+    session = open_session()
     session.recover()
     found, attempt = session.ledger.find_run(run)
     shape = report(session.ledger, found, attempt, session.now(found.cloud))

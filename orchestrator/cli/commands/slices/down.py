@@ -28,12 +28,13 @@ def down(
     Without a NAME the slice that `tpujob up` brought without one is meant. Where there is none, it asks which other one on a
     terminal, and names them elsewhere (exit code 64). What the ledger does not know is looked for in the API.
     """
-    from orchestrator.client.session import Session
     from orchestrator.errors import UserError
 
     if name and everything:
         raise UserError("give a NAME or --all, not both")
-    session = Session.open(cloud, project, quiet=True, ends=True, light=True)
+    from orchestrator.cli.session import open_session
+
+    session = open_session(cloud, project, quiet=True, ends=True, light=True)
     session.announce()
     leases = (
         session.ledger.open_leases() if everything else _meant(session, name)
@@ -59,9 +60,9 @@ def _meant(session: Session, name: str | None) -> list[Lease]:
 
 
 def _delete(session: Session, leases: list[Lease]) -> None:
-    from orchestrator.cli.console import emit
     from functools import partial
 
+    from orchestrator.cli.console import emit
     from orchestrator.engine.slices import held
     from orchestrator.report.times import clock
 
@@ -85,7 +86,7 @@ def _look_further(session: Session, name: str | None, *, everything: bool) -> li
 
     session.recover()
     (asked,) = inventory.ask(session, [])
-    session.console.say("asked", asked.words)
+    session.reporter.say("asked", asked.words)
     accounted = {lease.name.node for lease in session.ledger.open_leases()}
     strangers = [v for key, v in asked.views.items() if key not in asked.odd and v.name.node not in accounted]
     found = [] if everything else [view for view in strangers if _is_meant(session, view, name)]
@@ -113,7 +114,7 @@ def _choose(session: Session, asked: Asked, strangers: list[SliceView], alive_no
 
     if not sys.stdin.isatty():
         raise UserError(f"no slice was brought by `tpujob up` without a name; {alive_now}", hint="give a NAME")
-    session.console.say("alive", alive_now.removeprefix("alive: "))
+    session.reporter.say("alive", alive_now.removeprefix("alive: "))
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()
     if not name:
         raise Done(session.exit_code())
@@ -178,6 +179,6 @@ def _adopt(session: Session, asked: Asked, view: SliceView) -> Lease:
         raise TeardownUnproven(
             f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud_text.delete_node(view.name)
         )
-    session.console.say("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
+    session.reporter.say("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))
     return lease

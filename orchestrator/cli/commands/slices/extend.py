@@ -19,12 +19,12 @@ def extend(
     """Let a slice live longer: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
     from orchestrator.cli.amounts import duration
     from orchestrator.cli.console import emit
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.engine.slices.extend import extend as program
     from orchestrator.report.times import day_clock
 
     by_s = duration("--by", by, least="1m", most="7d")
-    session = Session.open(cloud, project)
+    session = open_session(cloud, project)
     session.announce()
     session.recover(look=True)
     lease = session.of_run(name) or session.need(name)

@@ -31,11 +31,11 @@ def offers(
     """Show which TPUs there are: types, shapes, zones, and dated prices of a whole slice per hour."""
     from orchestrator import catalog
     from orchestrator.cli.console import emit, emit_json
+    from orchestrator.cli.session import open_session
     from orchestrator.client import availability
-    from orchestrator.client.session import Session
     from orchestrator.report import offers as table
 
-    session = Session.open(cloud, project, light=True)
+    session = open_session(cloud, project, light=True)
     session.recover()
     said = availability.refresh(session) if refresh else availability.known(session)
     rows = list(table.offered(said, session.target.grants))
@@ -50,9 +50,9 @@ def offers(
     shown = [row for row in found if row.has is not False]
     for line in table.lines(shown, by_zone=bool(zone) or kind in types) if shown else ():
         emit(line)
-    session.console.say("prices", f"{catalog.PRICES_AS_OF}, for an hour of the whole slice; empty is unknown")
+    session.reporter.say("prices", f"{catalog.PRICES_AS_OF}, for an hour of the whole slice; empty is unknown")
     if not kind and any(row.kind and row.kind.hosts > table.MANY_HOSTS for row in rows):
-        session.console.say(
+        session.reporter.say(
             "larger", f"slices of more than {table.MANY_HOSTS} hosts: `tpujob offers --type v5p`, and so on"
         )
     _say_whose(session, said, left_out=len(found) - len(shown))
@@ -62,12 +62,12 @@ def offers(
 def _say_whose(session: Session, said: Availability | None, *, left_out: int) -> None:
     """Is this the world's or the project's?"""
     if said is None:
-        session.console.say("project", "what yours really has: `tpujob offers --refresh`")
+        session.reporter.say("project", "what yours really has: `tpujob offers --refresh`")
         return
     without = f"; {left_out} offers of the price table that it does not have are left out" if left_out else ""
-    session.console.say("project", f"what {session.target.project} has, {said.asked}{without}")
+    session.reporter.say("project", f"what {session.target.project} has, {said.asked}{without}")
     for zone, why in said.silent.items():
-        session.console.say("project", f"{zone} did not answer: {why}")
+        session.reporter.say("project", f"{zone} did not answer: {why}")
 
 
 def _types(text: str | None, rows_of: set[str]) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ def ssh(
     """Open a shell on a worker, or run one command there."""
     import shutil
 
-    from orchestrator.client.session import Session
+    from orchestrator.cli.console import console
+    from orchestrator.cli.session import open_session
     from orchestrator.core.lease.slices import SliceState
     from orchestrator.engine.effects.cloud import Get, Workers
     from orchestrator.engine.runtime.retry import until
@@ -32,7 +33,7 @@ def ssh(
     name, command = _split(words or [])
     if shutil.which("ssh") is None:
         raise UserError("there is no `ssh` on this machine's PATH", hint="install an OpenSSH client")
-    session = Session.open(cloud, project)
+    session = open_session(cloud, project)
     session.announce()
     session.recover()
     lease = session.need(name)
@@ -45,12 +46,12 @@ def ssh(
     if worker >= len(workers):
         raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
     fleet = open_fleet(
-        session.lease_directory(lease.id), workers, lambda text: session.console.say("ssh", text), session.now
+        session.lease_directory(lease.id), workers, lambda text: session.reporter.say("ssh", text), session.now
     )
     if len(command) == 1:
         command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
     argv = fleet.openssh_argv(worker, command)
-    session.console.quiet()
+    console().quiet()
     session.ledger.close()
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on; its exit code is ours
 

@@ -9,10 +9,10 @@ from orchestrator.cli.options import Cloud, Name, Project
 def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
     """Start a stopped slice again."""
     from orchestrator.cli.console import emit
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.engine.slices import held
 
-    session = Session.open(cloud, project)
+    session = open_session(cloud, project)
     session.announce()
     session.recover()
     lease = session.need(name)

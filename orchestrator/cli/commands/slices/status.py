@@ -26,10 +26,10 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     not completely: then something may be alive that is not listed.
     """
     from orchestrator.cli.console import emit, emit_json
+    from orchestrator.cli.session import open_session
     from orchestrator.client import inventory
-    from orchestrator.client.session import Session
 
-    session = Session.open(cloud, project, ends=True, light=True)
+    session = open_session(cloud, project, ends=True, light=True)
     before = {lease.id for lease in session.ledger.open_leases()}
     answers = inventory.ask(session, session.ledger.open_leases())
     session.recover(look=all(asked.complete for asked in answers))
@@ -43,7 +43,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     for asked in answers:
         emit(asked.words)
         if asked.error is not None and asked.error.hint:
-            session.console.say("hint", asked.error.hint)
+            session.reporter.say("hint", asked.error.hint)
     if no_google := _google_left_out(session, answers):
         emit(f"Google Cloud · not asked: {no_google}")
     for line in _table(rows, sure=inventory.worst(answers) == 0):

@@ -9,11 +9,11 @@ from orchestrator.cli.options import Cloud, Name, Project
 def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
     """Stop a held slice: it keeps its disk and its name. This is not a teardown."""
     from orchestrator.cli.console import emit
-    from orchestrator.client.session import Session
+    from orchestrator.cli.session import open_session
     from orchestrator.engine.slices import held
     from orchestrator.errors import UserError
 
-    session = Session.open(cloud, project)
+    session = open_session(cloud, project)
     session.announce()
     session.recover()
     lease = session.need(name)

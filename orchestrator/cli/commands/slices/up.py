@@ -57,9 +57,10 @@ def up(
     from orchestrator import catalog
     from orchestrator.cli import slices
     from orchestrator.cli.amounts import duration
-    from orchestrator.cli.console import emit, emit_json
+    from orchestrator.cli.console import console, emit, emit_json
+    from orchestrator.cli.session import open_session
     from orchestrator.client.plan_inputs import known_to
-    from orchestrator.client.session import Session, default_handle
+    from orchestrator.client.session import default_handle
     from orchestrator.core.lease.lease import LeaseState, Purpose
     from orchestrator.core.planning.capacity_request import CapacityRequest
     from orchestrator.core.planning.plan import make
@@ -83,7 +84,7 @@ def up(
     if "" in places:
         raise UserError(f"--zone {zone!r}: a part of it is empty", hint="such as us-central1 or us-central1-a,us-west4")
 
-    session = Session.open(cloud, project)
+    session = open_session(cloud, project)
     session.announce()
     session.alone(f"up {handle}")
     for ending in [lease for lease in session.named(handle) if lease.state is LeaseState.DOWN]:
@@ -112,7 +113,7 @@ def up(
         slices.show_plan(session, plan)
         if idle_s is not None and idle_s < hold_s:
             ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
-            session.console.say("plan", f"{ends} (`--idle` says otherwise, `--idle {NEVER}` switches it off)")
+            session.reporter.say("plan", f"{ends} (`--idle` says otherwise, `--idle {NEVER}` switches it off)")
     drafted: list[str] = []
 
     def draft() -> tuple[Draft, ...]:
@@ -133,7 +134,7 @@ def up(
 
     brought = session.on_cloud(lambda capabilities: held.up(wanted(yes), capabilities))
     if isinstance(brought.error, held.NeedsConsent) and sys.stdin.isatty():
-        session.console.quiet()
+        console().quiet()
         if typer.confirm(f"{brought.error.message}. Delete it and make a new one?", err=True):
             brought = session.on_cloud(lambda capabilities: held.up(wanted(True), capabilities))
     if brought.owed.released is not None:
@@ -142,13 +143,13 @@ def up(
         if (brought.lease is None or lease_id != brought.lease.id) and lease_id not in session.unproven:
             session.forget_keys(lease_id)
     if brought.error is not None:
-        session.console.fail(brought.error)
+        session.reporter.fail(brought.error)
         raise Done(session.exit_code(brought.exit_code))
     lease = brought.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
     until = day_clock(lease.ends_at)  # of one that was there already, `--ttl` moves nothing
-    session.console.say(
+    session.reporter.say(
         "ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {until} at the latest"
     )
     emit(f"{lease.name.node}\t{lease.accelerator_type}\t{lease.name.zone}\tREADY")

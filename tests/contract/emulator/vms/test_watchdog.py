@@ -49,7 +49,7 @@ class Node:
     def get(self) -> Any:
         return self.emulator.request("GET", f"/v2/{self.name}")
 
-    def read_watchdogs(self) -> list[dict[str, Any] | None]:
+    def switches(self) -> list[dict[str, Any] | None]:
         """What each worker published."""
         said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/switch"})
         found = (worker["queryValue"]["items"] for worker in said["guestAttributes"])

@@ -437,7 +437,9 @@ def test_what_is_still_there_at_the_end_is_said() -> None:
 
 
 def test_a_refused_delete_is_said_with_its_reason() -> None:
-    swept = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).collect_garbage(deadline_s=60)
+    swept = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).collect_garbage(
+        deadline_s=60
+    )
     assert "the delete was refused: Permission" in swept.ended[DEAD.name].problem
     swept = world(DEAD, always={"delete": WrongState("not in state CREATING")}).collect_garbage(deadline_s=60)
     assert not swept.done
