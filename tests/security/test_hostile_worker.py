@@ -12,7 +12,7 @@ from tests.cli_fixture import Tpujob
 # In place of the agent's own packer. Its index promises everything, and its archive holds what it likes.
 PACKER = """
 import hashlib, io, json, os, sys, tarfile
-from .wire import PREFIX, reply, write
+from .frames import PREFIX, reply, write
 
 FILES = []
 
