@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.client import availability
+from orchestrator.client.slices import availability
 from orchestrator.core.planning import egress, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
 

@@ -86,7 +86,7 @@ class GuardianWorld:
         environment = {name: value for name, value in os.environ.items() if name != CHILD_CRASH_AT}
         if self._child_crashes_at is not None:  # only the first one: the next is to finish what that one left
             environment["TPUJOB_CRASH_AT"], self._child_crashes_at = self._child_crashes_at, None
-        argv = [sys.executable, "-m", "orchestrator.client.recovery", str(self.directory)]
+        argv = [sys.executable, "-m", "orchestrator.client.guarantee.recovery", str(self.directory)]
         try:
             subprocess.run(argv, env=environment, check=False)
         except OSError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import health_checks
+from orchestrator.client.guarantee import health_checks
 from orchestrator.ledger.ledger import Ledger, SweepRun
 from orchestrator.settings import Target
 from tests.cli_fixture import Tpujob

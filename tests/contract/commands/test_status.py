@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import inventory
+from orchestrator.client.slices import inventory
 from orchestrator.client.session import Session, default_handle
 from orchestrator.clouds.tpu.calls import Answer
 from orchestrator.core.text import names

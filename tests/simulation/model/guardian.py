@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.model.machine import Machine
 
 WAKE_S, START_S = 0.02, 0.2
-BUDGET_S = 3600.0  # client/recovery.py
+BUDGET_S = 3600.0  # client/guarantee/recovery.py
 
 
 class Guardian:

@@ -16,8 +16,8 @@ import pytest
 
 from orchestrator.cli.commands.guarantee import install_gc
 from orchestrator.cli.commands.guarantee.install_gc import schedule
-from orchestrator.client import timers
-from orchestrator.client.timers import Cron, Launchd, Schedule, Systemd, lingers
+from orchestrator.client.guarantee import timers
+from orchestrator.client.guarantee.timers import Cron, Launchd, Schedule, Systemd, lingers
 from orchestrator.errors import ConfigError, TpujobError, UserError
 from tests import ROOT
 

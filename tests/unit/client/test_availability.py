@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import availability
+from orchestrator.client.slices import availability
 from orchestrator.client.events import Reporter
 from orchestrator.core.lease.slices import Listing
 from orchestrator.errors import AuthError, CloudUnavailable
@@ -40,7 +40,7 @@ def session(directory: Path, project: str = "p") -> Any:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cloud]:
     clouds: list[Cloud] = []
-    monkeypatch.setattr("orchestrator.client.teardown_client.reach", lambda target: clouds[-1])
+    monkeypatch.setattr("orchestrator.client.guarantee.teardown_client.reach", lambda target: clouds[-1])
     return clouds
 
 

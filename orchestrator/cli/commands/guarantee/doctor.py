@@ -11,7 +11,7 @@ from orchestrator.cli.options import Cloud, Json, Project
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.client.health_checks import Alive, HealthCheck
+    from orchestrator.client.guarantee.health_checks import Alive, HealthCheck
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
 
@@ -42,8 +42,8 @@ def _examine(cloud: str | None, project: str | None) -> tuple[list[HealthCheck],
     from orchestrator import settings
     from orchestrator.cli.console import console
     from orchestrator.cli.session import open_session
-    from orchestrator.client import health_checks
-    from orchestrator.client.health_checks import HealthCheck
+    from orchestrator.client.guarantee import health_checks
+    from orchestrator.client.guarantee.health_checks import HealthCheck
     from orchestrator.errors import TpujobError
 
     try:
@@ -72,7 +72,7 @@ def _examine(cloud: str | None, project: str | None) -> tuple[list[HealthCheck],
 
 def _look(session: Session, lease: Lease) -> Alive:
     from orchestrator import catalog
-    from orchestrator.client.health_checks import Alive
+    from orchestrator.client.guarantee.health_checks import Alive
     from orchestrator.core.lease import claim_labels, watchdog_report
     from orchestrator.core.lease.slices import SliceState
     from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
@@ -112,7 +112,7 @@ def _lines(checks: list[HealthCheck]) -> list[str]:
 
 
 def _alive_lines(alive: list[Alive], checks: list[HealthCheck]) -> list[str]:
-    from orchestrator.client.health_checks import SWEEPS, SWITCHES
+    from orchestrator.client.guarantee.health_checks import SWEEPS, SWITCHES
     from orchestrator.core.text.durations import format_usd
     from orchestrator.report.times import day_clock
 

@@ -78,7 +78,7 @@ def _sweep(
 ) -> int:
     from orchestrator import settings
     from orchestrator.cli.console import console, emit, emit_json
-    from orchestrator.client.teardown_client import reach
+    from orchestrator.client.guarantee.teardown_client import reach
     from orchestrator.engine.leases.gc import collect_garbage as program
     from orchestrator.engine.runtime.interpreter import Interpreter
 

@@ -12,7 +12,7 @@ import typer
 import orchestrator
 
 if TYPE_CHECKING:
-    from orchestrator.client.timers import Schedule
+    from orchestrator.client.guarantee.timers import Schedule
 
 # What decides which cloud, which project and which state a command means, and how it gets there.
 CARRIED = (
@@ -34,8 +34,8 @@ def install_sweeper(
     It keeps today's state directory, cloud and project, whatever the environment will be then.
     """
     from orchestrator.cli.console import console, emit
-    from orchestrator.client import timers
-    from orchestrator.client.timers import lingers
+    from orchestrator.client.guarantee import timers
+    from orchestrator.client.guarantee.timers import lingers
 
     if uninstall:
         removed = [timer.kind for timer in timers.every(os.environ, sys.platform) if timer.remove()]
@@ -61,7 +61,7 @@ def install_sweeper(
 
 def schedule(every: str, environ: Mapping[str, str]) -> Schedule:
     from orchestrator import settings
-    from orchestrator.client.timers import Schedule
+    from orchestrator.client.guarantee.timers import Schedule
     from orchestrator.errors import ConfigError
 
     state = settings.state_dir(environ)

@@ -11,7 +11,7 @@ from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Name, Project
 
 if TYPE_CHECKING:
-    from orchestrator.client.inventory import Asked
+    from orchestrator.client.slices.inventory import Asked
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.slices import SliceView
@@ -81,7 +81,7 @@ def _delete(session: Session, leases: list[Lease]) -> None:
 def _look_further(session: Session, name: str | None, *, everything: bool) -> list[Lease]:
     """What else may be meant, by the API's word. Ends the command where nothing is, or where somebody has to say what."""
     from orchestrator.cli.console import emit
-    from orchestrator.client import inventory
+    from orchestrator.client.slices import inventory
     from orchestrator.errors import TpujobError, UserError
 
     session.recover()

@@ -32,7 +32,7 @@ def offers(
     from orchestrator import catalog
     from orchestrator.cli.console import emit, emit_json
     from orchestrator.cli.session import open_session
-    from orchestrator.client import availability
+    from orchestrator.client.slices import availability
     from orchestrator.report import offers as table
 
     session = open_session(cloud, project, light=True)

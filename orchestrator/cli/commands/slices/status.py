@@ -8,7 +8,7 @@ from orchestrator.cli.done import Done
 from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
-    from orchestrator.client.inventory import Asked
+    from orchestrator.client.slices.inventory import Asked
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.slices import SliceView
@@ -27,7 +27,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     """
     from orchestrator.cli.console import emit, emit_json
     from orchestrator.cli.session import open_session
-    from orchestrator.client import inventory
+    from orchestrator.client.slices import inventory
 
     session = open_session(cloud, project, ends=True, light=True)
     before = {lease.id for lease in session.ledger.open_leases()}

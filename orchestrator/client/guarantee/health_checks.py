@@ -73,7 +73,7 @@ def cloud(target: Target) -> HealthCheck:
 
 def credentials(target: Target, secrets: Redactor) -> HealthCheck:
     """Are they good for a question to the API?"""
-    from orchestrator.client.teardown_client import reach
+    from orchestrator.client.guarantee.teardown_client import reach
 
     began = time.monotonic()
     try:
@@ -107,7 +107,7 @@ def guardian(directory: Path) -> HealthCheck:
 
 
 def _survives() -> tuple[str, str | None]:
-    from orchestrator.client.timers import lingers
+    from orchestrator.client.guarantee.timers import lingers
     from orchestrator.engine.guardian import process as guardians
 
     if guardians.ci_notice(os.environ):
@@ -120,7 +120,7 @@ def _survives() -> tuple[str, str | None]:
 
 
 def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
-    from orchestrator.client import timers
+    from orchestrator.client.guarantee import timers
 
     present = [words for each in timers.every(os.environ, sys.platform) if (words := each.present())]
     last = _age(ledger, target, local=True)

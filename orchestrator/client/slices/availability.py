@@ -33,7 +33,7 @@ def known(session: Session) -> Availability | None:
 
 def refresh(session: Session) -> Availability:
     """Raises TpujobError when not one zone answers."""
-    from orchestrator.client.teardown_client import reach
+    from orchestrator.client.guarantee.teardown_client import reach
 
     cloud = reach(session.target, session.reporter.secrets)
     project = session.target.project

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.client.recovery DIRECTORY`, for the guardian: finish every overdue teardown, wait for the proof."""
+"""`python -m orchestrator.client.guarantee.recovery DIRECTORY`, for the guardian: finish every overdue teardown, wait for the proof."""
 
 from __future__ import annotations
 
