@@ -27,9 +27,7 @@ from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
 
-# Each brings the ledger from the version of its place in this list to the next; what is released never changes.
-MIGRATIONS = ("schema.sql", "claims.sql", "queued.sql", "anchor.sql", "runs.sql")
-SCHEMA_VERSION = len(MIGRATIONS)
+SCHEMA_VERSION = 6  # of schema.sql; a ledger of another version is refused
 KEPT_SWEEPS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
@@ -71,7 +69,7 @@ class Ledger:
                     raise
                 # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
                 self._db = self._connect(f"{path.absolute().as_uri()}?immutable=1")
-            self._migrate()
+            self._ensure_schema()
 
     def _open(self) -> sqlite3.Connection:
         known = self.path.exists()
@@ -294,28 +292,39 @@ class Ledger:
         with self._lock, _translated(self.path):
             yield
 
-    def _migrate(self) -> None:
-        (version,) = self._db.execute("pragma user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise ConfigError(
-                f"the ledger {self.path} was written by a newer tpujob (schema {version}, this one knows {SCHEMA_VERSION})",
-                hint="upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive",
-            )
-        for number in range(version, SCHEMA_VERSION):
-            self._upgrade(number)
+    def _ensure_schema(self) -> None:
+        """Create the tables in an empty file. Raises ConfigError for a ledger of another version."""
+        if self._version() == 0:
+            self._create_tables()
+        version = self._version()
+        if version == SCHEMA_VERSION:
+            return
+        kind = "an older" if version < SCHEMA_VERSION else "a newer"
+        hint = (
+            "delete its slices with that tpujob (`tpujob down --all`), then move the file away"
+            if version < SCHEMA_VERSION
+            else "upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive"
+        )
+        raise ConfigError(
+            f"the ledger {self.path} was written by {kind} tpujob (schema {version}, this one uses {SCHEMA_VERSION})",
+            hint=hint,
+        )
 
-    def _upgrade(self, number: int) -> None:
+    def _version(self) -> int:
+        (version,) = self._db.execute("pragma user_version").fetchone()
+        return int(version)
+
+    def _create_tables(self) -> None:
         from importlib import resources
 
-        script = resources.files(__package__).joinpath(MIGRATIONS[number]).read_text(encoding="utf-8")
+        script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
         try:
-            self._db.executescript(f"begin immediate; {script} pragma user_version = {number + 1}; commit;")
+            self._db.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
         except sqlite3.OperationalError:
-            # Two first commands at once: the other one did it while we waited for the lock.
+            # Of two first commands at once, the other one created the tables while this one waited for the lock.
             if self._db.in_transaction:
                 self._db.execute("rollback")
-            (version,) = self._db.execute("pragma user_version").fetchone()
-            if version <= number:
+            if self._version() == 0:
                 raise
 
 

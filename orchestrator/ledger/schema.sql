@@ -1,4 +1,5 @@
--- Version 1. One file is the truth about intent and decisions. A state changes only in the transaction that adds its event.
+-- The ledger: intent and decisions, in one file. A state changes only in the transaction that appends its event.
+-- A change of this file takes the next SCHEMA_VERSION in ledger.py: there are no migrations.
 create table lease (
   id text primary key,
   handle text not null,
@@ -7,15 +8,21 @@ create table lease (
   project text not null,
   zone text not null,
   node text not null unique,           -- never reused: a delete can never hit a later slice of the same name
+  queued integer not null,             -- a queued resource of the node's id is part of the slice
   accelerator_type text not null,
   runtime_version text not null,
+  provisioning text not null,
   spot integer not null,
   owner text not null,
+  run text,                            -- its cost counts there, also if it was refused or lost a race
   deadline real not null,
   created_at real not null,
+  ready_by real,
   usd_per_hour real,
+  budget_usd real,
   state text not null,
   hold_until real,
+  detached_at real,
   sent_at real,
   sends integer not null,
   operation text,
@@ -25,7 +32,8 @@ create table lease (
   gone_at real,
   reason text not null
 ) strict;
-create index lease_open on lease (state) where state <> 'gone';
+create index lease_open on lease (state) where state not in ('gone', 'forgotten');
+create index lease_of_run on lease (run);
 
 create table run (
   id text primary key,
@@ -45,7 +53,8 @@ create table attempt (
   rc integer,
   detail text not null,
   started_at real,
-  ended_at real
+  ended_at real,
+  exit_code integer
 ) strict;
 create index attempt_of_run on attempt (run_id);
 
@@ -57,3 +66,22 @@ create table event (
   data text not null
 ) strict;
 create index event_of on event (subject, seq);
+
+create table sweep (
+  at real not null,
+  cloud text not null,
+  project text not null,
+  scope text not null,                 -- `local`, or the zones, comma-separated, or `all`
+  complete integer not null,
+  found integer not null,
+  deleted integer not null
+) strict;
+
+-- Where this boot of the machine lies on the time of the ledger, for each cloud (core/lease/timekeeping.py).
+create table anchor (
+  cloud text primary key,
+  boot text not null,
+  zero real not null,
+  sure integer not null,
+  ahead_s real
+) strict;

@@ -374,7 +374,7 @@ class VirtualCollection:
 class LedgerInMemory(Ledger):
     """The production ledger without its file: a crash here is of the program, never of the machine."""
 
-    _empty: sqlite3.Connection | None = None  # made by the migrations once, and copied from then on
+    _empty: sqlite3.Connection | None = None  # made from the schema once, and copied from then on
 
     def __init__(self, path: Path = Path("memory")) -> None:
         super().__init__(path)
@@ -386,8 +386,8 @@ class LedgerInMemory(Ledger):
         database.execute("pragma foreign_keys=on")
         return database
 
-    def _migrate(self) -> None:
-        super()._migrate()
+    def _ensure_schema(self) -> None:
+        super()._ensure_schema()
         if LedgerInMemory._empty is None:
             LedgerInMemory._empty = self._connect(":memory:")
             self._db.backup(LedgerInMemory._empty)

@@ -1,16 +1,18 @@
 """The ledger: durable, private, honest about what it cannot do."""
 
+import contextlib
 import sqlite3
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord, Tried
+from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
-from orchestrator.ledger.ledger import KEPT_SWEEPS, Ledger, LedgerUnavailable, SweepRun
+from orchestrator.ledger.ledger import KEPT_SWEEPS, SCHEMA_VERSION, Ledger, LedgerUnavailable, SweepRun
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -81,8 +83,27 @@ def test_commits_survive_a_power_cut_by_their_settings(ledger: Ledger) -> None:
 def test_a_ledger_of_a_newer_version_is_refused(ledger: Ledger) -> None:
     ledger._db.execute("pragma user_version = 99")
     ledger.close()
-    with pytest.raises(ConfigError, match="newer tpujob"):
+    with pytest.raises(ConfigError, match="newer tpujob") as refused:
         Ledger(ledger.path)
+    assert "upgrade tpujob" in str(refused.value.hint)
+
+
+def test_a_ledger_of_an_older_version_is_refused_and_keeps_its_rows(ledger: Ledger) -> None:
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease))
+    ledger._db.execute(f"pragma user_version = {SCHEMA_VERSION - 1}")
+    ledger.close()
+    with pytest.raises(ConfigError, match="was written by an older tpujob") as refused:
+        Ledger(ledger.path)
+    assert "\n" not in refused.value.message and "tpujob down --all" in str(refused.value.hint)
+    with contextlib.closing(sqlite3.connect(ledger.path)) as db:
+        assert db.execute("select id from lease").fetchall() == [(lease.id,)]
+
+
+def test_of_two_first_commands_at_once_both_open_the_ledger(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(lambda _: Ledger(tmp_path / "ledger.sqlite3").leases(), range(8)))
+    assert opened == [[]] * 8
 
 
 def test_a_damaged_file_is_said_to_be_so(tmp_path: Path) -> None:
@@ -141,40 +162,6 @@ def test_sweeps_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> 
     assert len(ran) == KEPT_SWEEPS + 1
     assert ran[0].at == KEPT_SWEEPS + 19 and ran[-1] == SweepRun(5.0, "google", "acme", "all", False, 3, 1)
     assert {each.project for each in ledger.sweeps("google")} == {"acme", "other"}
-
-
-WITHOUT_RUNS = "drop index lease_of_run; alter table lease drop column run; drop table anchor;"  # what version 3 lacks
-
-
-def test_a_ledger_of_an_older_version_learns_which_run_asked_for_which_slice(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite3"
-    older = Ledger(path)
-    _, attempt = began(older, "r1", at=100.0)
-    own, tried, borrowed, alone = (lease_and_request(n, now=at)[0] for n, at in enumerate((101.0, 102.0, 5.0, 103.0)))
-    older.record(*(Intent(lease) for lease in (own, tried, borrowed, alone)), Leased(attempt.id, 104.0, own.id))
-    older.record(Tried(attempt.id, 104.0, tried.id, "v5litepod-8 us-east1-b", "no capacity"))
-    _, other = began(older, "r2", at=200.0)
-    older.record(Leased(other.id, 201.0, borrowed.id))
-    older._db.executescript(f"{WITHOUT_RUNS} pragma user_version = 3;")
-    older.close()
-    newer = Ledger(path)
-    assert [newer.lease(lease.id).run for lease in (own, tried, borrowed, alone)] == ["r1", "r1", None, None]
-    assert [lease.id for lease in newer.leases_of("r1")] == [own.id, tried.id]
-
-
-def test_a_ledger_of_an_older_version_keeps_its_leases_and_learns_how_they_were_provisioned(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite3"
-    lease, _ = lease_and_request()
-    older = Ledger(path)
-    older.record(Intent(replace(lease, spot=True)), Sent(lease.id, 5.0))
-    older._db.executescript(
-        f"{WITHOUT_RUNS} alter table lease drop column queued; alter table lease drop column provisioning;"
-        "alter table lease drop column ready_by; pragma user_version = 2;"
-    )
-    older.close()
-    found = Ledger(path).lease(lease.id)
-    assert (found.name, found.provisioning, found.ready_by, found.sent_at) == (lease.name, "spot", None, 5.0)
-    assert found.name.queued is False
 
 
 def test_a_queued_slice_is_found_again_with_how_it_was_asked_for(ledger: Ledger) -> None:
