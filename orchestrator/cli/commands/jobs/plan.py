@@ -26,7 +26,7 @@ def plan(
     project: Project = None,
 ) -> None:
     """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
-    from orchestrator.cli import slices
+    from orchestrator.client import plan_report
     from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.client.job_files import load
     from orchestrator.client.planning import plan_of
@@ -44,7 +44,7 @@ def plan(
         _nothing_asked(session, spec, as_json=as_json)
     prepare.check_bucket(spec, session.target.kind, os.environ)
     made = plan_of(session, spec)
-    drafts = prepare.drafts(made, slices.place(session), handle=str(spec.name), purpose=Purpose.RUN)
+    drafts = prepare.drafts(made, plan_report.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     requests = [session.preview(request) for _, request in drafts]
     for draft, _ in drafts:
         session.forget_keys(draft.id)
@@ -52,7 +52,7 @@ def plan(
         emit_json(_shape(session, spec, made, requests))
         raise Done(session.exit_code())
     session.announce()
-    slices.show_plan(session, made, spec=spec)
+    plan_report.show_plan(session, made, spec=spec)
     for line in words.table(made):
         emit(line)
     body = "; `--json` has its body" if len(requests) == 1 else "; `--json` has its body, and the others"

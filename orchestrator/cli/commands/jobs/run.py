@@ -64,7 +64,7 @@ def start(
     bench: dict[str, str] | None = None,
 ) -> NoReturn:
     """Run a job that has been read. `bench`: the comparison that it is a variant of."""
-    from orchestrator.cli import slices
+    from orchestrator.client import plan_report
     from orchestrator.cli.amounts import duration
     from orchestrator.client.job_output import JobOutput
     from orchestrator.client.local_run import run_here
@@ -107,14 +107,14 @@ def start(
         session.reporter.say(
             "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
         )
-    slices.show_plan(session, plan, emulation.cores if emulation else None, spec)
+    plan_report.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
     runs_directory = Path(session.target.runs_dir or "runs").absolute()
     new, attempt = prepare.new_run(spec, path, session.target.kind, runs_directory, session.now(), bench=bench)
     bundle = prepare.bundle(spec, path, session.directory / "bundles")
     make_directory(Path(new.directory))
-    place, drafted = slices.place(session), list[str]()
+    place, drafted = plan_report.place(session), list[str]()
 
     def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
         made = prepare.drafts(
@@ -211,7 +211,7 @@ def make_directory(path: Path) -> None:
 
 def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
     """How many processes stand for the cores of one emulated host: never more than it has, few by default."""
-    from orchestrator.cli.slices import DEFAULT_EMULATED_CORES
+    from orchestrator.client.plan_report import DEFAULT_EMULATED_CORES
 
     declared = spec.train.emulated.cores if spec.train and spec.train.emulated else None
     real = max(candidate.cores_per_worker for candidate in plan.candidates)

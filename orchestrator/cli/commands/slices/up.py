@@ -55,7 +55,7 @@ def up(
 ) -> None:
     """Bring a TPU slice to READY and hold it. Doing it twice is harmless."""
     from orchestrator import catalog
-    from orchestrator.cli import slices
+    from orchestrator.client import plan_report
     from orchestrator.cli.amounts import duration
     from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.cli.session import open_session
@@ -110,14 +110,14 @@ def up(
             f"{handle} is in {existing.name.zone}, not in {zone}", hint=f"`tpujob down {handle}`, or give another NAME"
         )
     if existing is None or dry_run:
-        slices.show_plan(session, plan)
+        plan_report.show_plan(session, plan)
         if idle_s is not None and idle_s < hold_s:
             ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
             session.reporter.say("plan", f"{ends} (`--idle` says otherwise, `--idle {NEVER}` switches it off)")
     drafted: list[str] = []
 
     def draft() -> tuple[Draft, ...]:
-        made = prepare.drafts(plan, slices.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
+        made = prepare.drafts(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
         drafted.extend(lease.id for lease, _ in made)
         return made
 

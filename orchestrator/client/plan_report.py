@@ -1,4 +1,4 @@
-"""What `up` and `run` share: the places of a wish, the plan on screen, where slices are asked for."""
+"""What `up` and `run` share: the plan in their notices, and the place where they ask for slices."""
 
 from __future__ import annotations
 
