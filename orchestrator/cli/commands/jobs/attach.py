@@ -43,7 +43,7 @@ def attach(
 
 
 def follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
-    from orchestrator.client.job_output import JobOutput
+    from orchestrator.client.jobs.output import JobOutput
     from orchestrator.core.lease.lease import LeaseState
     from orchestrator.engine.jobs.attach import Attachment, attach
     from orchestrator.errors import UserError

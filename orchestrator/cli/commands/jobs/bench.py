@@ -65,7 +65,7 @@ def bench(
 
 def _read(file: Path) -> tuple[Path, dict[str, JobSpec]]:
     """The path of the base job, to which paths in the variants are relative, and the variants, all of them checked."""
-    from orchestrator.client.job_files import read_file
+    from orchestrator.client.jobs.job_files import read_file
     from orchestrator.core.jobfile import variants as benches
     from orchestrator.core.text import names
 
@@ -123,7 +123,7 @@ def _run(spec: JobSpec, base: Path, bench: dict[str, str], cloud: str | None, pr
     """One variant, by the way of every run. stdout is for the table: what the job prints goes to stderr."""
     from orchestrator.cli.commands.jobs.run import start
     from orchestrator.cli.console import console
-    from orchestrator.client.job_files import environment
+    from orchestrator.client.jobs.job_files import environment
 
     local = spec.on == "local"  # has no use for a cloud, whichever the others are run on
     try:

@@ -28,8 +28,8 @@ def plan(
     """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
     from orchestrator.client import plan_report
     from orchestrator.cli.console import console, emit, emit_json
-    from orchestrator.client.job_files import load
-    from orchestrator.client.planning import plan_of
+    from orchestrator.client.jobs.job_files import load
+    from orchestrator.client.jobs.planning import plan_of
     from orchestrator.core.lease.lease import Purpose
     from orchestrator.engine.jobs import prepare
     from orchestrator.report import plan as words

@@ -45,7 +45,7 @@ def launch(
 ) -> NoReturn:
     """The work of `run` and `submit`."""
     from orchestrator.cli.console import console
-    from orchestrator.client.job_files import load
+    from orchestrator.client.jobs.job_files import load
 
     spec, env = load(path, console().reporter)
     start(spec, env, path, keep=keep, ttl=ttl, detach=detach, cloud=cloud, project=project)
@@ -66,10 +66,10 @@ def start(
     """Run a job that has been read. `bench`: the comparison that it is a variant of."""
     from orchestrator.client import plan_report
     from orchestrator.cli.amounts import duration
-    from orchestrator.client.job_output import JobOutput
-    from orchestrator.client.local_run import run_here
-    from orchestrator.client.planning import plan_of
-    from orchestrator.client.sleep_inhibitor import stay_awake
+    from orchestrator.client.jobs.output import JobOutput
+    from orchestrator.client.jobs.local_run import run_here
+    from orchestrator.client.jobs.planning import plan_of
+    from orchestrator.client.jobs.sleep_inhibitor import stay_awake
     from orchestrator.core.lease.lease import Purpose
     from orchestrator.core.text.durations import format_duration
     from orchestrator.engine.jobs import prepare

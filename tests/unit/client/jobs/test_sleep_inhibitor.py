@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.client import sleep_inhibitor
-from orchestrator.client.sleep_inhibitor import stay_awake
+from orchestrator.client.jobs import sleep_inhibitor
+from orchestrator.client.jobs.sleep_inhibitor import stay_awake
 from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="plays systemd-inhibit")
@@ -48,7 +48,7 @@ def test_one_that_never_answers_promises_nothing_and_is_ended(tmp_path: Path, mo
 
 def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
-    code = "from orchestrator.client import sleep_inhibitor as awake; import os; awake.ANSWERS_WITHIN_S = 180; "
+    code = "from orchestrator.client.jobs import sleep_inhibitor as awake; import os; awake.ANSWERS_WITHIN_S = 180; "
     code += "print(awake.stay_awake('why'), flush=True); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True"

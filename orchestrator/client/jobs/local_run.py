@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def run_here(spec: JobSpec, env: dict[str, str], path: Path, *, bench: dict[str, str] | None = None) -> NoReturn:
     """Run it, bring its artifacts to the run's directory, and end with its exit code."""
     from orchestrator.cli.commands.jobs.run import finish, make_directory
-    from orchestrator.client.job_output import JobOutput
+    from orchestrator.client.jobs.output import JobOutput
     from orchestrator.client.session import Session
     from orchestrator.core.lease.attempt import LOCAL
     from orchestrator.engine.jobs import local, prepare
