@@ -13,8 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from tests.simulation.oracle.promise import NEVER  # noqa: E402
-from tests.simulation.scenarios.swarm import world_of  # noqa: E402
+from tests.simulation.oracle.bounds import NEVER  # noqa: E402
+from tests.simulation.scenarios.random_worlds import world_of  # noqa: E402
 
 CSV = HERE / "unclaimed.csv"
 WORLDS = 10_000

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.simulation.crash_sweep import SCENARIOS, sweep
-from tests.simulation.scenarios.swarm import world_of
+from tests.simulation.scenarios.crash_sweep import SCENARIOS, sweep
+from tests.simulation.scenarios.random_worlds import world_of
 
 CHUNK = 250
 

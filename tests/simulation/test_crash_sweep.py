@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.crash_sweep import SCENARIOS, Scenario, kinds_of, sweep
+from tests.simulation.scenarios.crash_sweep import SCENARIOS, Scenario, kinds_of, sweep
 
 
 def lives() -> Iterator[Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.model import capacity
 from tests.simulation.model.faults import Plan, cloud_fault
 from tests.simulation.model.world import World
-from tests.simulation.scenarios.swarm import FAMILIES, Doing, world_of
-from tests.simulation.scenarios.workloads import take_down
+from tests.simulation.scenarios import scarcity
+from tests.simulation.scenarios.commands import take_down
+from tests.simulation.scenarios.random_worlds import FAMILIES, Doing, world_of
 
 LINES = [line.split() for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 WORLDS, ALL_WORLDS, CHUNK = 1_000, 10_000, 250
@@ -60,7 +60,7 @@ def test_the_same_seed_is_the_same_world_event_for_event() -> None:
 
 def test_every_family_of_faults_is_met_within_a_few_hundred_worlds() -> None:
     met = {name for seed in range(300) for name in world_of(seed).plan.families}
-    assert met == {*FAMILIES, *capacity.FAMILIES, "clock_steps", "left_results"}
+    assert met == {*FAMILIES, *scarcity.FAMILIES, "clock_steps", "left_results"}
 
 
 @pytest.mark.parametrize("down_at", [4.0, 9.0, 12.5, 16.0])

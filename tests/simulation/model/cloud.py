@@ -41,8 +41,8 @@ from orchestrator.errors import (
     WrongState,
 )
 from tests.simulation.model.faults import Fate
+from tests.simulation.model.multi_call import Talk
 from tests.simulation.model.vm import Vm
-from tests.simulation.model.workers import Talk
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process, Token
@@ -99,9 +99,9 @@ class Sky:
         state, now = self.state, self.timeline.now
         while True:
             state.advance(now)
-            lagging = [node for node in state.nodes.values() if node.power != node.wanted_power]
+            lagging = [node for node in state.nodes.values() if node.power != node.target_power]
             for node in lagging:
-                state.powered(node.uid, node.wanted_power, now, self._hosts(node))
+                state.powered(node.uid, node.target_power, now, self._hosts(node))
             if not lagging:
                 break
         if state.queue.rows or self._asked:

@@ -28,7 +28,7 @@ from orchestrator.engine.effects.workers import (
 )
 from orchestrator.errors import AuthError, Unreachable
 from orchestrator.vm import watchdog
-from tests.simulation.oracle import promise
+from tests.simulation.oracle import bounds
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process
@@ -497,7 +497,7 @@ class Collection:
         if self.left_s <= 0:
             full = now < self.world.no_room_until
             self._ended(process, token, *(("no room",) if full else ()))
-        elif now - self.moved_at > promise.STALL_S:
+        elif now - self.moved_at > bounds.STALL_S:
             self._ended(process, token, "(everything)")
         elif now >= deadline:
             process.answered(token, Progress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)

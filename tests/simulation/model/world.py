@@ -25,9 +25,9 @@ from tests.simulation.model.machine import Machine
 from tests.simulation.model.process import Process
 from tests.simulation.model.timeline import Timeline
 from tests.simulation.model.vm import SimFleet, Worker
-from tests.simulation.oracle.promise import Bound
-from tests.simulation.oracle.truth import Truth
-from tests.simulation.scenarios.cases import Thing
+from tests.simulation.oracle.bounds import Bound
+from tests.simulation.oracle.claims import Thing
+from tests.simulation.oracle.oracle import Truth
 
 HORIZON_S = 4 * 3600.0
 WATCH_EVERY_S = 15.0
@@ -154,7 +154,7 @@ class World:
         self.machines = [self.laptop]
         self.sweep_every_s = sweep_every_s if self.layers.sweeper else None
         if self.sweep_every_s is not None:
-            from tests.simulation.scenarios.workloads import sweep_from_elsewhere
+            from tests.simulation.scenarios.commands import sweep_from_elsewhere
 
             self.elsewhere = Machine(self, "elsewhere", "ci-api", right_clock=True)
             self.machines.append(self.elsewhere)
@@ -218,7 +218,7 @@ class World:
 
     def look_whether_over(self) -> None:
         """Nobody does anything any more, nothing exists, nothing is on its way."""
-        if self.to_come or self.truth.alive() or self.sky.state.late:
+        if self.to_come or self.truth.alive() or self.sky.state.delayed_creates:
             return
         for machine in self.machines:
             if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.watched.alive):
@@ -261,7 +261,7 @@ class World:
         since, calls = self._calls.get(caller, (self.timeline.now, 0))
         calls += 1
         self._calls[caller] = (since, calls)
-        rate = 60.0 / self.timings.beat_s if isinstance(caller, Worker) else 1.0
+        rate = 60.0 / self.timings.heartbeat_s if isinstance(caller, Worker) else 1.0
         burst = BURST_CALLS * max(1, len(self.truth.intents))
         if calls > burst + self.slices * rate * (self.timeline.now - since):
             who = caller.name if isinstance(caller, Process) else f"the switch of worker {caller.index}"

@@ -399,7 +399,7 @@ def time_unasked() -> Iterator[None]:
 
 @mutant("a claim that moves may become shorter (ours, F12)", "extended")
 def shorter_claim() -> Iterator[None]:
-    with patch.object(claim_labels, "lease_label", lambda said: 0.0):
+    with patch.object(claim_labels, "claimed_until_label", lambda said: 0.0):
         yield
 
 
@@ -645,7 +645,10 @@ def stale_config() -> Iterator[None]:
     real = watchdog.Watchdog.take
 
     def take(self: Any, labels: dict[str, Any]) -> None:
-        real(self, {**labels, "tpujob-lease": str(self.config["lease"]), "tpujob-mode": self.config["mode"]})
+        real(
+            self,
+            {**labels, "tpujob-claimed-until": str(self.config["claimed_until"]), "tpujob-mode": self.config["mode"]},
+        )
 
     with patch.object(watchdog.Watchdog, "take", take):
         yield
@@ -850,13 +853,13 @@ def waits_on_in_labels() -> Iterator[None]:
 
 @mutant("what `up` brings claims to its deadline before it is held (ours)", "dies_before_it_is_held")
 def held_at_once() -> Iterator[None]:
-    real = claim_labels.lease_until
+    real = claim_labels.claimed_until
 
-    def lease_until(lease: Any, now: float, timings: Any) -> Any:
+    def claimed_until(lease: Any, now: float, timings: Any) -> Any:
         unheld = lease.ready_at is not None and lease.purpose is Purpose.HOLD and lease.hold_until is None
         return lease.deadline if unheld else real(lease, now, timings)
 
-    with patch.object(claim_labels, "lease_until", lease_until):
+    with patch.object(claim_labels, "claimed_until", claimed_until):
         yield
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.engine.leases.gc import collect_garbage
-from tests.simulation.crash_sweep import SCENARIOS, Scenario, deaths
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, Violation, World
-from tests.simulation.scenarios import workloads
-from tests.simulation.scenarios.swarm import Doing, world_of
-from tests.simulation.scenarios.workloads import Wish
+from tests.simulation.scenarios import commands
+from tests.simulation.scenarios.commands import Wish
+from tests.simulation.scenarios.crash_sweep import SCENARIOS, Scenario, deaths
+from tests.simulation.scenarios.random_worlds import Doing, world_of
 
 Hunt = Iterator[tuple[str, Callable[[], Result]]]  # what it is called, how it is played
 GROUNDS: dict[str, Callable[[], Hunt]] = {}
@@ -168,7 +168,7 @@ def taken_name() -> Hunt:
     def played() -> Result:
         def shape(world: World) -> None:
             RUN(world)
-            workloads.take_name(world)
+            commands.take_name(world)
 
         return World(3, shape, Plan(), layers=NOBODY).run()
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.simulation.model.capacity import scarce
 from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
 from tests.simulation.model.world import SPEED, ZONES, Layers, World
-from tests.simulation.scenarios import workloads
-from tests.simulation.scenarios.workloads import Wish
+from tests.simulation.scenarios import commands
+from tests.simulation.scenarios.commands import Wish
+from tests.simulation.scenarios.scarcity import scarce
 
 SCARCE = 0.4  # of all worlds
 STEPPED = 0.3  # of all worlds: the laptop's wall clock is set while something goes on
@@ -49,32 +49,32 @@ class Doing:
         world.no_room_until = world.timeline.now + self.no_room_until
         world.settle_down(timer_s=self.timer_s, sweep_every_s=self.sweep_every_s)
         if self.neighbours:
-            workloads.place_neighbours(world)
+            commands.place_neighbours(world)
         wish = self.wish or Wish(ZONES[: 1 + len(world.plan.stockouts)])
         if not set(wish.zones) <= set(ZONES):
             world.zones = wish.zones
         match self.kind:
             case "run" | "failing":
-                workloads.start_run(world, lasts_s=self.lasts_s, rc=self.rc, wish=wish, life_s=self.life_s)
+                commands.start_run(world, lasts_s=self.lasts_s, rc=self.rc, wish=wish, life_s=self.life_s)
             case "keep":
                 keep = {"keep_s": self.hold_s, "life_s": self.life_s}
-                workloads.start_run(world, lasts_s=self.lasts_s, wish=wish, **keep)
+                commands.start_run(world, lasts_s=self.lasts_s, wish=wish, **keep)
             case "detached":
-                workloads.start_run(world, lasts_s=self.lasts_s, rc=self.rc, wish=wish, life_s=self.life_s, detach=True)
+                commands.start_run(world, lasts_s=self.lasts_s, rc=self.rc, wish=wish, life_s=self.life_s, detach=True)
             case "up":
-                workloads.bring_up(world, hold_s=self.hold_s, wish=wish, life_s=self.life_s)
+                commands.bring_up(world, hold_s=self.hold_s, wish=wish, life_s=self.life_s)
             case "two":
-                workloads.start_run(world, lasts_s=self.lasts_s, wish=wish, life_s=self.life_s)
+                commands.start_run(world, lasts_s=self.lasts_s, wish=wish, life_s=self.life_s)
                 world._at(self.second_at or 3.0, self._second, world, Wish(wish.zones[:1]))
         if self.extend_at is not None:
-            world._at(self.extend_at, workloads.extend_all, world, 60.0)
+            world._at(self.extend_at, commands.extend_all, world, 60.0)
         if self.down_at is not None:
-            world._at(self.down_at, workloads.take_down, world)
+            world._at(self.down_at, commands.take_down, world)
         if self.collect_at is not None:
-            world._at(self.collect_at, workloads.collect_left, world)
+            world._at(self.collect_at, commands.collect_left, world)
 
     def _second(self, world: World, wish: Wish) -> None:
-        workloads.start_run(world, lasts_s=self.lasts_s / 2, wish=wish, life_s=self.life_s, name="second")
+        commands.start_run(world, lasts_s=self.lasts_s / 2, wish=wish, life_s=self.life_s, name="second")
 
 
 Family = Callable[[Random, Plan, Doing], None]

@@ -23,8 +23,8 @@ from orchestrator.core.lease.lease import (
 )
 from orchestrator.emulator.model.queue_records import QueuedResource
 from orchestrator.emulator.model.records import Node
-from tests.simulation.oracle import promise
-from tests.simulation.scenarios.cases import FOREVER, Case, Thing, is_ours, labels_of
+from tests.simulation.oracle import bounds
+from tests.simulation.oracle.claims import FOREVER, Case, Thing, is_ours, labels_of
 
 if TYPE_CHECKING:
     from tests.simulation.model.faults import Fate
@@ -68,7 +68,7 @@ class Truth:
     # -- births and deaths -------------------------------------------------------------------------------------------
 
     def born(self, node: Node) -> None:
-        lease_id = labels_of(node).get("tpujob-run", "")
+        lease_id = labels_of(node).get("tpujob-lease-id", "")
         known = Thing(node.uid, node.node_id, lease_id, self.case_of(lease_id), self.timeline.now)
         known.vm = self.world.sky.vms[node.uid]
         self.world.say(f"{node.node_id} exists ({node.state})")
@@ -86,7 +86,7 @@ class Truth:
         self.world.watch_leaks()
 
     def asked(self, row: QueuedResource) -> None:
-        lease_id = labels_of(row).get("tpujob-run", "")
+        lease_id = labels_of(row).get("tpujob-lease-id", "")
         case, now = self.case_of(lease_id), self.timeline.now
         known = Thing(row.uid, row.queue_id, lease_id, case, now, request=row)
         self.world.say(f"{row.queue_id} is queued ({row.state})")
@@ -151,9 +151,9 @@ class Truth:
         until = now if thing.died_at is None else thing.died_at
         if until <= begin:
             return True
-        if why == "another one was first" and promise.should_be_told(self.world, case, thing):
+        if why == "another one was first" and bounds.should_be_told(self.world, case, thing):
             self.broken("I6", f"{thing} lost its race, and no delete of it has left")
-        verdict = promise.bound(self.world, case, thing, begin)
+        verdict = bounds.bound(self.world, case, thing, begin)
         self.world.verdicts[thing.uid] = (until - begin, verdict)
         if until - begin > verdict.allowed_s:
             which = {"its deadline": "I11", "another one was first": "I6"}.get(why, "I1")
@@ -171,7 +171,7 @@ class Truth:
     def claim_end(self, case: Case, thing: Thing) -> tuple[float, str]:
         """When the last possible claim ended, and why; FOREVER while there is one."""
         lease_id, mode = thing.lease_id, case.mode_of(thing.lease_id)
-        ends = [(promise.end_of(self.world, case, thing), "its deadline")]
+        ends = [(bounds.end_of(self.world, case, thing), "its deadline")]
         if lease_id in case.brought_at:
             ends.append((case.brought_at[lease_id], "somebody came for its results"))
         downer = case.downers.get(lease_id)
@@ -181,7 +181,7 @@ class Truth:
             ends.append((thing.lost_at, "it was taken away"))
         if mode == "detached":
             if thing.on.job_ends_at is not None:
-                ends.append((thing.on.job_ends_at + promise.periods(self.world).linger_s * 1.01, "its job ended"))
+                ends.append((thing.on.job_ends_at + bounds.periods(self.world).linger_s * 1.01, "its job ended"))
         elif mode == "hold":
             ends.append(((case.hold_until or 0.0) + case.asked_more_s, "its hold ended"))
         else:
@@ -191,15 +191,15 @@ class Truth:
             if case.owner is not None and case.owner.frozen:
                 ends.append((self.world.frozen_since, f"{case.owner.name} stands still"))
             if thing.on.job_ends_at is not None and case.keep_s is None:
-                handing_over_s = promise.HAND_OVER_S if case.detach or case.left else 0.0
-                ends.append((promise.collected_by(self.world, thing.on.job_ends_at) + handing_over_s, "its job ended"))
+                handing_over_s = bounds.HAND_OVER_S if case.detach or case.left else 0.0
+                ends.append((bounds.collected_by(self.world, thing.on.job_ends_at) + handing_over_s, "its job ended"))
             if thing.given_up_at is not None:
                 ends.append((thing.given_up_at, "its own delete"))
             if (down := self.down_at.get(lease_id)) is not None:
                 ends.append((down, "it was given up"))
             if (won := self.won_by_another(case, lease_id)) is not None:
                 ends.append((won, "another one was first"))
-            if (waited := promise.waited_until(thing)) is not None:
+            if (waited := bounds.waited_until(thing)) is not None:
                 ends.append((waited, "its time to wait was over"))
         return min(ends)
 
@@ -225,7 +225,7 @@ class Truth:
         now, mode = self.timeline.now, case.mode_of(thing.lease_id)
         if any(other.lost_at is not None for other in self.things.values() if other.lease_id == thing.lease_id):
             return False  # also of another one of its name, which a lost create made since
-        if now >= promise.sure_until(case, thing, self.used_s(case)):
+        if now >= bounds.sure_until(case, thing, self.used_s(case)):
             return False
         job_ended_at = thing.on.job_ends_at
         if (
@@ -237,13 +237,13 @@ class Truth:
         if mode != "run":
             ended_at, _ = self.claim_end(case, thing)
             ended_at = min(ended_at, case.hold_until) if case.hold_until is not None else ended_at
-            slack = (case.hold_s or case.life_s) * 0.02 + 3.0 + promise.clock_doubt_s(self.world)
+            slack = (case.hold_s or case.life_s) * 0.02 + 3.0 + bounds.clock_doubt_s(self.world)
             if mode == "detached" and caller == "collector" and thing.on.job_ends_at is not None:
-                return now < min(thing.on.job_ends_at, ended_at) and not promise.job_was_lost(self.world)
-            if caller.startswith("switch") and promise.was_blind(self.world):
+                return now < min(thing.on.job_ends_at, ended_at) and not bounds.job_was_lost(self.world)
+            if caller.startswith("switch") and bounds.was_blind(self.world):
                 return False
             if mode == "detached" and caller.startswith("switch"):
-                return now < ended_at - slack and not promise.job_was_lost(self.world)
+                return now < ended_at - slack and not bounds.job_was_lost(self.world)
             return now < ended_at - slack
         owner = case.owner
         if (
@@ -258,8 +258,8 @@ class Truth:
         if thing.given_up_at is not None:
             return False
         if caller.startswith("switch"):
-            return promise.beats_got_through(self.world, thing) and promise.renewals_got_through(self.world, thing)
-        return promise.renewals_got_through(self.world, thing) if caller == "sweeper" else True
+            return bounds.beats_got_through(self.world, thing) and bounds.renewals_got_through(self.world, thing)
+        return bounds.renewals_got_through(self.world, thing) if caller == "sweeper" else True
 
     def used_s(self, case: Case) -> float:
         """What slices that were lost took of the job's time."""
@@ -299,7 +299,7 @@ class Truth:
                 if thing is known or thing is known.node or thing.node is known:
                     thing.failed_deletes += 1
                     thing.slow_s += fate.effect.seconds if "seconds" in fate.effect.parameters else 0.0
-                    thing.slow_s += promise.DELETE_AGAIN_S if fate.effect.kind == "stalled" else 0.0
+                    thing.slow_s += bounds.DELETE_AGAIN_S if fate.effect.kind == "stalled" else 0.0
 
     def taken_away(self, node: Node) -> None:
         known = self.things[node.uid]
@@ -374,13 +374,13 @@ class Truth:
             return
         if isinstance(event, Detached):
             case.detached_at, case.kept = now, lease.id
-            if not promise.could_be_armed(self.world):
+            if not bounds.could_be_armed(self.world):
                 self.broken("I1", f"{lease.name.node} is left to a switch that can never have been armed")
             return
         if isinstance(event, Extended):
             case.extended_at, case.asked_more_s = now, 0.0
             case.life_s, sure_s = max(lease.deadline - lease.created_at, case.sure_life_s or 0.0), case.sure_life_s
-            in_time = sure_s is None or now < case.drafted_at[lease.id] + sure_s - promise.last_minute_s(sure_s)
+            in_time = sure_s is None or now < case.drafted_at[lease.id] + sure_s - bounds.last_minute_s(sure_s)
             case.sure_life_s = case.life_s if in_time else sure_s  # else its job is being stopped already
             if case.kept != lease.id or case.hold_until is None:
                 return
@@ -389,7 +389,7 @@ class Truth:
         if isinstance(event, Held):
             case.detached_at = None  # its job has ended, and its results are waited for
         if isinstance(event, Held) and not case.for_hold and case.keep_s is None:
-            most_s = promise.periods(self.world).linger_s * 1.01 + 5.0
+            most_s = bounds.periods(self.world).linger_s * 1.01 + 5.0
             if ahead_s > most_s:
                 self.broken(
                     "I11", f"{lease.name.node} is held for {ahead_s:.0f} s, results may wait for {most_s:.0f} s"

@@ -20,7 +20,7 @@ from orchestrator.engine.jobs.job_run import JobPhase, JobRun, Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.gc import collect_garbage
 from orchestrator.engine.leases.obligations import Draft
-from orchestrator.engine.provision.startup_script import startup_script, switch_config
+from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.extend import extend
 from orchestrator.engine.slices.held import UpRequest, down, up
 from orchestrator.errors import DeadlineExceeded
@@ -29,7 +29,7 @@ from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.machine import command
 from tests.simulation.model.vm import Bag, Start
 from tests.simulation.model.world import ZONES
-from tests.simulation.scenarios.cases import Case
+from tests.simulation.oracle.claims import Case
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process
@@ -96,7 +96,7 @@ def _draft(
         run=run,
     )  # fmt: skip
     labels = claim_labels.labels(lease, now, world.timings)
-    metadata = {"startup-script": startup_script(switch_config(lease, labels, world.timings, idle_s=None))}
+    metadata = {"startup-script": startup_script(watchdog_config(lease, labels, world.timings, idle_s=None))}
     queue = None
     if queued:
         queue = QueueTerms(wish.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
@@ -245,7 +245,7 @@ def sweep_from_elsewhere(world: World, every_s: float) -> None:
 def place_neighbours(world: World) -> None:
     """Slices of other people: one has a name like ours, one our label, one neither."""
     now = world.timeline.now
-    over = {"tpujob-lease": str(int(now - 9e5)), "tpujob-deadline": str(int(now - 8e5))}
+    over = {"tpujob-claimed-until": str(int(now - 9e5)), "tpujob-deadline": str(int(now - 8e5))}
     for node_id, labels in (
         ("tpujob-of-a-friend", {"owner": "friend", **over}),
         ("training-7", {"tpujob": "1", **over}),

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.model.faults import Plan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES
-from tests.simulation.scenarios.workloads import Wish
+from tests.simulation.scenarios.commands import Wish
 
 if TYPE_CHECKING:
-    from tests.simulation.scenarios.swarm import Doing
+    from tests.simulation.scenarios.random_worlds import Doing
 
 Way = Callable[[Random, Plan, "Doing"], "Doing"]
 Family = Callable[[Random, Plan, Wish], None]

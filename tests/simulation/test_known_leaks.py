@@ -16,9 +16,9 @@ from orchestrator.core.lease.lease import LeaseState
 from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
 from tests.simulation.model.world import ZONES, Layers, World
 from tests.simulation.mutants.scenarios import NOBODY, SWEEPER, SWITCH
-from tests.simulation.scenarios.cases import Thing
-from tests.simulation.scenarios.swarm import Doing
-from tests.simulation.scenarios.workloads import Wish
+from tests.simulation.oracle.claims import Thing
+from tests.simulation.scenarios.commands import Wish
+from tests.simulation.scenarios.random_worlds import Doing
 
 RUN = Doing("run", lasts_s=10.0, boot_s=1.0)
 QUEUED = replace(RUN, wish=Wish(ZONES[:1], 1, 60.0))

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, World
-from tests.simulation.scenarios.swarm import Doing
-from tests.simulation.scenarios.workloads import Wish
+from tests.simulation.scenarios.commands import Wish
+from tests.simulation.scenarios.random_worlds import Doing
 
 KINDS = ("cli", "cli+guardian", "machine")
 QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}

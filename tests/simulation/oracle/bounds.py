@@ -17,7 +17,7 @@ from tests.simulation.model.faults import TIMEOUT_S, Window
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World
-    from tests.simulation.scenarios.cases import Case, Race, Thing
+    from tests.simulation.oracle.claims import Case, Race, Thing
 
 NEVER = 1e18
 OWN_S = promises.seconds("command")  # C0: the owner itself
@@ -48,7 +48,7 @@ LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
 class Periods:
     """Those of the table, at the speed of the world."""
 
-    beat_s: float
+    heartbeat_s: float
     poll_s: float
     ttl_s: float
     grace_s: float
@@ -62,10 +62,25 @@ class Periods:
     switch_s: float  # C3: its own, beyond the periods
 
 
+TERMS = {  # field → its term in `orchestrator.promises`
+    "heartbeat_s": "heartbeat" if "heartbeat" in promises.TERMS else "beat",
+    "poll_s": "poll",
+    "ttl_s": "ttl",
+    "grace_s": "grace",
+    "boot_s": "boot",
+    "linger_s": "linger",
+    "margin_s": "margin",
+    "stagger_s": "stagger",
+    "renew_s": "renew",
+    "label_ttl_s": "label",
+    "provision_s": "provision",
+    "switch_s": "watchdog" if "watchdog" in promises.TERMS else "switch",
+}
+
+
 @functools.cache
 def _periods(speed: float) -> Periods:
-    named = {"label_ttl_s": "label"}
-    return Periods(**{each: promises.seconds(named.get(each, each[:-2]), speed) for each in Periods.__slots__})
+    return Periods(**{field: promises.seconds(term, speed) for field, term in TERMS.items()})
 
 
 def periods(world: World) -> Periods:
@@ -438,7 +453,7 @@ def _vm_trouble_s(world: World, need: float, start: float, until: float, *, by_l
     timings = periods(world)
     since = start if by_label else start + need - timings.grace_s - timings.switch_s
     felt = [lasted for at, role, lasted in world.faults.felt_calls if role == "vm" and since <= at <= until]
-    trouble_s = sum(felt) + len(felt) * timings.beat_s / 2
+    trouble_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
     if by_label:  # expiry is counted in polls that succeed: at worst half of them do
         return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
     return trouble_s
@@ -515,7 +530,7 @@ def beats_got_through(world: World, thing: Thing) -> bool:
         return True
     if (pause := _just_resumed(world, now - origin)) is not None:
         now = origin + pause[0] - 0.001  # right after a pause nobody is judged by what could not be seen in it
-    back = now - origin - periods(world).ttl_s - 3 * periods(world).beat_s
+    back = now - origin - periods(world).ttl_s - 3 * periods(world).heartbeat_s
     plan = world.plan
     disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_stand_still
     disturbed += [(at, at + (back_s if back_s is not None else ALWAYS)) for _, at, back_s in plan.worker_dies]
@@ -523,7 +538,7 @@ def beats_got_through(world: World, thing: Thing) -> bool:
         return False
     if now - ready_at < periods(world).ttl_s * 0.98:
         return True
-    return connected_at is not None and connected_at - ready_at < periods(world).ttl_s - 3 * periods(world).beat_s
+    return connected_at is not None and connected_at - ready_at < periods(world).ttl_s - 3 * periods(world).heartbeat_s
 
 
 def _just_resumed(world: World, now: float) -> Window | None:

@@ -12,7 +12,7 @@ from orchestrator.promises import PROMISES
 from tests.simulation.model.faults import Plan
 from tests.simulation.model.world import SPEED, Layers, World
 from tests.simulation.mutants.scenarios import GUARDIAN, NOBODY, RUN, SWEEPER, SWITCH
-from tests.simulation.scenarios.swarm import Doing
+from tests.simulation.scenarios.random_worlds import Doing
 
 READY_S, DELETE_S = 5.0, 0.5
 TRAVEL_S = 1.0  # of a delete, there and back
