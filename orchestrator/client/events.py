@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.core.text.redaction import Redactor
@@ -74,6 +75,58 @@ class LogLines(Event):
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunResult(Event):
+    """How a run ended, or how it was left; also the last event of a run. Times are unix seconds, by the ledger's clock."""
+
+    kind: ClassVar[str] = "result"
+    run: str
+    name: str
+    state: str
+    exit_code: int  # of `tpujob`: the job's own, the error's, or 75 while a slice is not proven absent
+    directory: Path
+    started_at: float
+    ended_at: float
+    attempts: int = 1
+    cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
+    metrics: dict[str, Any] = field(default_factory=dict)
+    artifacts: tuple[Path, ...] = ()
+    released: bool = True  # every slice of the run is proven absent
+    release: str = "nothing was created"
+    detached: bool = False  # the job goes on without this process
+    error: TpujobError | None = None
+    lines: tuple[str, ...] = ()  # for a terminal
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields without `lines`; paths as text, the error as its type, message, hint and exit code."""
+        error = self.error
+        return {
+            "event": self.kind,
+            "run": self.run,
+            "name": self.name,
+            "state": self.state,
+            "exit_code": self.exit_code,
+            "directory": str(self.directory),
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "attempts": self.attempts,
+            "cost_usd": self.cost_usd,
+            "metrics": self.metrics,
+            "artifacts": [str(path) for path in self.artifacts],
+            "released": self.released,
+            "release": self.release,
+            "detached": self.detached,
+            "error": None
+            if error is None
+            else {
+                "type": type(error).__name__,
+                "message": error.message,
+                "hint": error.hint,
+                "exit_code": error.exit_code,
+            },
+        }
+
+
 class Reporter:
     """Makes events and passes them on. Called from any thread; one event at a time reaches `on_event`.
 
@@ -109,3 +162,8 @@ class Reporter:
     def emit(self, event: Event) -> None:
         with self._lock:
             self._on_event(event)
+
+
+def relative(path: Path) -> Path:
+    """Return the path as seen from the working directory, if it lies below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

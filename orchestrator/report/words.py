@@ -49,7 +49,7 @@ def outcome_lines(
     done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
     if outcome.run.cloud == LOCAL:
         return [*done, "cost     none: it ran on this machine"]
-    return [*done, f"cost     {_cost(outcome, emulated, usd)}", f"released {_released(outcome)}"]
+    return [*done, f"cost     {_cost(outcome, emulated, usd)}", f"released {released_words(outcome)}"]
 
 
 def _inside(spans: Mapping[str, float]) -> str:
@@ -73,7 +73,8 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
     return f"{about} ({catalog.PRICES_AS_OF}){goes_on}"
 
 
-def _released(outcome: Outcome) -> str:
+def released_words(outcome: Outcome) -> str:
+    """Return what became of the slice of the run, in one line."""
     owed = outcome.owed
     if owed.kept_until is not None and outcome.lease is not None:
         if outcome.collected is not None and outcome.collected.waiting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.client.jobs.results import RunResult
+from orchestrator.client.events import RunResult
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

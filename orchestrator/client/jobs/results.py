@@ -1,31 +1,176 @@
-"""How a run ended: the frozen result that `run`, `attach` and `collect` return."""
+"""The end of a run: reports it, forgets the keys of its slices, and makes its `RunResult`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from orchestrator.errors import TpujobError
+from orchestrator.client.events import RunResult, relative
+from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.errors import SliceLost, TpujobError
+from orchestrator.report import costs
+from orchestrator.report.results import describe, metrics, payload_spans
+from orchestrator.report.times import day_clock
+from orchestrator.report.words import fate, left_behind, outcome_lines, released_words
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.engine.jobs.job_run import Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """`error` is None after a success, and in a detached run. Times are unix seconds, by the ledger's clock."""
+def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:
+    """Report the end of a run and return its result. `drafted`: the leases whose keys are of no use any more."""
+    owed, lease, collected = outcome.owed, outcome.lease, outcome.collected
+    kept = lease.id if lease is not None and owed.kept_until is not None else None
+    if owed.released is not None and not owed.released.gone:
+        session.note(owed.released)
+    for lease_id in drafted:
+        if lease_id != kept and lease_id not in session.unproven:
+            session.forget_keys(lease_id)
+    if outcome.error is not None:
+        session.reporter.fail(outcome.error)
+    if collected is not None and collected.waiting and lease is not None:
+        session.reporter.loud(left_behind(outcome))
+    directory = Path(outcome.run.directory)
+    _remove_saved_work(session, outcome, directory)
+    usd = _cost(session, outcome)
+    emulated = outcome.run.cloud == "emulated"
+    lines = outcome_lines(
+        outcome, emulated=emulated, result=describe(outcome), inside=payload_spans(directory), usd=usd
+    )
+    return _ended(session, _result(session, outcome, usd=usd, lines=lines))
 
-    run: str
-    name: str
-    state: str
-    exit_code: int  # of the command: the job's own, or 75 while a slice is not proven gone
-    directory: Path
-    started_at: float
-    ended_at: float
-    attempts: int = 1
-    cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
-    metrics: dict[str, Any] = field(default_factory=dict)
-    artifacts: tuple[Path, ...] = ()
-    released: bool = True  # every slice of the run is proven absent
-    release: str = "nothing was created"
-    detached: bool = False  # the job goes on without this process
-    error: TpujobError | None = None
-    lines: tuple[str, ...] = ()  # what `tpujob` prints on stdout
+
+def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> RunResult:
+    """Report that a detached job has started, start its collector, and return where it is."""
+    lease, run = outcome.lease, outcome.run.id
+    assert lease is not None
+    for lease_id in drafted:
+        if lease_id != lease.id:
+            session.forget_keys(lease_id)
+    session.collect_later(outcome.run)
+    worst = "an unknown amount"
+    if lease.usd_per_hour is not None:
+        worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
+    say = session.reporter.say
+    say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
+    say("cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}")
+    say("bounds", _bounds(session, lease))
+    say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h")
+    return _ended(session, _result(session, outcome, lines=[run]))
+
+
+def left_again(session: Session, outcome: Outcome) -> RunResult:
+    """Report that `attach` leaves a run that goes on."""
+    if outcome.error is not None:
+        session.reporter.fail(outcome.error)
+    run = outcome.run.id
+    session.reporter.say("attach", f"{run} goes on without us; `tpujob attach {run}` comes back to it")
+    return _ended(session, _result(session, outcome))
+
+
+def ended_before(
+    session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str], code: int | None
+) -> RunResult:
+    """Return the result of a run that another process ended, from the ledger. `code`: the job's; None if not recorded."""
+    if code is None:
+        code = 0 if attempt.state is AttemptState.SUCCEEDED else SliceLost.exit_code
+    result = RunResult(
+        run=run.id,
+        name=run.name,
+        state=str(attempt.state),
+        exit_code=session.exit_code(code),
+        directory=Path(run.directory),
+        started_at=run.created_at,
+        ended_at=attempt.ended_at or run.created_at,
+        attempts=_number(attempt),
+        cost_usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
+        metrics=metrics(Path(run.directory)),
+        artifacts=_artifacts(Path(run.directory)),
+        released=lease is None or lease.gone_at is not None,
+        release="nothing was created" if lease is None else fate(lease),
+        error=None if code == 0 else TpujobError(attempt.detail or str(attempt.state), exit_code=code),
+        lines=tuple(lines),
+    )
+    return _ended(session, result)
+
+
+def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lines: Iterable[str] = ()) -> RunResult:
+    directory = Path(outcome.run.directory)
+    return RunResult(
+        run=outcome.run.id,
+        name=outcome.run.name,
+        state=str(outcome.state),
+        exit_code=session.exit_code(outcome.exit_code),
+        directory=directory,
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+        attempts=_number(outcome.attempt),
+        cost_usd=usd,
+        metrics=metrics(directory),
+        artifacts=_artifacts(directory),
+        released=_is_released(outcome),
+        release="it ran on this machine" if outcome.run.cloud == LOCAL else released_words(outcome),
+        detached=outcome.detached,
+        error=outcome.error,
+        lines=tuple(lines),
+    )
+
+
+def _ended(session: Session, result: RunResult) -> RunResult:
+    session.reporter.emit(result)
+    return result
+
+
+def _is_released(outcome: Outcome) -> bool:
+    owed, lease = outcome.owed, outcome.lease
+    if outcome.detached or owed.kept_until is not None:
+        return False
+    if owed.released is not None:
+        return owed.released.gone
+    return lease is None or lease.gone_at is not None
+
+
+def _number(attempt: Attempt) -> int:
+    return int(attempt.id.rpartition("-")[2])
+
+
+def _artifacts(directory: Path) -> tuple[Path, ...]:
+    """Return the files that were collected, in order."""
+    found = []
+    for worker in directory.glob("worker*"):
+        for parent, _, files in os.walk(worker):
+            found += [Path(parent, name) for name in files]
+    return tuple(sorted(found))
+
+
+def _cost(session: Session, outcome: Outcome) -> float | None:
+    """Return the dollars of the run; None if they are unknown. A ledger that cannot be read costs nothing but the figure."""
+    try:
+        return costs.of_run(session.ledger, outcome.run, outcome.ended_at)
+    except TpujobError as error:
+        session.reporter.say("warning", f"{error.message}; what the run cost is not known")
+        return None
+
+
+def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:
+    """Remove what was saved for another attempt, unless it is all that is left of the job."""
+    saved = directory / "carried"
+    if outcome.collected is not None and not outcome.collected.waiting:
+        shutil.rmtree(saved, ignore_errors=True)
+    elif any(saved.glob("worker*")):
+        session.reporter.say("saved", f"what the job had made when it was lost: {relative(saved)}")
+
+
+def _bounds(session: Session, lease: Lease) -> str:
+    """Return what would end the slice if this machine never came back."""
+    swept = [ran for ran in session.ledger.sweeps(lease.cloud, lease.name.project) if ran.scope != "local"]
+    sweep = (
+        f"a sweep ran {format_duration(session.now() - swept[0].at)} ago" if swept else "no sweep was ever seen here"
+    )
+    return f"the switch on every worker ✓ · {sweep} (`tpujob doctor`) · no end by the cloud itself"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client.jobs.results import RunResult
+from orchestrator.client.events import RunResult
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
