@@ -22,7 +22,7 @@ from orchestrator.cli.commands.jobs import attach, bench, cancel, collect, plan,
 from orchestrator.cli.commands.results import compare, list_runs, logs, show
 from orchestrator.cli.commands.slices import down, extend, offers, ssh, start, status, stop, up
 from orchestrator.cli.console import console
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 app = typer.Typer(
@@ -82,7 +82,7 @@ def main() -> None:
     _mend_streams()
     try:
         code = _call()
-    except Done as done:
+    except ExitCode as done:
         code = done.code
     except TpujobError as error:
         console().fail(error)

@@ -212,7 +212,7 @@ def _parameters(words: list[str]) -> dict[str, Any]:
 
 
 def _seconds(option: str, text: str | None) -> float | None:
-    from orchestrator.cli.amounts import duration
+    from orchestrator.cli.options import duration
 
     return None if text is None else duration(option, text, least="0s", most="30d")
 

@@ -50,7 +50,7 @@ def set_capacity(
     as_json: Json = False,
 ) -> None:
     """From now on there are so many chips, or none; what was set last decides. A stockout of two minutes: none --until 2m."""
-    from orchestrator.cli.amounts import duration
+    from orchestrator.cli.options import duration
     from orchestrator.errors import UserError
 
     zone, slash, accelerator_type = place.partition("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     else:
         for line in [*_lines(checks), *_alive_lines(alive, checks)]:
             emit(line)
-    raise Done(code)
+    raise ExitCode(code)
 
 
 def _examine(cloud: str | None, project: str | None) -> tuple[list[HealthCheck], list[Alive], Session | None]:
@@ -88,7 +88,7 @@ def _look(session: Session, lease: Lease) -> Alive:
         state = view.native_state if view else "not visible"
         stamp = claim_labels.read(view, session.world(lease.cloud).cloud.capabilities.timings) if view else None
         if stamp is not None:
-            claimed_until = min(stamp.lease_until, stamp.deadline)
+            claimed_until = min(stamp.claimed_until, stamp.deadline)
         if view is not None and view.state is SliceState.READY:
             published = session.run(
                 until(session.now(lease.cloud) + QUESTION_S, GetGuestAttributes(lease.name)), lease.cloud

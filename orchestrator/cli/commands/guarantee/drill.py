@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def drill(
     left = "" if broken else ", nothing left behind"
     took = format_duration(time.monotonic() - began)
     console().say("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
-    raise Done(TpujobError.exit_code if broken else 0)
+    raise ExitCode(TpujobError.exit_code if broken else 0)
 
 
 def line(finding: Finding) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Project
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def forget(
     released = _once_more(session, lease)
     if released.gone:
         emit(f"{lease.name.node} absent (checked {clock(released.checked_at)}): proven after all, nothing to forget")
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
     if problem := _too_early(session, session.ledger.lease(lease.id), released):
         raise UserError(f"{lease.name.node}: {problem}")
     if not verified:
         for line in _how_to_look(lease):
             emit(line)
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
     why = f"verified by a person: {reason or 'no reason given'}"
     session.run(
         note(Forgotten(lease.id, session.now(lease.cloud), f"{why}; missing: {'; '.join(released.verdict.missing)}"))
@@ -60,7 +60,7 @@ def forget(
     session.unproven.pop(lease.id, None)
     session.forget_keys(lease.id)
     emit(f"{lease.name.node} forgotten: nothing is proven, and tpujob does not ask after it any more")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _one(session: Session, name: str) -> Lease:

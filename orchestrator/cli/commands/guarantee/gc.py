@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator import boot_clock
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def sweep(
     if local:
         if zone or all_zones or dry_run or as_json:
             raise UserError("--local goes with --quiet, --cloud and --project only")
-        raise Done(_finish_own(cloud, project, quiet=quiet))
+        raise ExitCode(_finish_own(cloud, project, quiet=quiet))
     if zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
-    raise Done(_sweep(zone or [], cloud, project, dry_run=dry_run, quiet=quiet, as_json=as_json))
+    raise ExitCode(_sweep(zone or [], cloud, project, dry_run=dry_run, quiet=quiet, as_json=as_json))
 
 
 def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
@@ -215,7 +215,7 @@ def _slice(found: Any) -> dict[str, Any]:
     return {
         "node": view.name.node,
         "zone": view.name.zone,
-        "run": view.labels.get("tpujob-run"),
+        "run": view.labels.get("tpujob-lease-id"),
         "owner": view.labels.get("tpujob-owner"),
         "accelerator_type": view.accelerator_type,
         "state": view.native_state,

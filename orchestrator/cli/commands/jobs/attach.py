@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -83,7 +83,7 @@ def _say_left(session: Session, found: RunRecord, outcome: Outcome) -> None:
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     session.reporter.say("attach", f"{found.id} goes on without us; `tpujob attach {found.id}` comes back to it")
-    raise Done(session.exit_code(outcome.exit_code))
+    raise ExitCode(session.exit_code(outcome.exit_code))
 
 
 def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
@@ -123,4 +123,4 @@ def _say_ended(session: Session, found: RunRecord, attempt: Attempt) -> NoReturn
     code = attempt.exit_code
     if code is None:  # nobody was there when it ended
         code = 0 if attempt.state is AttemptState.SUCCEEDED else 71
-    raise Done(session.exit_code(code))
+    raise ExitCode(session.exit_code(code))

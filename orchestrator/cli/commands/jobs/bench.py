@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Csv, Json, Markdown, Project
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def bench(
             session.reporter.say("bench", f"{name} ended with code {code}")
         if code and code not in GO_ON:
             session.reporter.say("bench", "stopped; the same command goes on where it was")
-            raise Done(code)
+            raise ExitCode(code)
     runs = [run for name in specs if name not in failed and (run := _done(session, keys[name]))]
     if runs:
         print_table(session, runs, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
-    raise Done(session.exit_code(next(iter(failed.values()), 0)))
+    raise ExitCode(session.exit_code(next(iter(failed.values()), 0)))
 
 
 def _read(file: Path) -> tuple[Path, dict[str, JobSpec]]:
@@ -136,5 +136,5 @@ def _run(spec: JobSpec, base: Path, bench: dict[str, str], cloud: str | None, pr
                 cloud=None if local else cloud,
                 project=None if local else project,
             )
-    except Done as done:
+    except ExitCode as done:
         return done.code

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -39,7 +39,7 @@ def cancel(
         kept = session.of_run(found.id)
         if kept is not None:
             session.reporter.say("note", fate(kept))
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
     if found.cloud == LOCAL:
         _cancel_here(session, found.id, attempt.id)
     lease = session.of_run(found.id)
@@ -59,7 +59,7 @@ def cancel(
         session.ledger.record(ended)
     if released.gone:
         emit(f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _cancel_here(session: Session, run: str, attempt: str) -> NoReturn:
@@ -76,4 +76,4 @@ def _cancel_here(session: Session, run: str, attempt: str) -> NoReturn:
             raise TpujobError(f"{run} has not ended", hint="it has been asked to; `tpujob list` shows when it has")
         time.sleep(0.1)
     emit(f"{run} cancelled; nothing of it runs on this machine any more")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -86,7 +86,7 @@ def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: L
     if attempt.lease_id is not None:
         emit(f"released {fate(lease or session.ledger.lease(attempt.lease_id))}")
     code = 0 if success else attempt.exit_code
-    raise Done(session.exit_code(SliceLost.exit_code if code is None else code))
+    raise ExitCode(session.exit_code(SliceLost.exit_code if code is None else code))
 
 
 def _collect(session: Session, found: RunRecord, attempt: Attempt, lease: Lease, most_bytes: int | None) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def plan(
     project: Project = None,
 ) -> None:
     """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
-    from orchestrator.client import plan_report
     from orchestrator.cli.console import console, emit, emit_json
+    from orchestrator.client import plan_report
     from orchestrator.client.jobs.job_files import load
     from orchestrator.client.jobs.planning import plan_of
     from orchestrator.core.lease.lease import Purpose
@@ -50,14 +50,14 @@ def plan(
         session.forget_keys(draft.id)
     if as_json:
         emit_json(_shape(session, spec, made, requests))
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
     session.announce()
     plan_report.show_plan(session, made, spec=spec)
     for line in words.table(made):
         emit(line)
     body = "; `--json` has its body" if len(requests) == 1 else "; `--json` has its body, and the others"
     session.reporter.say("request", f"{requests[0]['method']} {requests[0]['url']}{body}")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _shape(session: Session, spec: JobSpec, made: Plan, requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -98,4 +98,4 @@ def _nothing_asked(session: Session, spec: JobSpec, *, as_json: bool) -> NoRetur
         emit_json({"job": spec.name, "cloud": LOCAL, "project": None, **nothing, **limits, "worst_case_usd": 0.0})
     else:
         emit("this machine\tnothing is asked of any cloud")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Project
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def start(
     bench: dict[str, str] | None = None,
 ) -> NoReturn:
     """Run a job that has been read. `bench`: the comparison that it is a variant of."""
+    from orchestrator.cli.options import duration
     from orchestrator.client import plan_report
-    from orchestrator.cli.amounts import duration
-    from orchestrator.client.jobs.output import JobOutput
     from orchestrator.client.jobs.local_run import run_here
+    from orchestrator.client.jobs.output import JobOutput
     from orchestrator.client.jobs.planning import plan_of
     from orchestrator.client.jobs.sleep_inhibitor import stay_awake
     from orchestrator.core.lease.lease import Purpose
@@ -184,7 +184,7 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
         "next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h"
     )
     emit(run)
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _bounds(session: Session, lease: Lease) -> str:
@@ -259,7 +259,7 @@ def finish(session: Session, outcome: Outcome, drafted: list[str]) -> NoReturn:
     session.reporter.say(
         "run", f"{outcome.run.id} · {took} · {_relative(outcome.run.directory)} · tpujob show {outcome.run.id}"
     )
-    raise Done(session.exit_code(outcome.exit_code))
+    raise ExitCode(session.exit_code(outcome.exit_code))
 
 
 def _usd(session: Session, outcome: Outcome) -> float | None:

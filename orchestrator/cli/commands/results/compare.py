@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Csv, Json, Markdown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def compare(
     session = open_session()
     session.recover()
     print_table(session, runs, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def print_table(

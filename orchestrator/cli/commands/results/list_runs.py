@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json
 
 
@@ -44,4 +44,4 @@ def list_runs(as_json: Json = False) -> None:
             usd = "" if row["cloud"] == LOCAL else format_usd(row["usd"])
             start = day_clock(row["created_at"])
             emit("\t".join([row["run"], row["name"], row["state"], start, took, row["cloud"], usd]))
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json, Worker
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def logs(
     if not stream(session, found, attempt, follow=follow, worker=worker, as_json=as_json):
         which = f"worker {worker}" if worker is not None else "any worker"
         raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def stream(

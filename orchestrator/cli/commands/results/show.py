@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json
 
 
@@ -28,4 +28,4 @@ def show(
     else:
         for line in report_lines(shape):
             emit(line)
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Name, Project
 
 if TYPE_CHECKING:
-    from orchestrator.client.slices.inventory import Asked
     from orchestrator.client.session import Session
+    from orchestrator.client.slices.inventory import Asked
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.slices import SliceView
 
@@ -43,7 +43,7 @@ def down(
         leases = _look_further(session, name, everything=everything)
     _delete(session, leases)
     session.recover()
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _meant(session: Session, name: str | None) -> list[Lease]:
@@ -105,7 +105,7 @@ def _look_further(session: Session, name: str | None, *, everything: bool) -> li
     if name is None and others and not everything:
         return _choose(session, asked, strangers, alive_now)
     emit(f"nothing to release{f' named {name}' if name else ''}{f'; {alive_now}' if others else ''}")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _choose(session: Session, asked: Asked, strangers: list[SliceView], alive_now: str) -> list[Lease]:
@@ -117,7 +117,7 @@ def _choose(session: Session, asked: Asked, strangers: list[SliceView], alive_no
     session.reporter.say("alive", alive_now.removeprefix("alive: "))
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()
     if not name:
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
     leases = session.named(name)
     found = [view for view in strangers if _is_meant(session, view, name)]
     if not leases and not found:
@@ -128,16 +128,14 @@ def _choose(session: Session, asked: Asked, strangers: list[SliceView], alive_no
 def _is_meant(session: Session, view: SliceView, name: str | None) -> bool:
     """A node's name or a run's id is nobody else's. Any other name means a slice of this user on this machine."""
     from orchestrator.client.session import default_handle
-    from orchestrator.core.lease import claim_labels
-    from orchestrator.core.lease.absence import RUN_LABEL
     from orchestrator.core.lease.lease import Mode
     from orchestrator.core.text import names
 
     said = view.labels
-    if name is not None and name in (view.name.node, said.get(RUN_LABEL)):
+    if name is not None and name in (view.name.node, said.get(names.LEASE_ID)):
         return True
     handle = names.to_label_value(name or default_handle())
-    held = name is not None or said.get(claim_labels.MODE) == Mode.HOLD
+    held = name is not None or said.get(names.MODE) == Mode.HOLD
     return said.get("tpujob-owner") == session.owner and said.get("tpujob-name") == handle and held
 
 
@@ -170,11 +168,11 @@ def _adopt(session: Session, asked: Asked, view: SliceView) -> Lease:
     known = session.ledger.leases()
     why = None
     if lease is None:
-        why = "its label tpujob-run is missing, or no id of a run"
+        why = "its label tpujob-lease-id is missing, or no id of a run"
     elif view.name.node in {each.name.node for each in known}:
         why = "this machine's ledger has closed it"
     elif lease.id in {each.id for each in known}:
-        why = f"its label tpujob-run={lease.id} is that of another slice"
+        why = f"its label tpujob-lease-id={lease.id} is that of another slice"
     if lease is None or why is not None:
         raise TeardownUnproven(
             f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud_text.delete_node(view.name)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Project
 
 
@@ -17,8 +17,8 @@ def extend(
     project: Project = None,
 ) -> None:
     """Let a slice live longer: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
-    from orchestrator.cli.amounts import duration
     from orchestrator.cli.console import emit
+    from orchestrator.cli.options import duration
     from orchestrator.cli.session import open_session
     from orchestrator.engine.slices.extend import extend as program
     from orchestrator.report.times import day_clock
@@ -30,4 +30,4 @@ def extend(
     lease = session.of_run(name) or session.need(name)
     extended = session.on_cloud(lambda capabilities: program(lease, by_s, capabilities))
     emit(f"{extended.handle} ({extended.name.node}) ends by {day_clock(extended.ends_at)}")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def offers(
     if as_json:
         asked = {"asked_at": said.asked_at, "silent": dict(said.silent)} if said else None
         emit_json({"prices_as_of": catalog.PRICES_AS_OF, "project": asked, "offers": [row.shape() for row in found]})
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
     shown = [row for row in found if row.has is not False]
     for line in table.lines(shown, by_zone=bool(zone) or kind in types) if shown else ():
         emit(line)
@@ -56,7 +56,7 @@ def offers(
             "larger", f"slices of more than {table.MANY_HOSTS} hosts: `tpujob offers --type v5p`, and so on"
         )
     _say_whose(session, said, left_out=len(found) - len(shown))
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _say_whose(session: Session, said: Availability | None, *, left_out: int) -> None:

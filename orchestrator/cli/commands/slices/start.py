@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Name, Project
 
 
@@ -18,4 +18,4 @@ def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> No
     lease = session.need(name)
     session.on_cloud(lambda capabilities: held.start(lease, capabilities))
     emit(f"{lease.handle}: READY ({lease.name.node})")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

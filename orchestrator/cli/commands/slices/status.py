@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Json, Project
 
 if TYPE_CHECKING:
-    from orchestrator.client.slices.inventory import Asked
     from orchestrator.client.session import Session
+    from orchestrator.client.slices.inventory import Asked
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.slices import SliceView
     from orchestrator.errors import CloudError
@@ -38,7 +38,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     code = session.exit_code(inventory.worst(answers))
     if as_json:
         emit_json(_shape(session, answers, rows))
-        raise Done(code)
+        raise ExitCode(code)
     session.announce()
     for asked in answers:
         emit(asked.words)
@@ -48,7 +48,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
         emit(f"Google Cloud · not asked: {no_google}")
     for line in _table(rows, sure=inventory.worst(answers) == 0):
         emit(line)
-    raise Done(code)
+    raise ExitCode(code)
 
 
 def _google_left_out(session: Session, answers: list[Asked]) -> str | None:
@@ -143,12 +143,13 @@ def _unknown(session: Session, asked: Asked, view: SliceView, remark: str) -> Ro
     from orchestrator import catalog, settings
     from orchestrator.core.lease import claim_labels
     from orchestrator.core.lease.slices import SliceState
+    from orchestrator.core.text import names
 
     now = asked.at or 0.0  # the server's clock, by which its labels are written
     stamp = claim_labels.read(view, settings.pace_of(asked.cloud, os.environ))
     if stamp is not None and stamp.odd:
         stamp = None  # what a sweep would make of it is nobody's claim
-    ends_at = min(stamp.lease_until, stamp.deadline) if stamp else None
+    ends_at = min(stamp.claimed_until, stamp.deadline) if stamp else None
     price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
     billed = view.state not in (SliceState.QUEUED, SliceState.TOMBSTONE)
     since = view.created_at
@@ -180,9 +181,9 @@ def _unknown(session: Session, asked: Asked, view: SliceView, remark: str) -> Ro
         "usd_so_far": usd(now),
         "usd_at_most": usd(ends_at),
         "budget_usd": None,
-        "mode": view.labels.get(claim_labels.MODE),
+        "mode": view.labels.get(names.MODE),
         "emulated": asked.cloud == "emulated",
-        "run": view.labels.get("tpujob-run"),
+        "run": view.labels.get("tpujob-lease-id"),
         "owner": owner,
         "yours": owner == session.owner,
         "remark": remark,

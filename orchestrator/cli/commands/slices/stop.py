@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Name, Project
 
 
@@ -23,4 +23,4 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> Non
         )
     view = session.run(held.stop(lease))
     emit(f"{lease.handle}: {view.native_state} ({lease.name.node}); it holds its quota until `tpujob down`")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())

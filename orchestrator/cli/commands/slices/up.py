@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.done import Done
+from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Project
 from orchestrator.core.planning.provisioning import Provisioning
 
@@ -55,10 +55,10 @@ def up(
 ) -> None:
     """Bring a TPU slice to READY and hold it. Doing it twice is harmless."""
     from orchestrator import catalog
-    from orchestrator.client import plan_report
-    from orchestrator.cli.amounts import duration
     from orchestrator.cli.console import console, emit, emit_json
+    from orchestrator.cli.options import duration
     from orchestrator.cli.session import open_session
+    from orchestrator.client import plan_report
     from orchestrator.client.plan_inputs import known_to
     from orchestrator.client.session import default_handle
     from orchestrator.core.lease.lease import LeaseState, Purpose
@@ -93,7 +93,7 @@ def up(
         )
         session.note(released)
         if not released.gone:
-            raise Done(session.exit_code())  # no second slice while the first may be alive
+            raise ExitCode(session.exit_code())  # no second slice while the first may be alive
     existing = session.held(handle)
     if existing is not None:
         _check_same(existing, accelerator, runtime, way)
@@ -127,7 +127,7 @@ def up(
         emit_json(session.preview(drafts[0][1]))
         for lease_id in drafted:
             session.forget_keys(lease_id)
-        raise Done(session.exit_code())
+        raise ExitCode(session.exit_code())
 
     def wanted(recreate: bool) -> held.UpRequest:
         return held.UpRequest(handle, drafts, session.held(handle), hold_s, recreate, wait_s=wait_s, redraft=draft)
@@ -144,7 +144,7 @@ def up(
             session.forget_keys(lease_id)
     if brought.error is not None:
         session.reporter.fail(brought.error)
-        raise Done(session.exit_code(brought.exit_code))
+        raise ExitCode(session.exit_code(brought.exit_code))
     lease = brought.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
@@ -153,7 +153,7 @@ def up(
         "ready", f"{handle}: {brought.action}; held until `tpujob down {handle}`, {until} at the latest"
     )
     emit(f"{lease.name.node}\t{lease.accelerator_type}\t{lease.name.zone}\tREADY")
-    raise Done(session.exit_code())
+    raise ExitCode(session.exit_code())
 
 
 def _way(spot: bool, provisioning: Provisioning | None) -> Provisioning | None:
