@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic import WithJsonSchema as Shape
 
-from orchestrator.core.jobfile import rules, yaml_source
+from orchestrator.core.jobfile import rules, values, yaml_source
 from orchestrator.core.jobfile.mistakes import Sections, explain
 from orchestrator.core.jobfile.schema import schema_of
 from orchestrator.core.jobfile.section import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section
@@ -26,6 +26,7 @@ from orchestrator.errors import JobSpecError
 
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 MAX_REPORTED = 20
+NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
 _OF_A_CLOUD = ("tpu", "allow_egress", "on_preemption", "max_restarts")
 
@@ -229,6 +230,11 @@ def load(text: str | bytes, *, path: str) -> JobSpec:
     return check(yaml_source.read(text), path=path)
 
 
+def of_values(data: Mapping[str, Any]) -> JobSpec:
+    """Return the job that these values describe. Raise JobSpecError: its lines name a field, and neither file nor line."""
+    return check(values.source_of(data), path="")
+
+
 def check(source: YamlSource, *, path: str) -> JobSpec:
     """The same for what has been read already."""
     source = spelled_out(source)
@@ -243,11 +249,12 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
         mistakes += list(_unsaid(rules.whole(data), source, mistakes))
     if mistakes or spec is None:
         lines = [_line(path, source, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
-        more = [f"{path}: and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
-        hint = f"`tpujob plan {path}` checks a file without creating anything"
+        where = f"{path}: " if path else ""
+        more = [f"{where}and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
+        hint = f"`tpujob plan {path}` checks a file without creating anything" if path else None
         raise JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
     if not spec.name:
-        spec = spec.model_copy(update={"name": names.to_job_name(PurePath(path).stem)})
+        spec = spec.model_copy(update={"name": names.to_job_name(PurePath(path).stem or NAMELESS)})
     spec._file, spec._source = path, source
     return spec
 
@@ -306,4 +313,5 @@ def _sections() -> Sections:
 def _line(file: str, source: YamlSource, mistake: Mistake) -> str:
     parts = any_of_as_written(source, mistake.path)
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
-    return f"{file}:{mistake.line}: {field}: {mistake.text}" if field else f"{file}:{mistake.line}: {mistake.text}"
+    text = f"{field}: {mistake.text}" if field else mistake.text
+    return f"{file}:{mistake.line}: {text}" if file else text

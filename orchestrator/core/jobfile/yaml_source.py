@@ -105,6 +105,12 @@ def _decode(text: str | bytes) -> str:
     return content
 
 
+def unprintable(text: str) -> str | None:
+    """Return what the text holds that does not belong into a text file, in words; None where that is nothing."""
+    bad = _UNPRINTABLE.search(text)
+    return _named(bad.group()) if bad else None
+
+
 def _named(char: str) -> str:
     return "a NUL byte" if char == "\0" else f"the control character U+{ord(char):04X}"
 

@@ -1,0 +1,213 @@
+"""A job as Python values: the same keys as the job file, checked by the same rules. Importing this module costs nothing.
+
+Every field that is None is left out, and gets its default of docs/job-file.md. Durations are text such as `"90m"`, or a
+timedelta; amounts of money are US dollars.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.model import JobSpec
+
+Duration = str | timedelta
+StrPath = str | os.PathLike[str]
+Provisioning = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
+
+
+class _Values:
+    """What is set, and nothing else: for `repr` and for the check."""
+
+    def _set(self) -> dict[str, Any]:
+        return {
+            each.name: value
+            for each in fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+            if each.init and (value := getattr(self, each.name)) is not None and value != ""
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._set().items())})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TpuAlternative(_Values):
+    """One TPU that the job accepts: an item of `Tpu.any_of`. What it leaves out is as the `Tpu` around it says."""
+
+    accelerator: str | None = None  # such as "v5litepod-8" or "v5e-8"
+    zone: str | Sequence[str] | None = None  # zones, regions or "any"
+    runtime: str | None = None
+    provisioning: Provisioning | None = None
+    spot: bool | None = None
+    queue: bool | None = None
+    unlisted: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tpu(TpuAlternative):
+    """Which TPU to ask for. The fields are the keys of `tpu:` in docs/job-file.md."""
+
+    any_of: Sequence[TpuAlternative] | None = None
+    order: Literal["as-listed", "cheapest", "fastest"] | None = None
+    max_price_per_hour: float | None = None  # US dollars, for the whole slice
+    wait: Duration | None = None  # for capacity
+    race: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Emulated(_Values):
+    """A smaller training on the emulated cloud. The fields are the keys of `train.emulated:`."""
+
+    cores: int | None = None
+    examples: int | None = None
+    test_examples: int | None = None
+    epochs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Train(_Values):
+    """The built-in training, or with `entry` one of the job's own. The fields are the keys of `train:`."""
+
+    entry: str | None = None  # "module:function" in `code`
+    options: Mapping[str, Any] | None = None
+    backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] | None = None
+    model: Literal["mnist_cnn", "alexnet", "mlp"] | None = None
+    dataset: Literal["mnist", "fashion-mnist", "synthetic", "idx"] | None = None
+    data_dir: StrPath | None = None
+    fallback: Literal["synthetic"] | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    cores: Literal["all"] | int | None = None
+    lr: float | None = None
+    momentum: float | None = None
+    optimizer: Literal["sgd", "adam"] | None = None
+    seed: int | None = None
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+    image_size: int | None = None
+    examples: int | None = None
+    test_examples: int | None = None
+    eval: bool | None = None
+    checkpoint: bool | None = None
+    checkpoint_every: str | None = None  # such as "1 epoch", "200 steps" or "30 s"
+    keep_checkpoints: int | None = None
+    resume: bool | None = None
+    num_workers: int | None = None
+    timing: Literal["stamped", "drained"] | None = None
+    emulated: Emulated | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Limits(_Values):
+    """Where the job ends, whatever happens. The fields are the keys of `limits:`."""
+
+    max_duration: Duration | None = None
+    max_cost: float | None = None  # US dollars
+    linger: Duration | None = None
+    max_results: str | None = None  # such as "50GB"
+    stall: Duration | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Job(_Values):
+    """What to run, and on which TPU: `command` or `train`, and the other keys of the job file.
+
+    A job is checked when it is made. `code` and `train.data_dir` are absolute paths, or relative to `directory`: the working
+    directory at that time; for a loaded job, the directory of its file. `dataclasses.replace` makes a changed copy.
+
+    Raises JobSpecError, which lists every mistake.
+    """
+
+    tpu: Tpu | None = None
+    command: str | Sequence[str] | None = None  # text for bash, or the arguments of one program
+    train: Train | None = None
+    name: str = ""  # "": the name of the file, or "job"
+    on: Literal["tpu", "local"] | None = None
+    setup: str | Sequence[str] | None = None
+    env: Mapping[str, str] | None = None
+    code: StrPath | None = None
+    artifacts: Sequence[str] | None = None
+    bucket: str | None = None
+    allow_egress: bool | None = None
+    limits: Limits | None = None
+    on_preemption: Literal["stop", "restart"] | None = None
+    max_restarts: int | None = None
+    directory: Path = field(default_factory=Path.cwd)
+    path: Path | None = field(default=None, init=False, compare=False)  # the file of a loaded job; None for any other
+    _spec: JobSpec = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        from orchestrator.core.jobfile import model
+
+        directory = Path(self.directory).absolute()
+        object.__setattr__(self, "directory", directory)
+        keys: dict[str, Any] = _plain(self)
+        del keys["directory"]
+        _make_relative(keys, "code", directory)
+        _make_relative(keys.get("train"), "data_dir", directory)
+        object.__setattr__(self, "_spec", model.of_values(keys))
+        object.__setattr__(self, "name", self._spec.name)
+
+    @classmethod
+    def load(cls, path: StrPath) -> Job:
+        """Return the job of a job file.
+
+        Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
+        """
+        from orchestrator.client.jobs.job_files import read_file
+        from orchestrator.core.jobfile import model, yaml_source
+        from orchestrator.core.jobfile.tpu_section import spelled_out
+
+        file = Path(path)
+        text = read_file(file)
+        spec = model.load(text, path=str(file))
+        keys = spelled_out(yaml_source.read(text)).data
+        job = cls(**{**_arguments(keys), "name": spec.name}, directory=file.absolute().parent)
+        object.__setattr__(job, "path", file.absolute())
+        object.__setattr__(job, "_spec", spec)  # whose mistakes have lines
+        return job
+
+
+def spec_of(job: Job) -> JobSpec:
+    """Return the checked job, as the rest of tpujob knows it."""
+    return job._spec
+
+
+def path_of(job: Job) -> Path:
+    """Return the job's file; of a job that has none, a name in the directory to which its paths are relative."""
+    return job.path or job.directory / f"Job({job.name})"
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as a job file holds it. What no file can hold stays what it is, for the check to refuse."""
+    if isinstance(value, _Values):
+        return {key: _plain(each) for key, each in value._set().items()}
+    if isinstance(value, list | tuple) and any(isinstance(each, _Values) for each in value):
+        return [_plain(each) for each in value]
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.3f}s"
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _make_relative(keys: Any, key: str, directory: Path) -> None:
+    """A job file knows only relative directories."""
+    if isinstance(keys, dict) and isinstance(path := keys.get(key), str) and Path(path).is_absolute():
+        keys[key] = os.path.relpath(path, directory)
+
+
+def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked keys of a file as arguments of a Job."""
+    found: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
+    for name, section in (("tpu", Tpu), ("train", Train), ("limits", Limits)):
+        if name in keys:
+            inner = {key: value for key, value in (keys[name] or {}).items() if value is not None}
+            if name == "tpu" and "any_of" in inner:
+                inner["any_of"] = tuple(TpuAlternative(**one) for one in inner["any_of"])
+            if name == "train" and "emulated" in (keys[name] or {}):
+                inner["emulated"] = Emulated(**(keys[name]["emulated"] or {}))
+            found[name] = section(**inner)
+    return found
