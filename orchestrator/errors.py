@@ -45,6 +45,10 @@ class ConfigError(UserError):
     """Settings, environment or state directory are unusable."""
 
 
+class NeedsConsent(UserError):
+    """Only deleting what exists would help, and the request does not allow that. Ask, then try again with consent."""
+
+
 class UnknownRun(UserError):
     """No run (or lease, or node) goes by that name, or several do."""
 

@@ -287,7 +287,7 @@ class Session:
 
     def note(self, released: Released) -> None:
         """Say how a release ended, and remember it for the exit code."""
-        from orchestrator.report.times import clock
+        from orchestrator.report.layout import clock
 
         if released.gone:
             self.unproven.pop(released.lease.id, None)

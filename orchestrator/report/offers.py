@@ -14,7 +14,7 @@ from orchestrator import catalog
 from orchestrator.catalog import AcceleratorType
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
-from orchestrator.report.columns import aligned
+from orchestrator.report.layout import aligned
 
 UNPRICED = float("inf")
 MANY_HOSTS = 8  # larger slices are listed only where somebody names their type or generation

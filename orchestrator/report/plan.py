@@ -12,8 +12,7 @@ from orchestrator import catalog
 from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.core.text.scripts import VM_PYTHON
-from orchestrator.report.columns import aligned
-from orchestrator.report.times import day_clock
+from orchestrator.report.layout import aligned, day_clock
 
 SHOWN_OTHERS = 4
 GRANTED, UNKNOWN = "granted", "unknown"

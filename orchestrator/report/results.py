@@ -15,7 +15,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import compare, costs, story
 from orchestrator.report.artifact_files import read_object
 from orchestrator.report.figures import figures
-from orchestrator.report.times import day_clock
+from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.job_run import Outcome

@@ -13,7 +13,7 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.report.times import clock
+from orchestrator.report.layout import clock
 
 
 def attempts(ledger: Ledger, run: RunRecord, now: float) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from orchestrator.clouds.google import gcloud_text
 from orchestrator.core.lease.attempt import LOCAL
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.report.times import clock, day_clock
+from orchestrator.report.layout import clock, day_clock
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.job_run import Outcome

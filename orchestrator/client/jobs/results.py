@@ -14,7 +14,7 @@ from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.errors import SliceLost, TpujobError
 from orchestrator.report import costs
 from orchestrator.report.results import describe, metrics, payload_spans
-from orchestrator.report.times import day_clock
+from orchestrator.report.layout import day_clock
 from orchestrator.report.words import fate, left_behind, outcome_lines, released_words
 
 if TYPE_CHECKING:

@@ -57,9 +57,9 @@ class Asked:
         return AuthError.exit_code if isinstance(self.error, AuthError) else TeardownUnproven.exit_code
 
     @property
-    def words(self) -> str:
-        """One line: who was asked, when, and how completely."""
-        from orchestrator.report.times import clock
+    def summary(self) -> str:
+        """One line: which cloud was asked, when, and how completely."""
+        from orchestrator.report.layout import clock
 
         place = f"project {self.project}" if self.cloud != EMULATED else "emulated cloud"
         if not self.running:

@@ -15,14 +15,10 @@ from orchestrator.engine.leases.renewal import move
 from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import CloudUnavailable, TeardownUnproven, TpujobError, UserError, WrongState
+from orchestrator.errors import CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
 
 STOP_S = 15 * 60.0
 NEARLY_S = 60.0
-
-
-class NeedsConsent(UserError):
-    """Only deleting what is there would help, and nobody said yes to that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.engine.jobs.job_run import Outcome
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
-from orchestrator.report.times import day_clock
+from orchestrator.report.layout import day_clock
 from orchestrator.report.words import banner, fate, left_behind, outcome_lines
 from tests.unit.engine.virtual import lease_and_request
 
@@ -27,7 +27,7 @@ def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type()
         "   still trying  the guardian process, if one runs; every tpujob command goes on with this first",
         "   do now      gcloud compute tpus tpu-vm delete tpujob-owner0-0000000000 --zone=us-central1-a --project=p --quiet",
         "   check       gcloud compute tpus tpu-vm list --zone=us-central1-a --project=p"
-        " --filter=labels.tpujob-run=0000000000",
+        " --filter=labels.tpujob-lease-id=0000000000",
         "   give up     `tpujob forget alice` says how to look, and how to take it over",
         "   exit status 75 (teardown unverified)",
     ]

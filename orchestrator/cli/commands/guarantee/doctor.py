@@ -114,7 +114,7 @@ def _lines(checks: list[HealthCheck]) -> list[str]:
 def _alive_lines(alive: list[Alive], checks: list[HealthCheck]) -> list[str]:
     from orchestrator.client.guarantee.health_checks import SWEEPS, SWITCHES
     from orchestrator.core.text.durations import format_usd
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     lines = []
     for each in alive:

@@ -36,7 +36,7 @@ def forget(
     from orchestrator.core.lease.lease import Forgotten
     from orchestrator.engine.leases.release import note
     from orchestrator.errors import UserError
-    from orchestrator.report.times import clock
+    from orchestrator.report.layout import clock
 
     session = open_session(cloud, project, quiet=True, light=True)
     session.announce()
@@ -110,7 +110,7 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
     from orchestrator.engine.effects.cloud import Get
     from orchestrator.engine.runtime.retry import until
     from orchestrator.errors import TpujobError
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     now, quiet_until = session.now(lease.cloud), released.verdict.quiet_until
     if quiet_until is not None and quiet_until > now:

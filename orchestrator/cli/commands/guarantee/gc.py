@@ -157,7 +157,7 @@ def _tell_the_ledger(swept: Collected, scope: str, cloud: str | None, project: s
 
 
 def _lines(swept: Collected) -> list[str]:
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     verdicts = {True: "deleted", False: "would delete" if swept.dry_run else "NOT PROVEN ABSENT"}
     lines = []

@@ -28,7 +28,7 @@ def cancel(
     from orchestrator.core.lease.lease import Mode
     from orchestrator.engine.slices import held
     from orchestrator.errors import UserError
-    from orchestrator.report.times import clock
+    from orchestrator.report.layout import clock
     from orchestrator.report.words import fate
 
     session = open_session(quiet=True, ends=True)

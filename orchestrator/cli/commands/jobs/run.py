@@ -160,7 +160,7 @@ def _left_running(session: Session, outcome: Outcome, drafted: list[str]) -> NoR
     """The job has the claim now. A process of ours waits for its end, to bring the artifacts home; it may die."""
     from orchestrator.cli.console import console, emit
     from orchestrator.core.text.durations import format_usd
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     lease = outcome.lease
     assert lease is not None

@@ -15,7 +15,7 @@ def list_runs(as_json: Json = False) -> None:
     from orchestrator.core.lease.attempt import LOCAL
     from orchestrator.core.text.durations import format_duration, format_usd
     from orchestrator.report import costs
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     session = open_session()
     session.recover()

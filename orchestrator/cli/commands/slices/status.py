@@ -41,7 +41,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
         raise ExitCode(code)
     session.announce()
     for asked in answers:
-        emit(asked.words)
+        emit(asked.summary)
         if asked.error is not None and asked.error.hint:
             session.reporter.say("hint", asked.error.hint)
     if no_google := _google_left_out(session, answers):
@@ -83,7 +83,7 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
     """What this machine knows of a slice that the API shows and that it does not answer for."""
     from orchestrator.core.lease.absence import ours
     from orchestrator.core.lease.lease import LeaseState
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     if closed is None or not ours(view, closed):
         return "not in this machine's ledger"
@@ -196,7 +196,7 @@ def _unknown(session: Session, asked: Asked, view: SliceView, remark: str) -> Ro
 
 def _table(rows: list[Row], *, sure: bool) -> list[str]:
     """Yours as a table, whosever else they are one line each: those are not yours to pay or to delete."""
-    from orchestrator.report.columns import aligned
+    from orchestrator.report.layout import aligned
 
     if not rows:
         return [
@@ -232,7 +232,7 @@ def _usd(row: Row, amount: float | None) -> str:
 def _claim(row: Row) -> str:
     """Why it lives, and until when."""
     from orchestrator.core.text.durations import format_duration
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     if row["down_at"] is not None:
         return f"being deleted for {format_duration(row['now'] - row['down_at'])}"
@@ -248,7 +248,7 @@ def _claim(row: Row) -> str:
 
 
 def _other(row: Row) -> str:
-    from orchestrator.report.times import day_clock
+    from orchestrator.report.layout import day_clock
 
     whose = f"owner {row['owner']}, another user or machine" if row["owner"] else "nobody's label on it"
     since = f" since {day_clock(row['created_at'])}" if row["created_at"] is not None else ""

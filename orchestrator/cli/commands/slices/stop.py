@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from orchestrator.cli.console import emit
 from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Cloud, Name, Project
+from orchestrator.cli.session import open_session
+from orchestrator.client.slices import slices
 
 
 def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
-    """Stop a held slice: it keeps its disk and its name. This is not a teardown."""
-    from orchestrator.cli.console import emit
-    from orchestrator.cli.session import open_session
-    from orchestrator.engine.slices import held
-    from orchestrator.errors import UserError
-
+    """Stop a held slice: it keeps its disk, its name and its quota. This is not a teardown."""
     session = open_session(cloud, project)
-    session.announce()
-    session.recover()
-    lease = session.need(name)
-    if session.locks.alive(lease.id):
-        raise UserError(
-            f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
-        )
-    view = session.run(held.stop(lease))
-    emit(f"{lease.handle}: {view.native_state} ({lease.name.node}); it holds its quota until `tpujob down`")
+    stopped = slices.stop(session, name)
+    emit(f"{stopped.name}: {stopped.state} ({stopped.node}); it holds its quota until `tpujob down`")
     raise ExitCode(session.exit_code())

@@ -10,8 +10,8 @@ from orchestrator.core.lease.slices import QueueTerms
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.search import Search, find
-from orchestrator.engine.slices.held import NeedsConsent, UpOutcome, UpRequest, down, start, stop, up
-from orchestrator.errors import CapacityError, Vanished, WrongState
+from orchestrator.engine.slices.held import UpOutcome, UpRequest, down, start, stop, up
+from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
 
 
@@ -49,7 +49,7 @@ def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_
         for node in world.cloud.nodes.values():
             labels = node.request.labels
             if world.ledger.lease(lease.id).hold_until is None and world.time > node.ready_at:
-                said.append((int(labels["tpujob-lease"]), int(labels["tpujob-deadline"])))
+                said.append((int(labels["tpujob-claimed-until"]), int(labels["tpujob-deadline"])))
 
     world.drive(up(UpRequest("alice", drafts, None, 3600), CAN), between=between)
     shortened = [(until, deadline) for until, deadline in said if deadline < said[0][1]]
