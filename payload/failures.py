@@ -6,7 +6,7 @@ with its traceback (exit code 1).
 
 from __future__ import annotations
 
-# What a ConfigError about missing packages tells to do.
+# What a BadConfig about missing packages tells to do.
 INSTALL = (
     "pip install 'torch==2.9.0' 'torch_xla==2.9.0' (on a TPU VM: 'torch_xla[tpu]==2.9.0'); "
     "torch and torch_xla must have the same version"

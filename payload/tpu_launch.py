@@ -26,7 +26,7 @@ from payload.placement import Placement
 def prepared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[Job, dict[str, str]]]:
     """The job as its processes must see it, and their environment, but for what tells one of them from another.
 
-    Raises ConfigError when torch_tpu gives no environment, WorldError when its hosts could not meet.
+    Raises BadConfig when torch_tpu gives no environment, WorldError when its hosts could not meet.
     """
     place = job.placement
     with socket.socket() as held:
@@ -81,7 +81,7 @@ def _ask(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def load() -> None:
-    """Import torch_tpu, which registers the device "tpu". Raises ConfigError when that fails."""
+    """Import torch_tpu, which registers the device "tpu". Raises BadConfig when that fails."""
     try:
         importlib.import_module("torch_tpu")
     except ImportError as error:

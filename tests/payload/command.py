@@ -223,7 +223,7 @@ def _run(
         try:
             tpu_launch.main(int(argv[3]))
             code = 0
-        except tpu_launch.ConfigError as error:
+        except tpu_launch.BadConfig as error:
             print(f"error: {error}", file=sys.stderr)
         except BaseException:
             traceback.print_exc()
