@@ -47,16 +47,16 @@ class Mutant:
     name: str
     bug: str
     change: Callable[[], contextlib.AbstractContextManager[Any]]
-    grounds: tuple[str, ...]  # names in `grounds.GROUNDS`, where it is hunted, the best first
+    scenarios: tuple[str, ...]  # names in `grounds.GROUNDS`, where it is hunted, the best first
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(bug: str, *grounds: str) -> Callable[[Callable[[], Iterator[None]]], None]:
+def mutant(bug: str, *scenarios: str) -> Callable[[Callable[[], Iterator[None]]], None]:
     def register(change: Callable[[], Iterator[None]]) -> None:
         name = change.__name__
-        MUTANTS[name] = Mutant(name, bug, contextlib.contextmanager(change), grounds)
+        MUTANTS[name] = Mutant(name, bug, contextlib.contextmanager(change), scenarios)
 
     return register
 
@@ -458,9 +458,9 @@ def held_to_the_end() -> Iterator[None]:
 @mutant("a slice is held for its results in the ledger, and not in its labels", "results_left_behind")
 def held_unlabelled() -> Iterator[None]:
     async def keep(owed: Any, until: float, capabilities: Any) -> Any:
-        lease, obligations.lease = obligations.lease, None
+        lease, owed.lease = owed.lease, None
         await Record(Held(lease.id, await Now(), until))
-        obligations.kept_until = until
+        owed.kept_until = until
         await Unlock(lease.id)
         return await ReadLease(lease.id)
 
@@ -479,7 +479,7 @@ def extended_twice() -> Iterator[None]:
             found, skew_s = await renewal._listed(wanted)
             said = await renewal._said(before, wanted, found, skew_s, capabilities)
             try:
-                await renewal.Relabel(wanted.name, {**found.labels, **said})
+                await renewal.SetLabels(wanted.name, {**found.labels, **said})
             except CloudUnavailable:
                 await renewal.Sleep(1.0)
             else:
@@ -685,7 +685,7 @@ def oneshot() -> Iterator[None]:
     async def wait(self: Any, pause_s: float) -> bool:
         return False
 
-    with patch.object(gc._Sweep, "wait", wait):
+    with patch.object(gc._Collection, "wait", wait):
         yield
 
 
@@ -703,14 +703,14 @@ def sweep_by_prefix() -> Iterator[None]:
 
 @mutant("the sweep sends its delete and believes in it", "sweeps_alone_failing")
 def sweep_fireforget() -> Iterator[None]:
-    real = gc._Sweep._see_off
+    real = gc._Collection._see_off
 
     async def see_off(self: Any, name: Any) -> None:
         await real(self, name)
-        if name in self.swept.ended and name in self._deleted_at:
-            self.swept.ended[name] = replace(self.swept.ended[name], gone=True)
+        if name in self.collected.ended and name in self._deleted_at:
+            self.collected.ended[name] = replace(self.collected.ended[name], gone=True)
 
-    with patch.object(gc._Sweep, "_see_off", see_off):
+    with patch.object(gc._Collection, "_see_off", see_off):
         yield
 
 
