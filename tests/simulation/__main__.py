@@ -94,7 +94,7 @@ def die_everywhere(processes: int) -> int:
 
 def show(seed: int, *, trace: bool) -> int:
     world = world_of(seed, without=without, plain=plain, trace=True)
-    print(f"TPUJOB_SIM_SEED={seed}  {world.shape}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
+    print(f"TPUJOB_SIM_SEED={seed}  {world.workload}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
     result = world.run()
     for line in result.trace if trace else result.trace[-25:]:
         print(line)

@@ -9,15 +9,15 @@ import pytest
 from orchestrator import promises
 from orchestrator.core.lease import timings
 from orchestrator.promises import PROMISES
-from tests.simulation.model.faults import Plan
+from tests.simulation.model.faults import FaultPlan
 from tests.simulation.model.world import SPEED, Layers, World
-from tests.simulation.mutants.scenarios import GUARDIAN, NOBODY, RUN, SWEEPER, SWITCH
-from tests.simulation.scenarios.random_worlds import Doing
+from tests.simulation.mutants.scenarios import GUARDIAN_ONLY, NO_LAYER, RUN, GC_ONLY, WATCHDOG_ONLY
+from tests.simulation.scenarios.random_worlds import Workload
 
 READY_S, DELETE_S = 5.0, 0.5
 TRAVEL_S = 1.0  # of a delete, there and back
 CLOCKS = 1.02  # two of them may be wrong by one percent each
-UP, SWEEP_EVERY_S = Doing("up", hold_s=60.0), 20.0
+UP, GC_EVERY_S = Workload("up", hold_s=60.0), 20.0
 
 
 def everything(at: float) -> dict[str, Any]:
@@ -25,26 +25,26 @@ def everything(at: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("promise", "doing", "layers", "plan"),
+    ("promise", "workload", "layers", "plan"),
     [
-        ("command", Doing("run", lasts_s=5.0), Layers(), {}),
-        ("guardian", RUN, GUARDIAN, {"crashes": [(None, 12.0, "cli")]}),
-        ("switch", RUN, SWITCH, everything(12.0)),
-        ("switch of a create", RUN, SWITCH, everything(2.0)),
-        ("switch of a create", UP, SWITCH, everything(2.0)),
-        ("switch of a create", UP, SWITCH, everything(0.5)),
-        ("switch of a held slice", UP, SWITCH, everything(20.0)),
-        ("sweep", Doing("run", lasts_s=60.0, sweep_every_s=SWEEP_EVERY_S), SWEEPER, everything(12.0)),
-        ("sweep", Doing("up", hold_s=60.0, sweep_every_s=SWEEP_EVERY_S), SWEEPER, everything(2.0)),
+        ("command", Workload("run", lasts_s=5.0), Layers(), {}),
+        ("guardian", RUN, GUARDIAN_ONLY, {"crashes": [(None, 12.0, "cli")]}),
+        ("switch", RUN, WATCHDOG_ONLY, everything(12.0)),
+        ("switch of a create", RUN, WATCHDOG_ONLY, everything(2.0)),
+        ("switch of a create", UP, WATCHDOG_ONLY, everything(2.0)),
+        ("switch of a create", UP, WATCHDOG_ONLY, everything(0.5)),
+        ("switch of a held slice", UP, WATCHDOG_ONLY, everything(20.0)),
+        ("sweep", Workload("run", lasts_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(12.0)),
+        ("sweep", Workload("up", hold_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(2.0)),
     ],
 )
 def test_a_world_in_which_only_somebody_dies_is_held_to_the_table(
-    promise: str, doing: Doing, layers: Layers, plan: dict[str, Any]
+    promise: str, workload: Workload, layers: Layers, plan: dict[str, Any]
 ) -> None:
-    world = World(1, doing, Plan(provision_s=READY_S, delete_s=DELETE_S, **plan), layers=layers)
+    world = World(1, workload, FaultPlan(provision_s=READY_S, delete_s=DELETE_S, **plan), layers=layers)
     assert not world.run().violations
     of_the_table = promises.PromiseWorld(
-        speed=SPEED, deletion_s=DELETE_S + TRAVEL_S, ready_s=READY_S, sweep_every_s=SWEEP_EVERY_S
+        speed=SPEED, deletion_s=DELETE_S + TRAVEL_S, ready_s=READY_S, gc_every_s=GC_EVERY_S
     )
     bound_s = promises.bound(PROMISES[promise], of_the_table).seconds
     assert world.verdicts
@@ -56,7 +56,7 @@ def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def allowed_s() -> list[float]:
-        world = World(1, RUN, Plan(provision_s=READY_S, **everything(12.0)), layers=SWITCH)
+        world = World(1, RUN, FaultPlan(provision_s=READY_S, **everything(12.0)), layers=WATCHDOG_ONLY)
         world.run()
         return [verdict.allowed_s for _, verdict in world.verdicts.values()]
 
@@ -66,6 +66,6 @@ def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_t
 
 
 def test_with_nobody_left_nothing_is_promised() -> None:
-    world = World(1, RUN, Plan(provision_s=READY_S, **everything(12.0)), layers=NOBODY)
+    world = World(1, RUN, FaultPlan(provision_s=READY_S, **everything(12.0)), layers=NO_LAYER)
     world.run()
-    assert {verdict.layer for _, verdict in world.verdicts.values()} == {"nobody"}
+    assert {verdict.layer for _, verdict in world.verdicts.values()} == {"none"}

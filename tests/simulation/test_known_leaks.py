@@ -13,73 +13,75 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import LeaseState
-from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import ZONES, Layers, World
-from tests.simulation.mutants.scenarios import NOBODY, SWEEPER, SWITCH
-from tests.simulation.oracle.claims import Thing
-from tests.simulation.scenarios.commands import Wish
-from tests.simulation.scenarios.random_worlds import Doing
+from tests.simulation.mutants.scenarios import NO_LAYER, GC_ONLY, WATCHDOG_ONLY
+from tests.simulation.oracle.claims import Resource
+from tests.simulation.scenarios.commands import Candidates
+from tests.simulation.scenarios.random_worlds import Workload
 
-RUN = Doing("run", lasts_s=10.0, boot_s=1.0)
-QUEUED = replace(RUN, wish=Wish(ZONES[:1], 1, 60.0))
+RUN = Workload("run", lasts_s=10.0, boot_s=1.0)
+QUEUED = replace(RUN, candidates=Candidates(ZONES[:1], 1, 60.0))
 TRIES_IN_A_MINUTE = 11  # of a create whose reply is lost each time
-SPOT = replace(RUN, lasts_s=20.0, wish=Wish(ZONES[:1], spot=True, restarts=2))
+SPOT = replace(RUN, lasts_s=20.0, candidates=Candidates(ZONES[:1], spot=True, restarts=2))
 
 
-def play(doing: Doing, *, layers: Layers = NOBODY, **plan: Any) -> World:
-    world = World(1, doing, Plan(**plan), layers=layers)
+def play(workload: Workload, *, layers: Layers = NO_LAYER, **plan: Any) -> World:
+    world = World(1, workload, FaultPlan(**plan), layers=layers)
     violations = world.run().violations
     assert not violations, violations
     return world
 
 
 def code(world: World) -> int:
-    owner = world.truth.cases[0].owner
+    owner = world.oracle.claims[0].owner
     assert owner is not None and owner.result is not None
     return int(owner.result.exit_code)
 
 
-def requests(world: World) -> list[Thing]:
-    return [thing for thing in world.truth.things.values() if thing.request is not None]
+def requests(world: World) -> list[Resource]:
+    return [resource for resource in world.oracle.resources.values() if resource.request is not None]
 
 
 def nothing_is_left(world: World) -> bool:
-    state = world.sky.state
-    owed = [lease for lease in world.laptop.book.leases.values() if lease.state is not LeaseState.GONE]
+    state = world.cloud.state
+    owed = [lease for lease in world.laptop.ledger.leases.values() if lease.state is not LeaseState.GONE]
     return not state.nodes and not state.queue.rows and not owed
 
 
-def one_after_the_other(things: list[Thing]) -> bool:
+def one_after_the_other(resources: list[Resource]) -> bool:
     """No one was made before the one before was absent."""
-    return all(before.died_at is not None and before.died_at < after.born_at for before, after in pairwise(things))
+    return all(
+        before.gone_at is not None and before.gone_at < after.created_at for before, after in pairwise(resources)
+    )
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-@pytest.mark.parametrize("doing", [RUN, QUEUED], ids=["a node", "a queued request"])
-def test_L05_a_create_whose_reply_was_lost_makes_one_slice_that_is_known(doing: Doing, lost: int) -> None:
-    world = play(doing, lost_creates=lost)
-    assert code(world) == 0 and len(world.truth.nodes()) == 1 and nothing_is_left(world)
+@pytest.mark.parametrize("workload", [RUN, QUEUED], ids=["a node", "a queued request"])
+def test_L05_a_create_whose_reply_was_lost_makes_one_slice_that_is_known(workload: Workload, lost: int) -> None:
+    world = play(workload, lost_creates=lost)
+    assert code(world) == 0 and len(world.oracle.nodes()) == 1 and nothing_is_left(world)
 
 
-@pytest.mark.parametrize("doing", [RUN, QUEUED], ids=["a node", "a queued request"])
-def test_L06_a_create_that_takes_longer_than_anybody_waits_is_deleted_and_not_met_again(doing: Doing) -> None:
-    world = play(doing, provision_s=500.0)
-    [node] = world.truth.nodes()
-    assert code(world) != 0 and node.died_at is not None and nothing_is_left(world)
+@pytest.mark.parametrize("workload", [RUN, QUEUED], ids=["a node", "a queued request"])
+def test_L06_a_create_that_takes_longer_than_anybody_waits_is_deleted_and_not_met_again(workload: Workload) -> None:
+    world = play(workload, provision_s=500.0)
+    [node] = world.oracle.nodes()
+    assert code(world) != 0 and node.gone_at is not None and nothing_is_left(world)
 
 
 def test_L07_a_create_that_failed_and_left_a_node_is_cleaned_up_before_the_next_zone_is_asked() -> None:
     left = cloud_fault("create_fails_leaving_node", "nodes.create", state="TERMINATED")
-    world = play(replace(RUN, wish=Wish(ZONES[:2])), create_effects=[left])
-    nodes = world.truth.nodes()
+    world = play(replace(RUN, candidates=Candidates(ZONES[:2])), create_effects=[left])
+    nodes = world.oracle.nodes()
     assert code(world) == 0 and len(nodes) == 2 and one_after_the_other(nodes) and nothing_is_left(world)
 
 
 def test_L08_a_zone_that_does_not_answer_and_made_the_node_all_the_same_is_emptied_before_the_next_one() -> None:
     """Every reply to the first zone's creates is lost, until the command gives that zone up."""
-    world = play(replace(RUN, wish=Wish(ZONES[:2])), lost_creates=TRIES_IN_A_MINUTE)
-    nodes = world.truth.nodes()
-    zones = [lease.name.zone for lease in world.laptop.book.leases.values()]
+    world = play(replace(RUN, candidates=Candidates(ZONES[:2])), lost_creates=TRIES_IN_A_MINUTE)
+    nodes = world.oracle.nodes()
+    zones = [lease.name.zone for lease in world.laptop.ledger.leases.values()]
     assert code(world) == 0 and zones == list(ZONES[:2])
     assert len(nodes) == 2 and one_after_the_other(nodes) and nothing_is_left(world)
 
@@ -93,42 +95,42 @@ def test_L14_a_request_whose_node_was_deleted_goes_too() -> None:
 
 
 def test_L14_a_request_that_the_switch_may_not_delete_is_found_by_a_sweep() -> None:
-    doing = replace(QUEUED, sweep_every_s=30.0, wish=Wish(ZONES[:1], 1, 10.0))
-    both = Layers(guardian=False, switch=True, sweeper=True, timer=False)
-    world = play(doing, layers=both, crashes=[(None, 9.0, "machine")], vm_may_delete_requests=False)
-    [node], [request] = world.truth.nodes(), requests(world)
-    assert node.deleted_by.startswith("switch") and request.died_at is not None and node.died_at is not None
-    assert request.died_at > node.died_at and not world.sky.state.queue.rows
+    workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
+    both = Layers(guardian=False, watchdog=True, gc=True, timer=False)
+    world = play(workload, layers=both, crashes=[(None, 9.0, "machine")], vm_may_delete_requests=False)
+    [node], [request] = world.oracle.nodes(), requests(world)
+    assert node.deleted_by.startswith("watchdog") and request.gone_at is not None and node.gone_at is not None
+    assert request.gone_at > node.gone_at and not world.cloud.state.queue.rows
 
 
 def test_L15_a_request_that_got_nothing_in_time_is_gone_before_the_command_says_so() -> None:
-    world = play(replace(QUEUED, wish=Wish(ZONES[:1], 1, 20.0)), full=[(ZONES[0], 0.0, 3600.0)])
-    assert code(world) == 69 and world.truth.nodes() == [] and nothing_is_left(world)
+    world = play(replace(QUEUED, candidates=Candidates(ZONES[:1], 1, 20.0)), full=[(ZONES[0], 0.0, 3600.0)])
+    assert code(world) == 69 and world.oracle.nodes() == [] and nothing_is_left(world)
 
 
 def test_L15_a_command_that_is_killed_while_it_waits_leaves_no_request_that_comes_alive_later() -> None:
-    guardian = Layers(guardian=True, switch=False, sweeper=False, timer=False)
+    guardian = Layers(guardian=True, watchdog=False, gc=False, timer=False)
     world = play(QUEUED, layers=guardian, full=[(ZONES[0], 0.0, 40.0)], crashes=[(None, 10.0, "cli")])
-    assert world.truth.nodes() == [] and nothing_is_left(world)
+    assert world.oracle.nodes() == [] and nothing_is_left(world)
 
 
 def test_L15_capacity_that_comes_when_everybody_is_dead_is_given_back_by_its_own_switch() -> None:
-    world = play(QUEUED, layers=SWITCH, full=[(ZONES[0], 0.0, 40.0)], crashes=[(None, 10.0, "machine")])
-    [node] = world.truth.nodes()
-    assert node.born_at - world.faults.begun_at >= 40.0 and node.deleted_by.startswith("switch")
-    assert not world.sky.state.nodes and not world.sky.state.queue.rows
+    world = play(QUEUED, layers=WATCHDOG_ONLY, full=[(ZONES[0], 0.0, 40.0)], crashes=[(None, 10.0, "machine")])
+    [node] = world.oracle.nodes()
+    assert node.created_at - world.faults.begun_at >= 40.0 and node.deleted_by.startswith("watchdog")
+    assert not world.cloud.state.nodes and not world.cloud.state.queue.rows
 
 
 def test_L15_capacity_that_comes_after_the_time_that_was_said_is_not_taken() -> None:
-    world = play(QUEUED, layers=SWITCH, full=[(ZONES[0], 0.0, 90.0)], crashes=[(None, 10.0, "machine")])
-    assert world.truth.nodes() == []
+    world = play(QUEUED, layers=WATCHDOG_ONLY, full=[(ZONES[0], 0.0, 90.0)], crashes=[(None, 10.0, "machine")])
+    assert world.oracle.nodes() == []
 
 
 def test_L16_a_request_with_a_node_is_deleted_by_force_and_both_go_at_the_first_word() -> None:
     world = play(QUEUED)
-    [node], [request] = world.truth.nodes(), requests(world)
-    assert request.died_at == node.died_at and nothing_is_left(world)
-    deletes = [record for record in world.sky.state.operations.values() if record.verb == "delete"]
+    [node], [request] = world.oracle.nodes(), requests(world)
+    assert request.gone_at == node.gone_at and nothing_is_left(world)
+    deletes = [record for record in world.cloud.state.operations.values() if record.verb == "delete"]
     assert [record.target.split("/")[-2] for record in deletes] == ["queuedResources"]
 
 
@@ -142,16 +144,16 @@ def test_L16_a_request_with_a_node_is_deleted_by_force_and_both_go_at_the_first_
     ],
 )
 def test_L17_a_request_from_which_nothing_is_to_come_is_deleted_all_the_same(words: str, plan: dict[str, Any]) -> None:
-    world = play(replace(QUEUED, wish=Wish(ZONES[:1], 1, 20.0)), **plan)
+    world = play(replace(QUEUED, candidates=Candidates(ZONES[:1], 1, 20.0)), **plan)
     asked = requests(world)
-    assert asked and all(request.died_at is not None for request in asked) and nothing_is_left(world), words
+    assert asked and all(request.gone_at is not None for request in asked) and nothing_is_left(world), words
     assert code(world) == (0 if "PROVISIONING" in words else code(world) or -1), "who may wait asks again"
 
 
 def test_L17_a_sweep_takes_what_nobody_else_is_left_to_take() -> None:
-    doing = replace(QUEUED, sweep_every_s=30.0, wish=Wish(ZONES[:1], 1, 10.0))
-    world = play(doing, layers=SWEEPER, full=[(ZONES[0], 0.0, FOREVER)], crashes=[(None, 5.0, "machine")])
-    assert world.truth.nodes() == [] and not world.sky.state.queue.rows
+    workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
+    world = play(workload, layers=GC_ONLY, full=[(ZONES[0], 0.0, FOREVER)], crashes=[(None, 5.0, "machine")])
+    assert world.oracle.nodes() == [] and not world.cloud.state.queue.rows
 
 
 @pytest.mark.parametrize("queued", [0, 1], ids=["a node", "through a queue"])
@@ -159,9 +161,9 @@ def test_L17_a_sweep_takes_what_nobody_else_is_left_to_take() -> None:
 def test_L18_what_is_left_of_a_preempted_slice_is_gone_before_the_next_one_and_no_name_comes_twice(
     queued: int, notice_s: float
 ) -> None:
-    doing = replace(SPOT, wish=replace(SPOT.wish or Wish(()), queued=queued))
-    world = play(doing, layers=SWITCH, preemptions=[(12.0, notice_s), (35.0, notice_s)], delete_s=4.0)
-    nodes, asked = world.truth.nodes(), requests(world)
+    workload = replace(SPOT, candidates=replace(SPOT.candidates or Candidates(()), queued=queued))
+    world = play(workload, layers=WATCHDOG_ONLY, preemptions=[(12.0, notice_s), (35.0, notice_s)], delete_s=4.0)
+    nodes, asked = world.oracle.nodes(), requests(world)
     assert code(world) == 0 and len(nodes) == 3 and len(asked) == 3 * queued
     assert one_after_the_other(nodes) and one_after_the_other(asked)
     assert len({node.node_id for node in nodes}) == 3 and nothing_is_left(world)

@@ -24,7 +24,7 @@ from orchestrator.core.lease.attempt import (
 from orchestrator.core.lease.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
-from tests.simulation.model.ledger import Book
+from tests.simulation.model.ledger import InMemoryLedger
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -64,11 +64,11 @@ def outcome(port: Any, events: tuple[Any, ...]) -> str:
 @settings(max_examples=60, deadline=None)
 @given(story=st.lists(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=3), max_size=12))
 def test_both_ledgers_tell_the_same_story(story: list[list[Any]]) -> None:
-    real, book = LedgerInMemory(), Book()
+    real, ledger = LedgerInMemory(), InMemoryLedger()
     for events in story:
-        assert outcome(book, tuple(events)) == outcome(real, tuple(events)), events
-        assert book.open_leases() == real.open_leases()
-        assert book.attempts_open() == real.attempts_open()
+        assert outcome(ledger, tuple(events)) == outcome(real, tuple(events)), events
+        assert ledger.open_leases() == real.open_leases()
+        assert ledger.attempts_open() == real.attempts_open()
     real.close()
 
 
@@ -80,10 +80,10 @@ def test_a_commit_survives_a_power_cut(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_takes_no_intent_and_forgets_nothing() -> None:
-    book = Book()
-    book.record(Intent(LEASE))
-    book.full = True
-    assert outcome(book, (leases.Sent(LEASE.id, 1.0),)) == "LedgerUnavailable"
-    assert book.lease(LEASE.id) == LEASE
+    ledger = InMemoryLedger()
+    ledger.record(Intent(LEASE))
+    ledger.full = True
+    assert outcome(ledger, (leases.Sent(LEASE.id, 1.0),)) == "LedgerUnavailable"
+    assert ledger.lease(LEASE.id) == LEASE
     with pytest.raises(UnknownLease):
-        book.lease("other")
+        ledger.lease("other")

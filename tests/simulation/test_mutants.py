@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.mutants.mutants import MUTANTS, Mutant
-from tests.simulation.mutants.scenarios import GROUNDS
+from tests.simulation.mutants.scenarios import MUTANT_SCENARIOS
 
 KILLS: dict[str, str] = {}
 
@@ -27,10 +27,10 @@ PLAYED_ELSEWHERE = {"worlds", "deaths"}  # by test_worlds and test_crash_sweep
 
 
 @pytest.mark.parametrize(
-    "name", sorted({ground for mutant in MUTANTS.values() for ground in mutant.grounds} - PLAYED_ELSEWHERE)
+    "name", sorted({scenario for mutant in MUTANTS.values() for scenario in mutant.scenarios} - PLAYED_ELSEWHERE)
 )
 def test_where_mutants_are_hunted_nothing_breaks_by_itself(name: str) -> None:
-    for title, play in GROUNDS[name]():
+    for title, play in MUTANT_SCENARIOS[name]():
         result = play()
         assert not result.violations, f"{name}: {title}: {result.violations[0]}"
 
@@ -38,8 +38,8 @@ def test_where_mutants_are_hunted_nothing_breaks_by_itself(name: str) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=lambda mutant: mutant.name)
 def test_every_mutant_is_killed(mutant: Mutant) -> None:
     with mutant.change():
-        for name in mutant.grounds:
-            for title, play in GROUNDS[name]():
+        for name in mutant.scenarios:
+            for title, play in MUTANT_SCENARIOS[name]():
                 violations = play().violations
                 if violations:
                     KILLS[mutant.name] = f"{violations[0].invariant} in {name}: {title}"

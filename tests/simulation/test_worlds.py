@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.model.faults import Plan, cloud_fault
+from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import World
 from tests.simulation.scenarios import scarcity
-from tests.simulation.scenarios.commands import take_down
-from tests.simulation.scenarios.random_worlds import FAMILIES, Doing, world_of
+from tests.simulation.scenarios.commands import type_down
+from tests.simulation.scenarios.random_worlds import FAMILIES, Workload, world_of
 
 LINES = [line.split() for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 WORLDS, ALL_WORLDS, CHUNK = 1_000, 10_000, 250
@@ -24,7 +24,7 @@ def check(seed: int, *, plain: bool = False) -> None:
     if result.violations:
         told = "\n".join(result.trace[-25:])
         broken = "; ".join(f"{v.invariant}: {v.text}" for v in result.violations)
-        pytest.fail(f"TPUJOB_SIM_SEED={seed}  {broken}\n{world.shape}\n{world.plan}\n{told}")
+        pytest.fail(f"TPUJOB_SIM_SEED={seed}  {broken}\n{world.workload}\n{world.plan}\n{told}")
 
 
 def chunks() -> Iterator[Any]:
@@ -67,13 +67,13 @@ def test_every_family_of_faults_is_met_within_a_few_hundred_worlds() -> None:
 def test_however_many_tear_down_at_once_it_ends_once_and_nobody_complains(down_at: float) -> None:
     """I9: a person in two terminals, the run itself, a timer and a sweep, over a cloud whose deletes fail twice."""
 
-    def shape(world: World) -> None:
-        Doing("run", lasts_s=8.0, timer_s=3.0, sweep_every_s=5.0)(world)
+    def workload(world: World) -> None:
+        Workload("run", lasts_s=8.0, timer_s=3.0, gc_every_s=5.0)(world)
         for pause_s in (0.0, 0.05, 1.0):
-            world._at(down_at + pause_s, take_down, world)
+            world._at(down_at + pause_s, type_down, world)
 
     failing = [cloud_fault("operation_fails", "nodes.delete")] * 2
-    world = World(11, shape, Plan(delete_effects=failing))
+    world = World(11, workload, FaultPlan(delete_effects=failing))
     result = world.run()
     assert not result.violations, result.violations
-    assert world.truth.alive() == [] and world.laptop.book.open_leases() == []
+    assert world.oracle.existing() == [] and world.laptop.ledger.open_leases() == []

@@ -40,9 +40,9 @@ from orchestrator.errors import (
     Vanished,
     WrongState,
 )
-from tests.simulation.model.faults import Fate
-from tests.simulation.model.multi_call import Talk
-from tests.simulation.model.vm import Vm
+from tests.simulation.model.faults import CallOutcome
+from tests.simulation.model.multi_call import MultiCall
+from tests.simulation.model.vm import NodeVms
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process, Token
@@ -78,13 +78,13 @@ def full_name(name: SliceName) -> str:
     return f"projects/{name.project}/locations/{name.zone}/nodes/{name.node}"
 
 
-class Sky:
+class FakeCloud:
     """`vms` are the hosts of each node, by uid."""
 
     def __init__(self, world: World, settings: Settings) -> None:
         self.world, self.timeline = world, world.timeline
         self.state = CloudState(str(world.seed), settings)
-        self.vms: dict[str, Vm] = {}
+        self.vms: dict[str, NodeVms] = {}
         self._due: float | None = None
         self._seen: set[str] = set()  # uids of the nodes that the state holds
         self._asked: set[str] = set()  # uids of the requests in its queue
@@ -115,9 +115,9 @@ class Sky:
                 vm.boot(node)
             elif vm.on and node.state not in ("READY", "DELETING", "STOPPING", "UNKNOWN", "HIDDEN"):
                 vm.off()
-                self.world.truth.taken_away(node)
+                self.world.oracle.taken_away(node)
             elif node.state == "PREEMPTED":
-                self.world.truth.taken_away(node)
+                self.world.oracle.taken_away(node)
         due = state.next_due()
         if due is not None and due != self._due:
             self._due = due
@@ -137,27 +137,27 @@ class Sky:
             if uid not in present:
                 self._seen.discard(uid)
                 self.vms[uid].off()
-                self.world.truth.died(uid)
+                self.world.oracle.resource_gone(uid)
         for node in list(nodes.values()):
             if node.uid not in self._seen:
                 self._seen.add(node.uid)
-                self.vms[node.uid] = Vm(self.world, node)
+                self.vms[node.uid] = NodeVms(self.world, node)
                 if node.queued_resource is not None:  # a node that says of which request it came, and no such request?
                     self.state.queue.rows[node.queued_resource].hidden_until = None
-                self.world.truth.born(node)
+                self.world.oracle.node_created(node)
 
     def _note_requests(self) -> None:
         present = {row.uid: row for row in self.state.queue.rows.values()}
         for uid in self._asked - present.keys():
             self._asked.discard(uid)
-            self.world.truth.died(uid)
+            self.world.oracle.resource_gone(uid)
         for uid in present.keys() - self._asked:
             self._asked.add(uid)
-            self.world.truth.asked(present[uid])
+            self.world.oracle.request_created(present[uid])
 
     # -- what everybody asks: `effect` is a fault for the state machine ----------------------------------------------
 
-    def ask(self, request: SliceRequest, fate: Fate) -> Operation:
+    def ask(self, request: SliceRequest, outcome: CallOutcome) -> Operation:
         """A queued request, as the production client words it and as the emulator reads it."""
         name, queue = request.name, request.queue
         assert queue is not None
@@ -172,12 +172,12 @@ class Sky:
         for spec in row.node_specs:
             spec.workers = self.world.workers
         try:
-            operation = self.state.queue.create(row, "v2", self.timeline.now, fate.effect, queue.request_id)
+            operation = self.state.queue.create(row, "v2", self.timeline.now, outcome.effect, queue.request_id)
         finally:
             self.settle()
         return _operation(operation)
 
-    def create(self, request: SliceRequest, fate: Fate) -> Operation:
+    def create(self, request: SliceRequest, outcome: CallOutcome) -> Operation:
         name = request.name
         spec: dict[str, Any] = {
             "acceleratorType": request.accelerator_type,
@@ -189,40 +189,42 @@ class Sky:
         try:
             operation = self.state.create(
                 project=name.project, zone=name.zone, node_id=name.node, spec=spec,
-                workers=self.world.workers, usd_per_hour=9.6, api_version="v2", now=self.timeline.now, effect=fate.effect,
+                workers=self.world.workers, usd_per_hour=9.6, api_version="v2", now=self.timeline.now, effect=outcome.effect,
             )  # fmt: skip
         finally:
             self.settle()
         return _operation(operation)
 
-    def delete(self, full: str, fate: Fate, caller: str, process: Process | None) -> Record:
+    def delete(self, full: str, outcome: CallOutcome, caller: str, process: Process | None) -> Record:
         self.state.advance(self.timeline.now)
         node = self.state.nodes.get(full)
         if node is not None:
-            self.world.truth.delete_arrived(node, caller, process)
-            fate.effect = self.world.faults.of_delete(node)
+            self.world.oracle.delete_arrived(node, caller, process)
+            outcome.effect = self.world.faults.delete_effect(node)
         try:
-            operation = self.state.delete(full, "v2", self.timeline.now, fate.effect)
+            operation = self.state.delete(full, "v2", self.timeline.now, outcome.effect)
         finally:
             self.settle()
         if node is not None:
-            self.world.truth.delete_accepted(node, fate)
+            self.world.oracle.delete_accepted(node, outcome)
         return operation
 
-    def delete_request(self, full: str, fate: Fate, caller: str, process: Process | None, *, force: bool) -> Record:
+    def delete_request(
+        self, full: str, outcome: CallOutcome, caller: str, process: Process | None, *, force: bool
+    ) -> Record:
         self.state.advance(self.timeline.now)
         row = self.state.queue.rows.get(full)
         if row is not None:
-            self.world.truth.delete_arrived(row, caller, process)
-            fate.effect = self.world.faults.of_request_delete()
+            self.world.oracle.delete_arrived(row, caller, process)
+            outcome.effect = self.world.faults.request_delete_effect()
         try:
             operation = self.state.queue.delete(
-                full, force=force, api_version="v2", now=self.timeline.now, effect=fate.effect
+                full, force=force, api_version="v2", now=self.timeline.now, effect=outcome.effect
             )
         finally:
             self.settle()
         if row is not None:
-            self.world.truth.delete_accepted(row, fate)
+            self.world.oracle.delete_accepted(row, outcome)
         return operation
 
     def error_of(self, refusal: ApiError) -> CloudError:
@@ -265,41 +267,41 @@ def view_of(node: Node) -> SliceView:
     )
 
 
-class Port:
+class CloudClient:
     """`core.lease.slices.Cloud` for one process: what it sends travels, and may get lost."""
 
-    __slots__ = ("_fate", "capabilities", "machine", "process", "sky")
+    __slots__ = ("_outcome", "capabilities", "machine", "process", "cloud")
 
-    def __init__(self, sky: Sky, process: Process) -> None:
-        self.sky, self.process, self.machine = sky, process, process.machine
+    def __init__(self, cloud: FakeCloud, process: Process) -> None:
+        self.cloud, self.process, self.machine = cloud, process, process.machine
         self.capabilities = process.world.capabilities
-        self._fate = Fate()
+        self._outcome = CallOutcome()
 
     # -- a call travels ----------------------------------------------------------------------------------------------
 
     def send(self, verb: str, effect: Any, token: Token) -> None:
-        world, process = self.sky.world, self.process
+        world, process = self.cloud.world, self.process
         kind = type(effect)
         if ((kind is Get or kind is Delete) and effect.name.queued) or (
             kind is ListSlices and effect.queued and world.queues
         ):
-            Talk(self.sky, process, effect, token).go_on()
+            MultiCall(self.cloud, process, effect, token).advance()
             return
         world.count_call(process)
-        fate = world.faults.of_call(verb, "client", self.machine.edge, process)
-        if fate.reaches:
-            world.timeline.after(fate.there_s, self._arrive, effect, token, fate)
-            world.tick_of(process)
+        outcome = world.faults.outcome_of_call(verb, "client", self.machine.edge, process)
+        if outcome.reaches:
+            world.timeline.after(outcome.there_s, self._arrive, effect, token, outcome)
+            world.passes_crash_point(process)
         else:
-            world.faults.felt(process, fate)
-            process.answer_later(fate.there_s + fate.back_s, token, None, fate.error)
+            world.faults.note_failed_call(process, outcome)
+            process.answer_later(outcome.there_s + outcome.back_s, token, None, outcome.error)
 
-    def _arrive(self, effect: Any, token: Token, fate: Fate) -> None:
+    def _arrive(self, effect: Any, token: Token, outcome: CallOutcome) -> None:
         """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
-        self._fate = fate
-        process, world = self.process, self.sky.world
+        self._outcome = outcome
+        process, world = self.process, self.cloud.world
         answer: Any = None
-        error: BaseException | None = fate.error
+        error: BaseException | None = outcome.error
         try:
             result = effect.perform(process)
             if error is None:
@@ -307,79 +309,81 @@ class Port:
         except NoReply:
             error = CloudUnavailable("connection reset")
         except ApiError as refusal:
-            error = error or self.sky.error_of(refusal)
+            error = error or self.cloud.error_of(refusal)
         except CloudError as failure:
             error = error or failure
-        if fate.error is not None:
-            world.faults.felt(process, fate)
-        if process.alive and world.tick_of(process):
+        if outcome.error is not None:
+            world.faults.note_failed_call(process, outcome)
+        if process.alive and world.passes_crash_point(process):
             return
-        process.answer_later(fate.back_s, token, answer, error)
+        process.answer_later(outcome.back_s, token, answer, error)
 
     # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
 
     def create(self, request: SliceRequest) -> Operation:
-        return (self.sky.create if request.queue is None else self.sky.ask)(request, self._fate)
+        return (self.cloud.create if request.queue is None else self.cloud.ask)(request, self._outcome)
 
     def get(self, name: SliceName) -> SliceView | None:
         try:
-            return view_of(self.sky.node(full_name(name)))
+            return view_of(self.cloud.node(full_name(name)))
         except ApiError:
             return None
 
     def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
-        nodes, unreachable = self.sky.look().listed(project, zone, self._fate.effect)
-        return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.sky.now())))
+        nodes, unreachable = self.cloud.look().listed(project, zone, self._outcome.effect)
+        return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.cloud.now())))
 
     def delete(self, name: SliceName) -> Operation | None:
         try:
-            return _operation(self.sky.delete(full_name(name), self._fate, self.process.role, self.process))
+            return _operation(self.cloud.delete(full_name(name), self._outcome, self.process.role, self.process))
         except ApiError as refusal:
             if refusal.status == "NOT_FOUND":
                 return None
             raise
 
     def start(self, name: SliceName) -> Operation:
-        operation = self.sky.state.change_power(full_name(name), "start", "v2", self.sky.now(), self._fate.effect)
-        self.sky.settle()
+        operation = self.cloud.state.change_power(
+            full_name(name), "start", "v2", self.cloud.now(), self._outcome.effect
+        )
+        self.cloud.settle()
         return _operation(operation)
 
     def stop(self, name: SliceName) -> Operation:
-        operation = self.sky.state.change_power(full_name(name), "stop", "v2", self.sky.now(), self._fate.effect)
-        self.sky.settle()
+        operation = self.cloud.state.change_power(full_name(name), "stop", "v2", self.cloud.now(), self._outcome.effect)
+        self.cloud.settle()
         return _operation(operation)
 
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         try:
             changes = {"labels": dict(labels)}
-            operation = self.sky.state.patch(full_name(name), changes, "v2", self.sky.now(), self._fate.effect)
+            operation = self.cloud.state.patch(full_name(name), changes, "v2", self.cloud.now(), self._outcome.effect)
         except ApiError as refusal:
             if refusal.status == "NOT_FOUND":
                 raise Vanished(refusal.message) from None
             raise
-        self.sky.settle()
-        self.sky.world.truth.labelled(self.sky.state.nodes[full_name(name)])
+        self.cloud.settle()
+        self.cloud.world.oracle.check_labels(self.cloud.state.nodes[full_name(name)])
         return _operation(operation)
 
     def operation(self, name: str) -> Operation | None:
         try:
-            return _operation(self.sky.settled().operation(name, self._fate.effect))
+            return _operation(self.cloud.settled().operation(name, self._outcome.effect))
         except ApiError:
             return None
 
     def operations(self, project: str, zone: str) -> Listing[Operation]:
-        effect = self._fate.effect
+        effect = self._outcome.effect
         if effect is not None and effect.kind == "unreachable":
             return Listing((), (zone,))
         here = f"projects/{project}/locations/{zone}/"
-        known = self.sky.settled().operations.values()
+        known = self.cloud.settled().operations.values()
         found = (_operation(record) for record in known if record.name.startswith(here))
-        verb = self.sky.world.plan.create_verb
+        verb = self.cloud.world.plan.create_verb
         return Listing(tuple(replace(one, verb=verb) if verb and one.verb == "create" else one for one in found))
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         try:
-            node = self.sky.node(full_name(name))
+            node = self.cloud.node(full_name(name))
         except ApiError as refusal:
             raise Vanished(refusal.message) from None
         if not node.hosts:
@@ -387,10 +391,10 @@ class Port:
         return tuple(WorkerAddress(index, "127.0.0.1", 1) for index in range(node.workers))
 
     def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
-        return tuple(host.attributes for host in self.sky.node(full_name(name)).hosts)
+        return tuple(host.attributes for host in self.cloud.node(full_name(name)).hosts)
 
     def zones(self, project: str) -> Listing[str]:
-        return Listing(self.sky.world.zones)
+        return Listing(self.cloud.world.zones)
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         raise AssertionError("nobody previews in a simulation")

@@ -29,7 +29,7 @@ Window = tuple[float, float]  # seconds after the beginning of the world
 
 
 @dataclass
-class Plan:
+class FaultPlan:
     """Times are seconds after the beginning. Everything off by default: a world without faults."""
 
     families: tuple[str, ...] = ()
@@ -78,8 +78,8 @@ class Plan:
     guardian: str = "on"  # on, off (nobody wants one), fails (it does not start)
     # VMs
     script_runs: bool = True
-    switch_dies: list[tuple[int, float, float | None]] = field(default_factory=list)  # worker, when, back after
-    vms_stand_still: list[Window] = field(default_factory=list)  # live migration, a host that hangs
+    watchdog_dies: list[tuple[int, float, float | None]] = field(default_factory=list)  # worker, when, back after
+    vms_paused: list[Window] = field(default_factory=list)  # live migration, a host that hangs
     worker_dies: list[tuple[int, float, float | None]] = field(default_factory=list)
     # the machine's files and clocks
     disk_full: Window | None = None
@@ -97,7 +97,7 @@ class Plan:
         return sum(fault.seconds for fault in self.create_effects if "seconds" in fault.parameters)
 
 
-class Fate:
+class CallOutcome:
     """What becomes of one call. `reaches`: it has its effect; `error`: what the caller hears instead of the answer."""
 
     __slots__ = ("back_s", "effect", "error", "reaches", "there_s")
@@ -129,78 +129,81 @@ def _unavailable(text: str, retry_after_s: float | None = None) -> CloudUnavaila
 
 
 # kind of a rate → the fate of a call that meets it
-_FATES: dict[str, Callable[[Random], Fate]] = {
-    "drop": lambda rng: Fate(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset"), reaches=False),
-    "lost_reply": lambda rng: Fate(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset")),
-    "e503": lambda rng: Fate(0.05, 0.1, _unavailable("503"), reaches=False),
-    "e503_effect": lambda rng: Fate(0.05, 0.1, _unavailable("503")),
-    "e429": lambda rng: Fate(0.05, 0.1, _unavailable("429", rng.uniform(1.0, 10.0)), reaches=False),
-    "hang": lambda rng: Fate(0.05, TIMEOUT_S, _unavailable("timed out"), reaches=False),
-    "hang_effect": lambda rng: Fate(rng.uniform(0.05, TRAVEL_S), TIMEOUT_S, _unavailable("timed out")),
-    "slow": lambda rng: Fate(rng.uniform(0.5, 4.0), rng.uniform(0.1, 1.0)),
+_FATES: dict[str, Callable[[Random], CallOutcome]] = {
+    "drop": lambda rng: CallOutcome(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset"), reaches=False),
+    "lost_reply": lambda rng: CallOutcome(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset")),
+    "e503": lambda rng: CallOutcome(0.05, 0.1, _unavailable("503"), reaches=False),
+    "e503_effect": lambda rng: CallOutcome(0.05, 0.1, _unavailable("503")),
+    "e429": lambda rng: CallOutcome(0.05, 0.1, _unavailable("429", rng.uniform(1.0, 10.0)), reaches=False),
+    "hang": lambda rng: CallOutcome(0.05, TIMEOUT_S, _unavailable("timed out"), reaches=False),
+    "hang_effect": lambda rng: CallOutcome(rng.uniform(0.05, TRAVEL_S), TIMEOUT_S, _unavailable("timed out")),
+    "slow": lambda rng: CallOutcome(rng.uniform(0.5, 4.0), rng.uniform(0.1, 1.0)),
 }
 
 
-class Faults:
+class FaultInjector:
     """The plan at work. Draws from its own generator, so that the same calls in the same order meet the same fates."""
 
-    def __init__(self, world: World, plan: Plan, seed: int) -> None:
+    def __init__(self, world: World, plan: FaultPlan, seed: int) -> None:
         self.world, self.plan = world, plan
         self.rng = Random(seed ^ 0x5EED)
         self.begun_at = world.timeline.now
         self._rates = list(plan.rates.items())
-        self.felt_calls: list[tuple[float, str, float]] = []  # when, whose (role or "vm"), how long it took
+        self.failed_calls: list[tuple[float, str, float]] = []  # when, whose (role or "vm"), how long it took
         self.slow_calls: list[tuple[float, str, float]] = []  # the same, of those that were answered all the same
         self.creates = self.deletes = self.patches = self.request_deletes = 0
 
-    def since(self) -> float:
+    def elapsed_s(self) -> float:
         return self.world.timeline.now - self.begun_at
 
-    def vms_wait_s(self) -> float:
+    def vms_resume_in_s(self) -> float:
         """How much longer the VMs stand still."""
-        now = self.since()
-        return max((end - now for begin, end in self.plan.vms_stand_still if begin <= now < end), default=0.0)
+        now = self.elapsed_s()
+        return max((end - now for begin, end in self.plan.vms_paused if begin <= now < end), default=0.0)
 
     def is_cut(self, *edges: str) -> bool:
         cut = self.plan.cut
-        if "laptop-vm" in edges and self.plan.vms_stand_still and self.vms_wait_s():
+        if "laptop-vm" in edges and self.plan.vms_paused and self.vms_resume_in_s():
             return True
-        return bool(cut) and any(edge in cut and covers(cut[edge], self.since()) for edge in edges)
+        return bool(cut) and any(edge in cut and covers(cut[edge], self.elapsed_s()) for edge in edges)
 
-    def of_call(self, verb: str, caller: str, edge: str, process: Process | None = None) -> Fate:
+    def outcome_of_call(self, verb: str, caller: str, edge: str, process: Process | None = None) -> CallOutcome:
         plan, rng = self.plan, self.rng
         now = self.world.timeline.now - self.begun_at
         if plan.cut and self.is_cut("api", edge):
             timeout_s = VM_TIMEOUT_S if caller == "vm" else TIMEOUT_S
-            return Fate(0.05, 0.1 if rng.random() < 0.5 else timeout_s, _unavailable("no answer"), reaches=False)
+            return CallOutcome(0.05, 0.1 if rng.random() < 0.5 else timeout_s, _unavailable("no answer"), reaches=False)
         if caller == "vm" and verb == "queuedResources.delete" and not plan.vm_may_delete_requests:
-            return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
+            return CallOutcome(0.05, 0.05, AuthError("permission denied"), reaches=False)
         if edge in plan.forbidden and covers(plan.forbidden[edge], now):
-            return Fate(0.05, 0.05, AuthError("permission denied"), reaches=False)
+            return CallOutcome(0.05, 0.05, AuthError("permission denied"), reaches=False)
         if self._rates and now < plan.rates_until:
             luck = rng.random()
             for kind, probability in self._rates:
                 luck -= probability
                 if luck < 0:
-                    fate = _FATES[kind](rng)
+                    outcome = _FATES[kind](rng)
                     if caller == "vm":
-                        fate.there_s, fate.back_s = min(fate.there_s, VM_TIMEOUT_S), min(fate.back_s, VM_TIMEOUT_S)
-                    if fate.reaches:
-                        fate.effect = self._effect(verb)
-                    if fate.error is None:
+                        outcome.there_s, outcome.back_s = (
+                            min(outcome.there_s, VM_TIMEOUT_S),
+                            min(outcome.back_s, VM_TIMEOUT_S),
+                        )
+                    if outcome.reaches:
+                        outcome.effect = self._effect(verb)
+                    if outcome.error is None:
                         role = "vm" if process is None else process.role
-                        self.slow_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s))
-                    return fate
-        fate = Fate(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
-        fate.back_s += plan.slow_replies.get(verb, 0.0)
-        fate.effect = self._effect(verb)
+                        self.slow_calls.append((self.world.timeline.now, role, outcome.there_s + outcome.back_s))
+                    return outcome
+        outcome = CallOutcome(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
+        outcome.back_s += plan.slow_replies.get(verb, 0.0)
+        outcome.effect = self._effect(verb)
         if verb in CREATES:
             lost = self.creates <= plan.lost_creates
         else:
             lost = verb == "nodes.patch" and self.patches <= plan.lost_patches
         if lost:
-            fate.error = _unavailable("connection reset")
-        return fate
+            outcome.error = _unavailable("connection reset")
+        return outcome
 
     def _effect(self, verb: str) -> Fault | None:
         plan = self.plan
@@ -211,7 +214,7 @@ class Faults:
             self.patches += 1
             return plan.patch_effects[self.patches - 1] if self.patches <= len(plan.patch_effects) else None
         for name, window, fault in plan.spoiled:
-            if name == verb and covers([window], self.since()):
+            if name == verb and covers([window], self.elapsed_s()):
                 return fault
         if plan.unreachable and verb in LISTS and self._early():
             return _UNREACHABLE if self.rng.random() < plan.unreachable else None
@@ -220,9 +223,9 @@ class Faults:
         return None
 
     def _early(self) -> bool:
-        return self.since() < self.plan.rates_until
+        return self.elapsed_s() < self.plan.rates_until
 
-    def of_delete(self, node: Node) -> Fault | None:
+    def delete_effect(self, node: Node) -> Fault | None:
         """Asked when the call has arrived: what becomes of it depends on the node's state then."""
         plan = self.plan
         if plan.while_creating is not None and node.state == "CREATING":
@@ -230,16 +233,16 @@ class Faults:
         self.deletes += 1
         return plan.delete_effects[self.deletes - 1] if self.deletes <= len(plan.delete_effects) else None
 
-    def of_request_delete(self) -> Fault | None:
+    def request_delete_effect(self) -> Fault | None:
         self.request_deletes += 1
         effects = self.plan.request_delete_effects
         return effects[self.request_deletes - 1] if self.request_deletes <= len(effects) else None
 
-    def felt(self, process: Process | None, fate: Fate) -> None:
+    def note_failed_call(self, process: Process | None, outcome: CallOutcome) -> None:
         """A call of this process failed by our doing: its layer may be late by so much."""
         role = "vm" if process is None else process.role
-        asked_s = getattr(fate.error, "retry_after_s", None) or 0.0  # 429: come back later
-        self.felt_calls.append((self.world.timeline.now, role, fate.there_s + fate.back_s + asked_s))
+        asked_s = getattr(outcome.error, "retry_after_s", None) or 0.0  # 429: come back later
+        self.failed_calls.append((self.world.timeline.now, role, outcome.there_s + outcome.back_s + asked_s))
 
 
 _UNREACHABLE = cloud_fault("unreachable", "nodes.list")

@@ -43,7 +43,7 @@ class Guardian:
             return
         self.killed_at, self.alive = self.machine.timeline.now, False
         if self.process is None:
-            self.world.say(f"{self.name} is killed before it woke")
+            self.world.log(f"{self.name} is killed before it woke")
         for process in (self.process, self.child):
             if process is not None:
                 process.kill()
@@ -51,7 +51,7 @@ class Guardian:
     def _left(self, process: Process) -> None:
         self.alive = False
         if process.error is not None and not process.killed:
-            self.world.broken("I10", f"{self.name} ended with {process.error!r}")
+            self.world.violated("I10", f"{self.name} ended with {process.error!r}")
 
     # -- what the program asks of the world --------------------------------------------------------------------------
 
@@ -71,5 +71,5 @@ class Guardian:
         program: Any = command(self.world.capabilities, None, budget_s=BUDGET_S, look=False)
         self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
 
-    def take_duty(self, watcher: Process) -> bool:
+    def take_lock(self, watcher: Process) -> bool:
         return watcher.locks.claim("guardian")

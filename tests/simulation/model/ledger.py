@@ -18,7 +18,7 @@ from orchestrator.ledger.ledger import LedgerUnavailable
 Heard = Callable[[LeaseEvent, Lease | None, Lease], None]
 
 
-class Book:
+class InMemoryLedger:
     """A LedgerPort. `heard` is told of every committed change of a lease: the event, the lease before and after."""
 
     def __init__(self, heard: Heard | None = None) -> None:

@@ -12,7 +12,7 @@ from orchestrator.engine.leases.recover import close_attempts, overdue, recover
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.guardian import Guardian
-from tests.simulation.model.ledger import Book
+from tests.simulation.model.ledger import InMemoryLedger
 from tests.simulation.model.process import Process
 from tests.simulation.model.timeline import Clock
 
@@ -45,20 +45,20 @@ async def command(
 
 class Machine:
     def __init__(
-        self, world: World, name: str, edge: str, *, timer_s: float | None = None, right_clock: bool = False
+        self, world: World, name: str, edge: str, *, timer_s: float | None = None, correct_clock: bool = False
     ) -> None:
         self.world, self.name, self.edge, self.timer_s = world, name, edge, timer_s
         self.timeline = world.timeline
-        wrong = (0.0, 0.0) if right_clock else (world.plan.clock_offset_s, world.plan.clock_drift)
+        wrong = (0.0, 0.0) if correct_clock else (world.plan.clock_offset_s, world.plan.clock_drift)
         self.clock = Clock(world.timeline, *wrong)
-        self.book = Book(world.truth.heard)
-        self.clocks = Clocks(self.book, self.clock)
+        self.ledger = InMemoryLedger(world.oracle.on_lease_change)
+        self.clocks = Clocks(self.ledger, self.clock)
         self.locks: dict[str, Process] = {}
         self.processes: list[Process] = []
         self.guardians: list[Guardian] = []
         self.on, self.asleep = True, False
         self.on_since = world.timeline.now
-        self.commands_at: list[float] = []  # when somebody typed one
+        self.command_times: list[float] = []  # when somebody typed one
         self._count = self._boots = 0
         if timer_s is not None:
             self.timeline.after(timer_s, self._timer, self._boots)
@@ -88,7 +88,7 @@ class Machine:
         if not self.on or self.asleep:
             return None
         self._count += 1
-        self.commands_at.append(self.timeline.now)
+        self.command_times.append(self.timeline.now)
         return self.run(name or f"command{self._count}", command(self.world.capabilities, then, **options))
 
     def ended(self, process: Process) -> None:
@@ -117,31 +117,31 @@ class Machine:
     def crash(self, reboot_after_s: float | None) -> None:
         if not self.on:
             return
-        self.world.say(f"{self.name} loses power")
+        self.world.log(f"{self.name} loses power")
         self.on = False
         for guardian in list(self.guardians):
             guardian.kill()
         for process in list(self.processes):
             process.kill()
         if reboot_after_s is not None:
-            self.world.to_come += 1  # somebody will start it again
+            self.world.scheduled += 1  # somebody will start it again
             self.timeline.after(reboot_after_s, self._boot)
 
     def _boot(self) -> None:
-        self.world.say(f"{self.name} is back")
-        self.world.to_come -= 1
+        self.world.log(f"{self.name} is back")
+        self.world.scheduled -= 1
         self.on, self.asleep, self.on_since = True, False, self.timeline.now
         self._boots += 1
         self.clock.restart()
-        self.clocks = Clocks(self.book, self.clock)
+        self.clocks = Clocks(self.ledger, self.clock)
         if self.timer_s is not None:
             self.timeline.after(min(2.0, self.timer_s), self._timer, self._boots)
-        self.world.came_back(self)
+        self.world.after_restart(self)
 
     def sleep(self) -> None:
         if not self.on:
             return
-        self.world.say(f"{self.name} goes to sleep")
+        self.world.log(f"{self.name} goes to sleep")
         self.asleep = True
         for process in self.processes:
             process.freeze()
@@ -149,16 +149,16 @@ class Machine:
     def wake_up(self) -> None:
         if not self.on:
             return
-        self.world.say(f"{self.name} wakes up")
+        self.world.log(f"{self.name} wakes up")
         self.asleep, self.on_since = False, self.timeline.now
         for process in list(self.processes):
             process.thaw()
 
     def _timer(self, boot: int) -> None:
-        """`tpujob install-sweeper`: the OS starts the recovery every so often, from this boot to the next power cut."""
+        """`tpujob install-gc`: the OS starts the recovery every so often, from this boot to the next power cut."""
         if not self.on or boot != self._boots:
             return
-        owed = bool(self.book.open_leases() or self.book.attempts_open())
+        owed = bool(self.ledger.open_leases() or self.ledger.attempts_open())
         if owed and not self.asleep and not any(process.role == "timer" for process in self.processes):
             self._count += 1
             self.run(f"timer{self._count}", command(self.world.capabilities, None, budget_s=60.0), role="timer")
@@ -167,6 +167,6 @@ class Machine:
 
     def lose_ledger(self) -> None:
         """The file is deleted: those that have it open go on with it, all others begin an empty one."""
-        self.world.say("the ledger is deleted")
-        self.book = Book(self.world.truth.heard)
-        self.clocks = Clocks(self.book, self.clock)
+        self.world.log("the ledger is deleted")
+        self.ledger = InMemoryLedger(self.world.oracle.on_lease_change)
+        self.clocks = Clocks(self.ledger, self.clock)

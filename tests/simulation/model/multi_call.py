@@ -20,8 +20,8 @@ from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
 from orchestrator.errors import CloudError, CloudUnavailable
 
 if TYPE_CHECKING:
-    from tests.simulation.model.cloud import Sky
-    from tests.simulation.model.faults import Fate
+    from tests.simulation.model.cloud import FakeCloud
+    from tests.simulation.model.faults import CallOutcome
     from tests.simulation.model.process import Process, Token
 
 VERBS = {
@@ -35,7 +35,7 @@ VERBS = {
 METHODS = {Get: "get", Delete: "delete", ListSlices: "list"}
 
 
-class Unanswered(Exception):
+class CallNeeded(Exception):
     """The next call that has to be made."""
 
     def __init__(self, call: str, request: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class Unanswered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Answer):
+class DatedAnswer(Answer):
     """With the time of the Date header as it is, not as text."""
 
     at: float = 0.0
@@ -54,27 +54,27 @@ class Told(Answer):
         return self.at
 
 
-class Talk(ApiCalls):
+class MultiCall(ApiCalls):
     emulated = True
 
-    def __init__(self, sky: Sky, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:
-        self.sky, self.process, self.effect, self.token = sky, process, effect, token
+    def __init__(self, cloud: FakeCloud, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:
+        self.cloud, self.process, self.effect, self.token = cloud, process, effect, token
         self._method: Callable[..., Any] = getattr(self, METHODS[type(effect)])
         self._arguments = tuple(getattr(effect, field) for field in type(effect).__dataclass_fields__)
         self._answers: list[Answer | CloudError] = []
         self._used = 0
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         process = self.process
         if not process.alive:
             return
         if process.frozen:
-            process.when_thawed.append(self.go_on)
+            process.when_thawed.append(self.advance)
             return
         self._used = 0
         try:
             answer = self._method(*self._arguments)
-        except Unanswered as question:
+        except CallNeeded as question:
             self._send(question)
         except CloudError as error:
             process.answered(self.token, None, error)
@@ -83,7 +83,7 @@ class Talk(ApiCalls):
 
     def _ask(self, call: str, request: Mapping[str, Any]) -> Answer:
         if self._used == len(self._answers):
-            raise Unanswered(call, request)
+            raise CallNeeded(call, request)
         answer = self._answers[self._used]
         self._used += 1
         if isinstance(answer, CloudError):
@@ -92,57 +92,59 @@ class Talk(ApiCalls):
 
     # -- one call travels --------------------------------------------------------------------------------------------
 
-    def _send(self, question: Unanswered) -> None:
-        process, world = self.process, self.sky.world
+    def _send(self, question: CallNeeded) -> None:
+        process, world = self.process, self.cloud.world
         world.count_call(process)
-        fate = world.faults.of_call(VERBS[question.call], "client", process.machine.edge, process)
-        if fate.reaches:
-            world.timeline.after(fate.there_s, self._arrive, question, fate)
-            world.tick_of(process)
+        outcome = world.faults.outcome_of_call(VERBS[question.call], "client", process.machine.edge, process)
+        if outcome.reaches:
+            world.timeline.after(outcome.there_s, self._arrive, question, outcome)
+            world.passes_crash_point(process)
         else:
-            assert fate.error is not None
-            world.faults.felt(process, fate)
-            world.timeline.after(fate.there_s + fate.back_s, self._heard, fate.error)
+            assert outcome.error is not None
+            world.faults.note_failed_call(process, outcome)
+            world.timeline.after(outcome.there_s + outcome.back_s, self._heard, outcome.error)
 
-    def _arrive(self, question: Unanswered, fate: Fate) -> None:
-        process, world = self.process, self.sky.world
+    def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:
+        process, world = self.process, self.cloud.world
         answer: Answer | CloudError
         try:
-            said = tell(self.sky, question.call, question.request, fate, process)
-            answer = Told(said, at=float(int(self.sky.now())))
+            said = reply_json(self.cloud, question.call, question.request, outcome, process)
+            answer = DatedAnswer(said, at=float(int(self.cloud.now())))
         except NoReply:
             answer = CloudUnavailable("connection reset")
         except ApiError as refusal:
-            answer = self.sky.error_of(refusal)
-        if fate.error is not None:
-            world.faults.felt(process, fate)
-            answer = fate.error
-        if not world.tick_of(process):
-            world.timeline.after(fate.back_s, self._heard, answer)
+            answer = self.cloud.error_of(refusal)
+        if outcome.error is not None:
+            world.faults.note_failed_call(process, outcome)
+            answer = outcome.error
+        if not world.passes_crash_point(process):
+            world.timeline.after(outcome.back_s, self._heard, answer)
 
     def _heard(self, answer: Answer | CloudError) -> None:
         self._answers.append(answer)
-        self.go_on()
+        self.advance()
 
 
-def tell(sky: Sky, call: str, request: Mapping[str, Any], fate: Fate, process: Process) -> dict[str, Any]:
+def reply_json(
+    cloud: FakeCloud, call: str, request: Mapping[str, Any], outcome: CallOutcome, process: Process
+) -> dict[str, Any]:
     """The reply to one call, as JSON."""
     name = request.get("name", "")
     match call:
         case "get_node":
-            return node_json.node_json(sky.node(name), "v2")
+            return node_json.node_json(cloud.node(name), "v2")
         case "get_queued_resource":
-            return queued_json(sky.look().queue.row(name), "v2")
+            return queued_json(cloud.look().queue.row(name), "v2")
         case "delete_node":
-            return operation_json(sky.delete(name, fate, process.role, process), "v2")
+            return operation_json(cloud.delete(name, outcome, process.role, process), "v2")
         case "delete_queued_resource":
             force = request.get("force", False)
-            return operation_json(sky.delete_request(name, fate, process.role, process, force=force), "v2")
+            return operation_json(cloud.delete_request(name, outcome, process.role, process, force=force), "v2")
     _, project, _, zone = request["parent"].split("/")
-    state = sky.look()
+    state = cloud.look()
     if call == "list_nodes":
-        nodes, silent = state.listed(project, zone, fate.effect)
+        nodes, silent = state.listed(project, zone, outcome.effect)
         return {"nodes": [node_json.node_json(node, "v2") for node in nodes], "unreachable": silent}
-    silent = state.silent(zone, fate.effect)
+    silent = state.silent(zone, outcome.effect)
     rows = state.queue.listed(project, zone, silent)
     return {"queuedResources": [queued_json(row, "v2") for row in rows], "unreachable": silent}

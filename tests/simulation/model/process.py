@@ -18,8 +18,8 @@ from orchestrator.engine.guardian import loop
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted, TpujobError
 from orchestrator.ledger.clocks import Clocks
-from tests.simulation.model.cloud import CALLS, Port
-from tests.simulation.model.ledger import Book
+from tests.simulation.model.cloud import CALLS, CloudClient
+from tests.simulation.model.ledger import InMemoryLedger
 from tests.simulation.model.vm import SimFleet
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MICRO_S = 1e-4
 ARM_S = 0.05
-Token = int | tuple["Together", int]
+Token = int | tuple["ParallelCalls", int]
 CLOUD = {name: verb for name, verb in CALLS.items() if hasattr(cloud, name)}
 
 
@@ -56,11 +56,11 @@ class Process:
         self.error: BaseException | None = None
         self.started_at, self.ended_at = self.timeline.now, 0.0
         self.steps = 0
-        self._book = machine.book
-        self._clocks = Clocks(machine.book, machine.clock)
+        self._ledger = machine.ledger
+        self._clocks = Clocks(machine.ledger, machine.clock)
         self.guardian: Guardian | None = None  # whose process this is
-        self.locks = Locks(machine, self)
-        self.cloud = Port(machine.world.sky, self)
+        self.locks = ProcessLocks(machine, self)
+        self.cloud = CloudClient(machine.world.cloud, self)
         self.fleets: list[SimFleet] = []
         self.calls = 0  # to the API
         self.shielded = False
@@ -76,12 +76,12 @@ class Process:
     # -- the World protocol: what effects are performed on -----------------------------------------------------------
 
     @property
-    def ledger(self) -> Book:
+    def ledger(self) -> InMemoryLedger:
         """Opened once by a command, which does not notice that the file was replaced; by a guardian for each question."""
-        return self._book if self.guardian is None else self.machine.book
+        return self._ledger if self.guardian is None else self.machine.ledger
 
     def now(self, cloud: str | None = None) -> float:
-        clocks = self._clocks if self.guardian is None else Clocks(self.machine.book, self.machine.clock)
+        clocks = self._clocks if self.guardian is None else Clocks(self.machine.ledger, self.machine.clock)
         return clocks.now("emulated")
 
     def is_time_certain(self) -> bool:
@@ -92,7 +92,7 @@ class Process:
 
     def report(self, told: Report) -> None:
         if self.world.trace is not None and not told.passing:
-            self.world.say(f"{self.name}: {told.stage} {told.text}")
+            self.world.log(f"{self.name}: {told.stage} {told.text}")
 
     def arm(self) -> bool:
         if not self.armed:
@@ -105,30 +105,30 @@ class Process:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._go_on(None, None)
+        self._advance(None, None)
 
     def kill(self) -> None:
         """kill -9: no line of the program runs any more. Calls that left already have their effect all the same."""
         if self.alive:
             self.killed = True
-            self.world.say(f"{self.name} is killed (step {self.steps}: {type(self._waiting).__name__})")
+            self.world.log(f"{self.name} is killed (step {self.steps}: {type(self._waiting).__name__})")
             self._end()
 
     def freeze(self) -> None:
         self.frozen = True
-        self.world.say(f"{self.name} is stopped")
+        self.world.log(f"{self.name} is stopped")
 
     def thaw(self) -> None:
         if not (self.alive and self.frozen):
             return
         self.frozen = False
-        self.world.say(f"{self.name} goes on")
+        self.world.log(f"{self.name} goes on")
         waiting, self.when_thawed = self.when_thawed, []
-        for go_on in waiting:
-            go_on()
+        for advance in waiting:
+            advance()
         if self._held is not None:
             held, self._held = self._held, None
-            self._go_on(*held)
+            self._advance(*held)
 
     def signal(self, number: int) -> None:
         """SIGINT and the like, with the meaning that the production interpreter gives them."""
@@ -137,7 +137,7 @@ class Process:
         if self.frozen or self._waiting is None:
             self._queued.append(number)
             return
-        self.world.say(f"{self.name} hears signal {number}")
+        self.world.log(f"{self.name} hears signal {number}")
         self.signals_received += 1
         if self.shielded:
             self.pending = self.pending or Interrupted(number)
@@ -145,9 +145,9 @@ class Process:
                 self.error = Abandoned()
                 self._end()
             return
-        self.world.truth.signalled(self)
+        self.world.oracle.signal_sent(self)
         self._token += 1
-        self._go_on(None, Interrupted(number))
+        self._advance(None, Interrupted(number))
 
     def _end(self) -> None:
         self.alive = False
@@ -157,7 +157,7 @@ class Process:
             self.program.close()  # it never began
         self.program = None  # type: ignore[assignment]  # not closed: a killed process runs no `finally`
         for fleet in self.fleets:
-            fleet.hung_up = True
+            fleet.disconnected = True
         self.machine.ended(self)
         if self.on_exit is not None:
             self.on_exit(self)
@@ -165,7 +165,7 @@ class Process:
 
     # -- one effect after the other ----------------------------------------------------------------------------------
 
-    def _go_on(self, answer: Any, error: BaseException | None) -> None:
+    def _advance(self, answer: Any, error: BaseException | None) -> None:
         if self.frozen:
             self._held = (answer, error)
             return
@@ -197,7 +197,7 @@ class Process:
                 self.shielded = effect.raised  # type: ignore[attr-defined]
             if self.pending is not None and not self.shielded:
                 error, self.pending = self.pending, None
-                world.truth.signalled(self)
+                world.oracle.signal_sent(self)
                 continue
             if kind is Shield:
                 continue
@@ -225,14 +225,14 @@ class Process:
         self._token += 1
         token, kind = self._token, type(effect)
         if kind is Sleep:
-            seconds = self.machine.clock.really_s(effect.seconds)
+            seconds = self.machine.clock.true_s(effect.seconds)
             self.timeline.after(seconds if seconds > MICRO_S else MICRO_S, self.answered, token, None, None)
         elif kind.__name__ in CLOUD:
             self.calls += 1
             self.cloud.send(CLOUD[kind.__name__], effect, token)
         elif kind is DeleteAll:
             self.calls += len(effect.names)
-            together = Together(self, token, len(effect.names))
+            together = ParallelCalls(self, token, len(effect.names))
             for index, name in enumerate(effect.names):
                 self.cloud.send(CLOUD["Delete"], Delete(name), (together, index))
         elif kind.__module__ == workers.__name__:
@@ -242,7 +242,7 @@ class Process:
             self.guardian.recover(self, token)
         elif kind is loop.TakeGuardianLock:
             assert self.guardian is not None
-            self.answer_later(MICRO_S, token, self.guardian.take_duty(self), None)
+            self.answer_later(MICRO_S, token, self.guardian.take_lock(self), None)
         elif kind is base.StartGuardian or kind is base.Make:
             self.timeline.after(ARM_S, self._perform_and_answer, token, effect)
         else:
@@ -268,14 +268,14 @@ class Process:
             return  # dead, or a signal unwound it meanwhile
         self._token += 1
         if self.world.trace is not None and isinstance(error, CloudError):
-            self.world.say(f"{self.name}: {type(self._waiting).__name__} → {type(error).__name__}: {error}")
+            self.world.log(f"{self.name}: {type(self._waiting).__name__} → {type(error).__name__}: {error}")
         crash_at = self.world.crash_steps.get(self.name)
         if crash_at is not None and self.world.tick(self, crash_at):
             return
-        self._go_on(answer, error)
+        self._advance(answer, error)
 
 
-class Together:
+class ParallelCalls:
     """Calls that left side by side, until the last of them is answered."""
 
     def __init__(self, process: Process, token: int, count: int) -> None:
@@ -289,7 +289,7 @@ class Together:
             self._process.answered(self._token, tuple(self._answers), None)
 
 
-class Locks:
+class ProcessLocks:
     """The lock files as one process sees them: the kernel drops a lock when its holder dies."""
 
     __slots__ = ("_held", "_process")

@@ -68,6 +68,6 @@ class Clock:
     def wall(self) -> float:
         return self._started_at + self.offset_s + self.boot_s()
 
-    def really_s(self, seconds: float) -> float:
+    def true_s(self, seconds: float) -> float:
         """How long it takes until this clock has gone on by `seconds`."""
         return seconds / (1.0 + self.drift)

@@ -44,16 +44,16 @@ _configs: dict[str, dict[str, Any]] = {}
 def config_of(script: str) -> dict[str, Any]:
     """The configuration inside a startup-script, as its switch will read it."""
     found = _CONFIG.search(script)
-    assert found is not None, "the startup-script carries no configuration for the switch"
+    assert found is not None, "the startup-script carries no configuration for the watchdog"
     return dict(json.loads(found.group()))
 
 
-class Vm:
+class NodeVms:
     """All workers of one node."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.world, self.node, self.on = world, node, False
-        self.born_at = world.timeline.now
+        self.created_at = world.timeline.now
         self.ready_at: float | None = None
         self.workers = [Worker(self, index) for index in range(node.workers)]
 
@@ -82,25 +82,25 @@ class Job:
 class Worker:
     """One host. It may die alone, and its switch may die alone."""
 
-    def __init__(self, vm: Vm, index: int) -> None:
+    def __init__(self, vm: NodeVms, index: int) -> None:
         self.vm, self.world, self.index = vm, vm.world, index
         self.up = False
         self.booted_at = 0.0
         self.beat: str | None = None
         self.jobs: dict[str, Job] = {}
-        self.switch: SwitchRun | None = None
+        self.watchdog: WatchdogRun | None = None
 
     def boot(self) -> None:
         self.up, self.booted_at, self.beat = True, self.world.timeline.now, None
         if self.world.plan.script_runs:
-            self.world.timeline.after(self.world.boot_s, self.start_switch, self.booted_at)
+            self.world.timeline.after(self.world.boot_s, self.start_watchdog, self.booted_at)
 
-    def start_switch(self, booted_at: float) -> None:
+    def start_watchdog(self, booted_at: float) -> None:
         """`booted_at` tells this boot from a later one."""
         if (
             not self.up
             or booted_at != self.booted_at
-            or not self.world.layers.switch
+            or not self.world.layers.watchdog
             or not self.world.plan.script_runs
         ):
             return
@@ -110,22 +110,22 @@ class Worker:
         config = _configs.get(script) or _configs.setdefault(script, config_of(script))
         if len(_configs) > 64:
             _configs.clear()
-        self.switch = SwitchRun(self, dict(config))
-        self.switch.go_on(None)
+        self.watchdog = WatchdogRun(self, dict(config))
+        self.watchdog.advance(None)
 
-    def kill_switch(self, back_s: float | None) -> None:
-        if self.switch is not None:
-            self.world.say(f"the switch on worker {self.index} is killed")
-            self.switch.alive = False
-            self.switch = None
+    def kill_watchdog(self, back_s: float | None) -> None:
+        if self.watchdog is not None:
+            self.world.log(f"the watchdog on worker {self.index} is killed")
+            self.watchdog.alive = False
+            self.watchdog = None
         if back_s is not None:
-            self.world.timeline.after(back_s, self.start_switch, self.booted_at)
+            self.world.timeline.after(back_s, self.start_watchdog, self.booted_at)
 
     def off(self) -> None:
         self.up = False
-        if self.switch is not None:
-            self.switch.alive = False
-            self.switch = None
+        if self.watchdog is not None:
+            self.watchdog.alive = False
+            self.watchdog = None
         now = self.world.timeline.now
         for job in self.jobs.values():
             if job.ends_at > now:
@@ -136,7 +136,7 @@ class Worker:
         job, now = self.jobs.get("main"), self.world.timeline.now
         if job is not None and job.ends_at > now:
             job.ends_at, job.rc = min(job.ends_at, now + STOPPING_S), TERMINATED
-            self.world.truth.job_started(self.vm, job.ends_at)
+            self.world.oracle.job_started(self.vm, job.ends_at)
         return True
 
     def job_state(self) -> tuple[str, float | None, int | None]:
@@ -144,7 +144,7 @@ class Worker:
         return ("none", None, None) if main is None else main.state(self.world.timeline.now)
 
 
-class SwitchRun:
+class WatchdogRun:
     """Drives `switch.program`: the only thing between it and a VM is virtual time."""
 
     __slots__ = ("alive", "program", "started_at", "token", "worker", "world")
@@ -154,11 +154,11 @@ class SwitchRun:
         self.started_at = self.world.timeline.now
         self.program: Generator[tuple[Any, ...], Any, Any] = watchdog.program(config, worker.index)
 
-    def go_on(self, answer: Any) -> None:
+    def advance(self, answer: Any) -> None:
         worker, world = self.worker, self.world
         timeline = world.timeline
-        if world.plan.vms_stand_still and (wait_s := world.faults.vms_wait_s()):
-            timeline.after(wait_s + 1e-6, self.go_on, answer)
+        if world.plan.vms_paused and (wait_s := world.faults.vms_resume_in_s()):
+            timeline.after(wait_s + 1e-6, self.advance, answer)
             return
         drift = 1.0 + world.plan.vm_drift
         send = self.program.send
@@ -168,7 +168,7 @@ class SwitchRun:
             if kind == "clock":
                 answer = (timeline.now - worker.booted_at) * drift
             elif kind == "sleep":
-                timeline.after(max(effect[1], 0.001) / drift, self.go_on, None)
+                timeline.after(max(effect[1], 0.001) / drift, self.advance, None)
                 return
             elif kind == "call":
                 self._call(effect)
@@ -181,17 +181,17 @@ class SwitchRun:
                 worker.vm.node.hosts[worker.index].attributes[f"tpujob/{effect[1]}"] = json.dumps(effect[2])
                 answer = True
             elif kind == "busy":
-                answer = any(not fleet.hung_up for fleet in world.fleets if fleet.vm is worker.vm)
+                answer = any(not fleet.disconnected for fleet in world.fleets if fleet.vm is worker.vm)
             elif kind == "preempted":
                 answer = worker.vm.node.preempted_at is not None
             elif kind == "stop":
                 answer = worker.stop_job()
             elif kind == "log":
                 if world.trace is not None:
-                    world.say(f"switch{worker.index}: {effect[1]}")
+                    world.log(f"watchdog{worker.index}: {effect[1]}")
                 answer = None
             else:
-                raise NotImplementedError(f"the simulator does not know the switch's effect {effect!r}")
+                raise NotImplementedError(f"the simulator does not know the effect of the watchdog {effect!r}")
 
     def _call(self, effect: tuple[Any, ...]) -> None:
         _, method, path, _body = effect
@@ -199,26 +199,26 @@ class SwitchRun:
         world.count_call(self.worker)
         of_request = "/queuedResources/" in path
         verb = "nodes.get" if method == "GET" else "queuedResources.delete" if of_request else "nodes.delete"
-        fate = world.faults.of_call(verb, "vm", "vm-api")
-        if fate.reaches:
-            world.timeline.after(fate.there_s, self._arrive, method, path, fate)
+        outcome = world.faults.outcome_of_call(verb, "vm", "vm-api")
+        if outcome.reaches:
+            world.timeline.after(outcome.there_s, self._arrive, method, path, outcome)
             return
-        world.faults.felt(None, fate)
-        answer = (403, None, self._date()) if isinstance(fate.error, AuthError) else (0, None, None)
-        world.timeline.after(fate.there_s + fate.back_s, self._reply, answer)
+        world.faults.note_failed_call(None, outcome)
+        answer = (403, None, self._date()) if isinstance(outcome.error, AuthError) else (0, None, None)
+        world.timeline.after(outcome.there_s + outcome.back_s, self._reply, answer)
 
     def _date(self) -> float:
         return float(int(self.world.timeline.now))
 
-    def _arrive(self, method: str, path: str, fate: Any) -> None:
-        sky = self.world.sky
+    def _arrive(self, method: str, path: str, outcome: Any) -> None:
+        cloud = self.world.cloud
         name = path.removeprefix("/v2/")
         try:
             if method == "DELETE":
-                record = self._delete(name, fate)
+                record = self._delete(name, outcome)
                 answer: tuple[Any, ...] = (200, {"name": record.name}, self._date())
             else:
-                node = sky.node(name)
+                node = cloud.node(name)
                 body = {"name": node.name, "state": node.state, "labels": dict(node.spec.get("labels", {}))}
                 if node.queued_resource is not None:
                     body["queuedResource"] = node.queued_resource
@@ -227,39 +227,39 @@ class SwitchRun:
             answer = (refusal.http, None, self._date())
         except NoReply:
             answer = (0, None, None)
-        if fate.error is not None:
-            self.world.faults.felt(None, fate)
+        if outcome.error is not None:
+            self.world.faults.note_failed_call(None, outcome)
             answer = (0, None, None)
-        self.world.timeline.after(fate.back_s, self._reply, answer)
+        self.world.timeline.after(outcome.back_s, self._reply, answer)
 
-    def _delete(self, name: str, fate: Any) -> Any:
-        sky, caller = self.world.sky, f"switch{self.worker.index}"
+    def _delete(self, name: str, outcome: Any) -> Any:
+        cloud, caller = self.world.cloud, f"watchdog{self.worker.index}"
         name, _, query = name.partition("?")
         if "/queuedResources/" in name:
-            return sky.delete_request(name, fate, caller, None, force=query == "force=true")
-        return sky.delete(name, fate, caller, None)
+            return cloud.delete_request(name, outcome, caller, None, force=query == "force=true")
+        return cloud.delete(name, outcome, caller, None)
 
     def _reply(self, answer: tuple[Any, ...]) -> None:
         if self.alive:
-            self.go_on(answer)
+            self.advance(answer)
 
 
 class SimFleet:
     """SSH to all workers of a node, with the surface of `remote.fleet.fleet.Fleet` that the effects use."""
 
-    def __init__(self, process: Process, vm: Vm) -> None:
+    def __init__(self, process: Process, vm: NodeVms) -> None:
         self.process, self.vm, self.world = process, vm, process.world
         self.machine = process.machine
-        self.hung_up = False
+        self.disconnected = False
         self.phase = ""
         self.told: tuple[int, int] = (0, 0)
-        self.in_touch_at = self.world.timeline.now
-        self.unloaded_s = 0.0  # of the job's time, what an earlier attempt has done and saved
+        self.reached_at = self.world.timeline.now
+        self.restored_s = 0.0  # of the job's time, what an earlier attempt has done and saved
         self._beating = False
         self._beats = 0
         process.fleets.append(self)
         self.world.fleets.append(self)
-        self.world.truth.connected(self)
+        self.world.oracle.connection_made(self)
 
     # -- how long things take ----------------------------------------------------------------------------------------
 
@@ -269,14 +269,14 @@ class SimFleet:
         kind, timeline = type(effect), process.timeline
         if kind is Connect:
             deadline = timeline.now + effect.deadline_s
-            timeline.after(LOCAL_S, cls._knock, process, effect, token, deadline)
+            timeline.after(LOCAL_S, cls._try_connect, process, effect, token, deadline)
             return
         if kind is WaitForCollection:
-            effect.collection.go_on(process, token, timeline.now + effect.timeout_s)
+            effect.collection.advance(process, token, timeline.now + effect.timeout_s)
             return
         if kind is StopCollection:
-            effect.collection.world.truth.left_results(effect.collection.fleet.vm)
-            process.answer_later(LOCAL_S, token, Collected(("(the rest)",)), None)
+            effect.collection.world.oracle.left_results(effect.collection.fleet.vm)
+            process.answer_later(LOCAL_S, token, SimCollectResult(("(the rest)",)), None)
             return
         fleet: SimFleet = effect.fleet
         if kind is WaitForWorkers:
@@ -289,20 +289,20 @@ class SimFleet:
             timeline.after(LOCAL_S, fleet._do, token, effect)
 
     @classmethod
-    def _knock(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
+    def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
         """sshd of a fresh VM comes up when it has booted."""
         world, now = process.world, process.timeline.now
-        vm = next((vm for vm in world.sky.vms.values() if vm.node.node_id == effect.lease.name.node and vm.on), None)
+        vm = next((vm for vm in world.cloud.vms.values() if vm.node.node_id == effect.lease.name.node and vm.on), None)
         if vm is not None and all(w.up for w in vm.workers) and not world.faults.is_cut("laptop-vm"):
             ready = (vm.ready_at or now) + world.boot_s
             if now >= ready:
                 process.answer_later(LOCAL_S, token, cls(process, vm), None)
                 return
-            process.timeline.at(ready, cls._knock, process, effect, token, deadline)
+            process.timeline.at(ready, cls._try_connect, process, effect, token, deadline)
         elif now >= deadline:
             process.answer_later(0.0, token, None, Unreachable(f"{effect.lease.name.node} could not be reached"))
         else:
-            process.timeline.after(min(1.0, deadline - now + 0.001), cls._knock, process, effect, token, deadline)
+            process.timeline.after(min(1.0, deadline - now + 0.001), cls._try_connect, process, effect, token, deadline)
 
     def cut(self) -> bool:
         return not all(w.up for w in self.vm.workers) or self.world.faults.is_cut("laptop-vm")
@@ -321,7 +321,7 @@ class SimFleet:
         if self.cut():
             self.world.timeline.at(deadline, self._do, token, effect)
             return
-        self.in_touch_at = now
+        self.reached_at = now
         news = [
             job.ends_at for w in self.vm.workers if (job := w.jobs.get(self.phase)) is not None and job.ends_at > now
         ]
@@ -348,7 +348,7 @@ class SimFleet:
             self._beat(every_s, self.vm.workers if everywhere else self.vm.workers[:1])
 
     def _beat(self, every_s: float, workers: list[Worker]) -> None:
-        if self.hung_up or not self.process.alive:
+        if self.disconnected or not self.process.alive:
             return
         if not self.process.frozen and not self.world.faults.is_cut("laptop-vm"):
             self._beats += 1
@@ -356,11 +356,11 @@ class SimFleet:
                 if worker.up:
                     worker.beat = f"{self.process.name} {self._beats}"
             if workers[0].up:
-                self.world.truth.beat(self.vm)
-        self.world.timeline.after(self.machine.clock.really_s(every_s), self._beat, every_s, workers)
+                self.world.oracle.heartbeat(self.vm)
+        self.world.timeline.after(self.machine.clock.true_s(every_s), self._beat, every_s, workers)
 
-    def facts(self, worker: int) -> Facts:
-        return Facts()
+    def facts(self, worker: int) -> SimFacts:
+        return SimFacts()
 
     def push(self, bundle: object, progress: object) -> list[Any]:
         return []
@@ -368,13 +368,13 @@ class SimFleet:
     def attach(self, attempt: str, phase: str) -> None:
         self.phase, self.told = phase, (0, 0)
 
-    def start(self, request: Start) -> None:
+    def start(self, request: SimStartRequest) -> None:
         self.attach(request.attempt, request.phase)
         now = self.world.timeline.now
         lasts_s = request.lasts_s
         if request.phase == "main":
-            lasts_s = max(lasts_s - self.unloaded_s, 0.1)
-            self.world.truth.job_started(self.vm, now + lasts_s)
+            lasts_s = max(lasts_s - self.restored_s, 0.1)
+            self.world.oracle.job_started(self.vm, now + lasts_s)
         for worker in self.vm.workers:
             if request.phase not in worker.jobs:
                 worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc)
@@ -387,13 +387,13 @@ class SimFleet:
         jobs = [worker.jobs[self.phase] for worker in self.vm.workers if self.phase in worker.jobs]
         return (sum(now >= job.ends_at for job in jobs), sum(now >= job.ends_at and job.rc != 0 for job in jobs))
 
-    def wait(self, timeout_s: float) -> Status:
+    def wait(self, timeout_s: float) -> SimStatus:
         now = self.world.timeline.now
         if not self.cut():
-            self.in_touch_at, self.told = now, self._state()
+            self.reached_at, self.told = now, self._state()
         ended, failed = self.told
         rc = next((w.jobs[self.phase].rc for w in self.vm.workers if self.phase in w.jobs and w.jobs[self.phase].rc), 1)
-        return Status(failed > 0, ended == len(self.vm.workers), (0, rc), now - self.in_touch_at)
+        return SimStatus(failed > 0, ended == len(self.vm.workers), (0, rc), now - self.reached_at)
 
     def stop(self, grace_s: float) -> None:
         now = self.world.timeline.now
@@ -405,20 +405,20 @@ class SimFleet:
     def done_s(self) -> float:
         """How far the job has come, what an earlier attempt did included."""
         job, now = self.vm.workers[0].jobs.get("main"), self.world.timeline.now
-        return self.unloaded_s + (min(now, job.ends_at) - job.started_at if job is not None else 0.0)
+        return self.restored_s + (min(now, job.ends_at) - job.started_at if job is not None else 0.0)
 
-    def push_each(self, bundles: Sequence[Saved | None]) -> None:
-        self.unloaded_s = max((bundle.done_s for bundle in bundles if bundle is not None), default=0.0)
+    def push_each(self, bundles: Sequence[SimSaved | None]) -> None:
+        self.restored_s = max((bundle.done_s for bundle in bundles if bundle is not None), default=0.0)
 
-    def collect(self, order: object) -> Collection:
-        return Collection(self)
+    def collect(self, order: object) -> SimCollection:
+        return SimCollection(self)
 
     def cancel(self) -> None:
-        self.hung_up = True
+        self.disconnected = True
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SimStartRequest:
     """In place of a StartRequest: what the simulated job does."""
 
     attempt: str
@@ -429,7 +429,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SimSaved:
     """What was brought home of a job that has come so far."""
 
     done_s: float
@@ -437,28 +437,28 @@ class Saved:
 
 
 @dataclass(slots=True)
-class Bag:
+class SimSavedWork:
     """In place of `remote.transfer.saved_work.Luggage`: what travels from attempt to attempt is how far the job has come."""
 
-    saved: Saved | None = None
+    saved: SimSaved | None = None
     directory: Path = Path("carried")
 
-    def pull(self, fleet: SimFleet, deadline_s: float) -> Collected:
-        self.saved = Saved(fleet.done_s())
-        return Collected()
+    def pull(self, fleet: SimFleet, deadline_s: float) -> SimCollectResult:
+        self.saved = SimSaved(fleet.done_s())
+        return SimCollectResult()
 
-    def bundles(self, workers: int, into: Path) -> tuple[Saved | None, ...]:
+    def bundles(self, workers: int, into: Path) -> tuple[SimSaved | None, ...]:
         return (self.saved,) * workers
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SimFacts:
     address: str = "127.0.0.1"
     free_port: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class SimCollectResult:
     waiting: tuple[str, ...] = ()
     files: tuple[object, ...] = ()
 
@@ -468,14 +468,14 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    result: Collected | None = None
+class SimProgress:
+    result: SimCollectResult | None = None
     of_files: int = 0
     looked_at_bytes: int = 0
     signs: int = 0
 
 
-class Collection:
+class SimCollection:
     """Results on their way: so many seconds of a road that is open. Where there is no room for them they wait."""
 
     def __init__(self, fleet: SimFleet) -> None:
@@ -485,10 +485,10 @@ class Collection:
 
     def _ended(self, process: Process, token: int, *waiting: str) -> None:
         if waiting:
-            self.world.truth.left_results(self.fleet.vm)
-        process.answered(token, Progress(Collected(waiting)), None)
+            self.world.oracle.left_results(self.fleet.vm)
+        process.answered(token, SimProgress(SimCollectResult(waiting)), None)
 
-    def go_on(self, process: Process, token: int, deadline: float) -> None:
+    def advance(self, process: Process, token: int, deadline: float) -> None:
         now = self.world.timeline.now
         if not self.fleet.cut():
             self.left_s -= now - self.seen_at
@@ -500,14 +500,14 @@ class Collection:
         elif now - self.moved_at > bounds.STALL_S:
             self._ended(process, token, "(everything)")
         elif now >= deadline:
-            process.answered(token, Progress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)
+            process.answered(token, SimProgress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)
         else:
             next_s = min(1.0, deadline - now, self.left_s)
-            self.world.timeline.after(max(next_s, 0.001), self.go_on, process, token, deadline)
+            self.world.timeline.after(max(next_s, 0.001), self.advance, process, token, deadline)
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class SimStatus:
     failed: bool
     all_succeeded: bool
     first_failure: tuple[int, int]

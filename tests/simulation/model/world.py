@@ -19,15 +19,15 @@ from orchestrator.engine.jobs.job_run import Outcome
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.engine.slices.held import UpOutcome
 from orchestrator.errors import TpujobError
-from tests.simulation.model.cloud import Sky
-from tests.simulation.model.faults import TRAVEL_S, Faults, Plan
+from tests.simulation.model.cloud import FakeCloud
+from tests.simulation.model.faults import TRAVEL_S, FaultInjector, FaultPlan
 from tests.simulation.model.machine import Machine
 from tests.simulation.model.process import Process
 from tests.simulation.model.timeline import Timeline
 from tests.simulation.model.vm import SimFleet, Worker
-from tests.simulation.oracle.bounds import Bound
-from tests.simulation.oracle.claims import Thing
-from tests.simulation.oracle.oracle import Truth
+from tests.simulation.oracle.bounds import Allowance
+from tests.simulation.oracle.claims import Resource
+from tests.simulation.oracle.oracle import Oracle
 
 HORIZON_S = 4 * 3600.0
 WATCH_EVERY_S = 15.0
@@ -42,8 +42,8 @@ class Layers:
     """Which layers exist at all: a mutant that another layer hides shows itself when that one is switched off."""
 
     guardian: bool = True
-    switch: bool = True
-    sweeper: bool = True
+    watchdog: bool = True
+    gc: bool = True
     timer: bool = True
 
 
@@ -64,7 +64,7 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-class Enough(BaseException):
+class WorldStopped(BaseException):
     """The first violation ends the world. No program may catch it."""
 
 
@@ -72,8 +72,8 @@ class World:
     def __init__(
         self,
         seed: int,
-        shape: Callable[[World], None],
-        plan: Plan,
+        workload: Callable[[World], None],
+        plan: FaultPlan,
         *,
         layers: Layers | None = None,
         speed: float = SPEED,
@@ -94,32 +94,32 @@ class World:
         self.boot_s, self.collect_s = 2.0, 1.0
         self.no_room_until = 0.0  # on the laptop's disk, for results
         self.create_patience_s = 60.0
-        self.sweep_every_s: float | None = None
+        self.gc_every_s: float | None = None
         self.timer_s: float | None = None
-        self.faults = Faults(self, plan, seed)
+        self.faults = FaultInjector(self, plan, seed)
         self.settings = Settings(
             provision_s=plan.provision_s, delete_s=plan.delete_s, accept_s=plan.accept_s, queue_s=plan.queue_s,
             suspend_s=plan.suspend_s, refuse_s=plan.refuse_s, no_capacity=[f"{zone}/*" for zone in plan.stockouts],
         )  # fmt: skip
         self.violations: list[Violation] = []
-        self.verdicts: dict[str, tuple[float, Bound]] = {}
+        self.verdicts: dict[str, tuple[float, Allowance]] = {}
         self.fleets: list[SimFleet] = []
-        self.entitled: set[Process] = set()
+        self.authorized: set[Process] = set()
         self.crash_steps: dict[str, Any] = {}
-        self.ticks: dict[str, int] = {}
+        self.crash_points: dict[str, int] = {}
         self.frozen_since = self.thawed_at = 0.0
         self.ledger_was_lost = False
         self.foreign: set[str] = set()  # names of nodes that are somebody else's
         self._guardians_killed: dict[Any, float] = {}
         self.main: Process | None = None
         self.acting: Process | None = None  # whose effect is being performed
-        self.to_come = 0  # things that people will still do
+        self.scheduled = 0  # things that people will still do
         self._calls: dict[Any, tuple[float, int]] = {}
         self._watching = False
-        self.truth = Truth(self)
-        self.sky = Sky(self, self.settings)
-        shape_timer = getattr(shape, "timer_s", None)
-        self.shape = shape
+        self.oracle = Oracle(self)
+        self.cloud = FakeCloud(self, self.settings)
+        shape_timer = getattr(workload, "timer_s", None)
+        self.workload = workload
         self.timer_s = shape_timer
         self.laptop: Machine = None  # type: ignore[assignment]  # the shape decides about its timer first
         self.elsewhere: Machine = None  # type: ignore[assignment]
@@ -128,7 +128,7 @@ class World:
     # -- to its end --------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        self.shape(self)
+        self.workload(self)
         self._supply()
         if self.laptop is None:
             raise AssertionError("a shape begins with `settle_down`")
@@ -136,30 +136,30 @@ class World:
         try:
             self.timeline.run(self.timeline.now + HORIZON_S)
             self._at_the_end()
-        except Enough:
+        except WorldStopped:
             pass
         unclaimed = [(bound.layer, took, bound.allowed_s) for took, bound in self.verdicts.values()]
-        return Result(self.seed, self.violations, self.timeline.events, self.ticks, unclaimed, self.trace or [])
+        return Result(self.seed, self.violations, self.timeline.events, self.crash_points, unclaimed, self.trace or [])
 
     def _supply(self) -> None:
-        plan, supply, now = self.plan, self.sky.state.supply, self.timeline.now
+        plan, supply, now = self.plan, self.cloud.state.supply, self.timeline.now
         supply.capacity = [Capacity(zone=z, from_s=a, until_s=b, added_at=now) for z, a, b in plan.full]
         supply.closed_queues = [ClosedQueue(zone=zone) for zone in plan.closed]
         supply.quotas = [Quota(zone=zone, limit=0) for zone in plan.no_quota]
 
-    def settle_down(self, *, timer_s: float | None = None, sweep_every_s: float | None = None) -> Machine:
+    def start_machines(self, *, timer_s: float | None = None, gc_every_s: float | None = None) -> Machine:
         """The machines; called by the shape, once."""
         self.timer_s = timer_s if self.layers.timer else None
         self.laptop = Machine(self, "laptop", "laptop-api", timer_s=self.timer_s)
         self.machines = [self.laptop]
-        self.sweep_every_s = sweep_every_s if self.layers.sweeper else None
-        if self.sweep_every_s is not None:
-            from tests.simulation.scenarios.commands import sweep_from_elsewhere
+        self.gc_every_s = gc_every_s if self.layers.gc else None
+        if self.gc_every_s is not None:
+            from tests.simulation.scenarios.commands import run_gc_elsewhere
 
-            self.elsewhere = Machine(self, "elsewhere", "ci-api", right_clock=True)
+            self.elsewhere = Machine(self, "elsewhere", "ci-api", correct_clock=True)
             self.machines.append(self.elsewhere)
-            first_s = self.rng.uniform(0.0, self.sweep_every_s)
-            self.timeline.after(first_s, sweep_from_elsewhere, self, self.sweep_every_s)
+            first_s = self.rng.uniform(0.0, self.gc_every_s)
+            self.timeline.after(first_s, run_gc_elsewhere, self, self.gc_every_s)
         return self.laptop
 
     def _arrange(self) -> None:
@@ -178,8 +178,8 @@ class World:
         for begin, end in plan.asleep:
             at(begin, self._sleep)
             at(end, self._wake)
-        for worker, when, back_s in plan.switch_dies:
-            at(when, self._switch_dies, worker, back_s)
+        for worker, when, back_s in plan.watchdog_dies:
+            at(when, self._watchdog_dies, worker, back_s)
         for worker, when, back_s in plan.worker_dies:
             at(when, self._worker_dies, worker, back_s)
         if plan.disk_full is not None:
@@ -197,62 +197,66 @@ class World:
             at(plan.user_deletes_at, self._user_deletes)
 
     def _at(self, when: float, act: Callable[..., None], *args: Any) -> None:
-        self.to_come += 1
+        self.scheduled += 1
 
         def happen() -> None:
-            self.to_come -= 1
+            self.scheduled -= 1
             act(*args)
-            self.look_whether_over()
+            self.stop_when_done()
 
         self.timeline.at(self.faults.begun_at + when, happen)
 
     def _at_the_end(self) -> None:
-        for thing in self.truth.alive():
-            self.truth.judge(thing)
-        now, nodes = self.timeline.now, self.truth.nodes()
-        billed = sum((bill.until or now) - bill.since for bill in self.sky.state.meter.bills)
-        present = [node for node in nodes if node.died_at is None]
-        lived = self.truth.billed_s + sum((node.billed_until or now) - node.born_at for node in present)
+        for resource in self.oracle.existing():
+            self.oracle.judge(resource)
+        now, nodes = self.timeline.now, self.oracle.nodes()
+        billed = sum((bill.until or now) - bill.since for bill in self.cloud.state.meter.bills)
+        present = [node for node in nodes if node.gone_at is None]
+        lived = self.oracle.billed_s + sum((node.billed_until or now) - node.created_at for node in present)
         if abs(billed - lived) > 1e-3 * (1 + len(nodes)):
-            self.broken("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
+            self.violated("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
 
-    def look_whether_over(self) -> None:
+    def stop_when_done(self) -> None:
         """Nobody does anything any more, nothing exists, nothing is on its way."""
-        if self.to_come or self.truth.alive() or self.sky.state.delayed_creates:
+        if self.scheduled or self.oracle.existing() or self.cloud.state.delayed_creates:
             return
         for machine in self.machines:
             if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.watched.alive):
                 return
-        self.timeline.after(self.capabilities.visible_within_s, self._over)
+        self.timeline.after(self.capabilities.visible_within_s, self._stop_if_done)
 
-    def _over(self) -> None:
-        if not self.to_come and not self.truth.alive() and not any(machine.processes for machine in self.machines):
+    def _stop_if_done(self) -> None:
+        if (
+            not self.scheduled
+            and not self.oracle.existing()
+            and not any(machine.processes for machine in self.machines)
+        ):
             self.timeline.stop()
 
-    def watch_leaks(self) -> None:
+    def watch_resources(self) -> None:
         if not self._watching:
             self._watching = True
             self.timeline.after(WATCH_EVERY_S, self._watch)
 
     def _watch(self) -> None:
         self._watching = False
-        alive = self.truth.alive()
+        alive = self.oracle.existing()
         if not alive:
             return
-        hope = [self.truth.judge(thing) or thing.may_yet_come_alive(self.timeline.now) for thing in alive]
-        if not any(hope) and not self.to_come and not any(machine.processes for machine in self.machines):
+        hope = [self.oracle.judge(resource) or resource.may_still_get_node(self.timeline.now) for resource in alive]
+        if not any(hope) and not self.scheduled and not any(machine.processes for machine in self.machines):
             self.timeline.stop()  # nobody is left who could act, and nobody promised otherwise
             return
-        self.watch_leaks()
+        self.watch_resources()
 
     # -- what is noticed ---------------------------------------------------------------------------------------------
 
-    def broken(self, invariant: str, text: str) -> None:
+    def violated(self, invariant: str, text: str) -> None:
         self.violations.append(Violation(invariant, self.timeline.now - self.faults.begun_at, text))
-        self.say(f"!! {invariant}: {text}")
-        raise Enough
+        self.log(f"!! {invariant}: {text}")
+        raise WorldStopped
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.timeline.now - self.faults.begun_at:9.3f}  {text}")
 
@@ -262,26 +266,26 @@ class World:
         calls += 1
         self._calls[caller] = (since, calls)
         rate = 60.0 / self.timings.heartbeat_s if isinstance(caller, Worker) else 1.0
-        burst = BURST_CALLS * max(1, len(self.truth.intents))
+        burst = BURST_CALLS * max(1, len(self.oracle.intents))
         if calls > burst + self.slices * rate * (self.timeline.now - since):
-            who = caller.name if isinstance(caller, Process) else f"the switch of worker {caller.index}"
-            self.broken("I10", f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
+            who = caller.name if isinstance(caller, Process) else f"the watchdog of worker {caller.index}"
+            self.violated("I10", f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
 
     def process_ended(self, process: Process) -> None:
         """I7: the exit code is honest."""
-        self.look_whether_over()
+        self.stop_when_done()
         result, failure = process.result, process.error
         if isinstance(failure, Exception) and not isinstance(failure, TpujobError):
-            self.broken("bug", f"{process.name} ended with {failure!r}")
+            self.violated("bug", f"{process.name} ended with {failure!r}")
         if str(getattr(result, "error", "")).startswith("a bug in tpujob"):
-            self.broken("bug", f"{process.name}: {result.error}")
+            self.violated("bug", f"{process.name}: {result.error}")
         if process.killed or process.role not in ("cli", "collector"):
             return
         code = 75 if isinstance(process.error, Abandoned) else getattr(result, "exit_code", None)
-        case = next((case for case in self.truth.cases if case.owner is process), None)
-        if code is None or case is None:
+        claim = next((claim for claim in self.oracle.claims if claim.owner is process), None)
+        if code is None or claim is None:
             return
-        self.say(f"{process.name} exits with {code}: {getattr(result, 'error', None)}")
+        self.log(f"{process.name} exits with {code}: {getattr(result, 'error', None)}")
         if isinstance(process.error, Exception):
             return
         assert isinstance(result, Outcome | UpOutcome) or result is None
@@ -289,28 +293,28 @@ class World:
         stays = result.lease.id if kept and result is not None and result.lease is not None else None
         if isinstance(result, UpOutcome) and result.error is None and result.lease is not None:
             stays = result.lease.id
-        mine = [lease_id for lease_id in case.lease_ids if lease_id != stays]
+        mine = [lease_id for lease_id in claim.lease_ids if lease_id != stays]
         if code == 75 and process.error is None:
-            book = process.ledger.leases
-            if all(lease_id not in book or not book[lease_id].open for lease_id in case.lease_ids):
-                self.broken("I7", f"{process.name} exits with 75 though everything of its is proven gone")
+            ledger = process.ledger.leases
+            if all(lease_id not in ledger or not ledger[lease_id].open for lease_id in claim.lease_ids):
+                self.violated("I7", f"{process.name} exits with 75 though everything of its is proven gone")
         if code == 75:
             return
         for lease_id in mine:
-            for thing in self.truth.alive():
-                if thing.lease_id == lease_id:
-                    self.broken("I7", f"{process.name} exits with {code} while {thing} exists")
-            self.truth.said_gone[lease_id] = process.name
+            for resource in self.oracle.existing():
+                if resource.lease_id == lease_id:
+                    self.violated("I7", f"{process.name} exits with {code} while {resource} exists")
+            self.oracle.reported_gone[lease_id] = process.name
 
     # -- faults that happen at a time or at a step ---------------------------------------------------------------------
 
-    def tick_of(self, process: Process) -> bool:
+    def passes_crash_point(self, process: Process) -> bool:
         """One more place at which this process could die. True when it did."""
         crash_at = self.crash_steps.get(process.name)
         return crash_at is not None and self.tick(process, crash_at)
 
     def tick(self, process: Process, crash_at: tuple[int, str]) -> bool:
-        count = self.ticks[process.name] = self.ticks.get(process.name, 0) + 1
+        count = self.crash_points[process.name] = self.crash_points.get(process.name, 0) + 1
         if count == crash_at[0]:
             self.crash(crash_at[1], process)
         return not process.alive
@@ -329,7 +333,7 @@ class World:
         if what in ("cli", "cli+guardian") and process is not None:
             process.kill()
         if what != "machine":
-            self.came_back(self.laptop)
+            self.after_restart(self.laptop)
 
     def guardians_killed_at(self, owner: Process | None, *, anybody: bool) -> float | None:
         """When the plan killed the guardian of this process (or that of anybody), whether or not there was one."""
@@ -337,7 +341,7 @@ class World:
         times = [at for process, at in killed.items() if anybody or process is None or process is owner]
         return max(times, default=None)
 
-    def came_back(self, machine: Machine) -> None:
+    def after_restart(self, machine: Machine) -> None:
         """After a crash somebody may type the next command."""
         if self.plan.command_after_s is not None and machine is self.laptop:
             at = self.timeline.now - self.faults.begun_at + self.plan.command_after_s
@@ -358,7 +362,7 @@ class World:
             self.main.thaw()
 
     def _set_clock(self, by_s: float) -> None:
-        self.say(f"the laptop's wall clock is set, by {by_s:+.0f} s")
+        self.log(f"the laptop's wall clock is set, by {by_s:+.0f} s")
         self.laptop.clock.offset_s += by_s
 
     def _sleep(self) -> None:
@@ -370,15 +374,15 @@ class World:
         self.laptop.wake_up()
 
     def _workers(self, index: int) -> list[Worker]:
-        return [vm.workers[index] for vm in self.sky.vms.values() if index < len(vm.workers) and vm.on]
+        return [vm.workers[index] for vm in self.cloud.vms.values() if index < len(vm.workers) and vm.on]
 
-    def _switch_dies(self, index: int, back_s: float | None) -> None:
+    def _watchdog_dies(self, index: int, back_s: float | None) -> None:
         for worker in self._workers(index):
-            worker.kill_switch(back_s)
+            worker.kill_watchdog(back_s)
 
     def _worker_dies(self, index: int, back_s: float | None) -> None:
         for worker in self._workers(index):
-            self.say(f"worker {index} dies")
+            self.log(f"worker {index} dies")
             worker.off()
             if back_s is not None:
                 self.timeline.after(back_s, self._worker_back, worker)
@@ -388,31 +392,31 @@ class World:
             worker.boot()
 
     def _fill_disk(self, full: bool) -> None:
-        self.say("the disk is full" if full else "there is room on the disk again")
-        self.laptop.book.full = full
+        self.log("the disk is full" if full else "there is room on the disk again")
+        self.laptop.ledger.full = full
 
     def _lose_ledger(self) -> None:
         self.ledger_was_lost = True
         self.laptop.lose_ledger()
 
-    def _victims(self, *states: str) -> list[tuple[Node, Thing]]:
-        nodes, things = self.sky.state.nodes.values(), self.truth.things
-        return [(n, things[n.uid]) for n in nodes if n.state in states and not things[n.uid].foreign]
+    def _victims(self, *states: str) -> list[tuple[Node, Resource]]:
+        nodes, resources = self.cloud.state.nodes.values(), self.oracle.resources
+        return [(n, resources[n.uid]) for n in nodes if n.state in states and not resources[n.uid].foreign]
 
     def _preempt(self, notice_s: float, *states: str) -> None:
         for node, _ in self._victims(*states):
             if node.hidden_until is not None and node.hidden_until > self.timeline.now:
                 continue  # what is on its way out is not taken away besides
-            self.say(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
-            self.sky.state.preempt(node.name, self.timeline.now, notice_s)
-        self.sky.settle()
+            self.log(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
+            self.cloud.state.preempt(node.name, self.timeline.now, notice_s)
+        self.cloud.settle()
 
     def _user_deletes(self) -> None:
         for node, known in self._victims("READY"):
-            self.say(f"somebody deletes {node.node_id} in the console")
+            self.log(f"somebody deletes {node.node_id} in the console")
             known.lost_at = self.timeline.now
-            for thing in self.truth.alive():
-                if thing.node is known:
-                    thing.lost_at = self.timeline.now
-            self.sky.state.vanish(node.name, self.timeline.now)
-        self.sky.settle()
+            for resource in self.oracle.existing():
+                if resource.node is known:
+                    resource.lost_at = self.timeline.now
+            self.cloud.state.vanish(node.name, self.timeline.now)
+        self.cloud.settle()

@@ -17,12 +17,12 @@ from tests.simulation.model.faults import TIMEOUT_S, Window
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World
-    from tests.simulation.oracle.claims import Case, Race, Thing
+    from tests.simulation.oracle.claims import Claim, Race, Resource
 
 NEVER = 1e18
-OWN_S = promises.seconds("command")  # C0: the owner itself
-NOTICE_S = promises.seconds("guardian")  # C1
-SWEEP_S = promises.seconds("sweep")  # C7: one pass
+COMMAND_OWN_S = promises.seconds("command")  # C0: the owner itself
+GUARDIAN_OWN_S = promises.seconds("guardian")  # C1
+GC_OWN_S = promises.seconds("gc")  # C7: one pass
 POLL_MOST_S = (
     promises.LOOK_S
 )  # between two looks of a teardown that waits for a late create, or for the API to come back
@@ -40,7 +40,7 @@ HAND_OVER_S = 130.0  # a claim on its way from the command to the job
 PULL_S = 120.0  # what the job has made so far is brought home; a worker that is gone takes so long
 STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that does not answer takes so long
 SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
-EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "sweeper": ("api", "ci-api")}
+EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "gc": ("api", "ci-api")}
 LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
 
 
@@ -59,7 +59,7 @@ class Periods:
     renew_s: float
     label_ttl_s: float
     provision_s: float
-    switch_s: float  # C3: its own, beyond the periods
+    watchdog_s: float  # C3: its own, beyond the periods
 
 
 TERMS = {  # field → its term in `orchestrator.promises`
@@ -74,7 +74,7 @@ TERMS = {  # field → its term in `orchestrator.promises`
     "renew_s": "renew",
     "label_ttl_s": "label",
     "provision_s": "provision",
-    "switch_s": "watchdog" if "watchdog" in promises.TERMS else "switch",
+    "watchdog_s": "watchdog" if "watchdog" in promises.TERMS else "switch",
 }
 
 
@@ -89,107 +89,116 @@ def periods(world: World) -> Periods:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Allowance:
     allowed_s: float
     layer: str
     class_: str = ""
 
 
-def bound(world: World, case: Case, thing: Thing, begin: float) -> Bound:
+def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allowance:
     """The best of all layers that could act: any one of them keeps the promise."""
     layers = {
-        "L1/L2 on this machine": _local(world, case, thing, begin),
-        "L3, the switch": _switch(world, case, thing, begin),
-        "L4, the sweeper": _sweeper(world, case, thing, begin),
+        "local": _local(world, claim, resource, begin),
+        "watchdog": _watchdog(world, claim, resource, begin),
+        "gc": _gc(world, claim, resource, begin),
     }
     layer = min(layers, key=lambda name: layers[name])
     allowed = layers[layer]
-    return Bound(allowed if allowed < NEVER / 2 else NEVER, layer if allowed < NEVER / 2 else "nobody")
+    return Allowance(allowed if allowed < NEVER / 2 else NEVER, layer if allowed < NEVER / 2 else "none")
 
 
 # -- layers ----------------------------------------------------------------------------------------------------------
 
 
-def _local(world: World, case: Case, thing: Thing, begin: float) -> float:
+def _local(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
     machine, plan = world.laptop, world.plan
-    downer = case.downers.get(thing.lease_id)
-    owner = downer or case.owner
-    until = world.timeline.now if thing.died_at is None else thing.died_at
+    downer = claim.down_processes.get(resource.lease_id)
+    owner = downer or claim.owner
+    until = world.timeline.now if resource.gone_at is None else resource.gone_at
     if not machine.on or machine.asleep or (owner is not None and owner.alive and owner.frozen):
         return NEVER
     if world.ledger_was_lost and (owner is None or not owner.alive):
         return NEVER  # only a process that has the old file open knows of it
     awake_since = max(begin, machine.on_since, downer.started_at if downer is not None else begin)
-    mode = case.mode_of(thing.lease_id)
-    if mode == "detached" and downer is None and begin < case.final_at(thing.lease_id):
-        return _collector(world, thing, begin, awake_since, until)
+    mode = claim.mode_of(resource.lease_id)
+    if mode == "detached" and downer is None and begin < claim.final_at(resource.lease_id):
+        return _collector(world, resource, begin, awake_since, until)
     if owner is not None and owner.alive:
         start = max(awake_since, world.thawed_at)
         if (
             mode == "hold" and downer is None
         ):  # it answers for others of its race; what it kept is its guardian's afterwards
-            need = RELEASE_S + GUARDIAN_POLL_S + NOTICE_S
-            return _finish(world, "local", thing, begin, start, need, until)
-        return _finish(world, "local", thing, begin, start, _own_s(world, case, thing, begin), until)
+            need = RELEASE_S + GUARDIAN_POLL_S + GUARDIAN_OWN_S
+            return _finish(world, "local", resource, begin, start, need, until)
+        return _finish(world, "local", resource, begin, start, _own_s(world, claim, resource, begin), until)
     ended_at = begin if owner is None else owner.ended_at
     stays = mode != "hold" or downer is not None  # what was kept is its guardian's, however long the command was busy
     left = owner is not None and stays and not owner.killed and owner.signals_received < 3
     if left and 0.0 <= ended_at - begin < RELEASE_S:
-        return _finish(world, "local", thing, begin, awake_since, OWN_S, until)  # it had no business to leave earlier
+        return _finish(
+            world, "local", resource, begin, awake_since, COMMAND_OWN_S, until
+        )  # it had no business to leave earlier
     killed_at = world.guardians_killed_at(owner, anybody=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
         # It looks at once; at what is held or detached every so often.
-        need = NOTICE_S if mode == "run" or downer is not None else GUARDIAN_POLL_S + NOTICE_S
-        return _finish(world, "local", thing, begin, max(awake_since, ended_at), need, until)
+        need = GUARDIAN_OWN_S if mode == "run" or downer is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
+        return _finish(world, "local", resource, begin, max(awake_since, ended_at), need, until)
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
-        return _finish(world, "local", thing, begin, start, machine.timer_s + NOTICE_S, until)
-    typed = [at for at in machine.commands_at if at >= max(begin, ended_at, machine.on_since)]
-    if not typed or thing.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
+        return _finish(world, "local", resource, begin, start, machine.timer_s + GUARDIAN_OWN_S, until)
+    typed = [at for at in machine.command_times if at >= max(begin, ended_at, machine.on_since)]
+    if not typed or resource.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
-    if _may_be_provisioning(thing) and (thing.ready_at is None or thing.ready_at > begin):
+    if _may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
         return NEVER  # so long it does not wait
-    return _finish(world, "local", thing, begin, max(typed[0], awake_since), COMMAND_S, until)
+    return _finish(world, "local", resource, begin, max(typed[0], awake_since), COMMAND_S, until)
 
 
-def _own_s(world: World, case: Case, thing: Thing, begin: float) -> float:
+def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     """The owner lives: it deletes at once, once it notices."""
-    plan, need = world.plan, OWN_S
-    if thing.lost_at is not None:
-        busy = case.detach or case.keep_s is not None or thing.on.connected_at is None
-        need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0) + (PULL_S if case.carries else 0.0)
-    gone_before = _node_died_at(thing) is not None
-    if gone_before or plan.worker_dies or plan.vms_stand_still or plan.cut.get("laptop-vm"):
-        need += STOP_S + (HAND_OVER_S if case.detach else 0.0)
+    plan, need = world.plan, COMMAND_OWN_S
+    if resource.lost_at is not None:
+        busy = claim.detach or claim.keep_s is not None or resource.on.connected_at is None
+        need += LOOK_S + STOP_S + (CONNECT_S if busy else 0.0) + (PULL_S if claim.saves_work else 0.0)
+    gone_before = _node_died_at(resource) is not None
+    if gone_before or plan.worker_dies or plan.vms_paused or plan.cut.get("laptop-vm"):
+        need += STOP_S + (HAND_OVER_S if claim.detach else 0.0)
         need += LOOK_S if gone_before else 0.0  # it is seen at the next look
-        need += PULL_S if gone_before and case.carries else 0.0
-    need += COLLECT_S if _lost_while_collected(thing) else 0.0
-    if thing.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
-        tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.felt_calls)
+        need += PULL_S if gone_before and claim.saves_work else 0.0
+    need += COLLECT_S if _lost_while_collected(resource) else 0.0
+    if resource.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
+        tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.failed_calls)
         need += RACE_PAUSE_S * (1 + tries)
-    race = case.races.get(thing.lease_id)
-    return need if race is None or race.winner == thing.lease_id else need + _lost_race_s(world, case, thing, race)
+    race = claim.races.get(resource.lease_id)
+    return (
+        need if race is None or race.winner == resource.lease_id else need + _lost_race_s(world, claim, resource, race)
+    )
 
 
-def _lost_while_collected(thing: Thing) -> bool:
+def _lost_while_collected(resource: Resource) -> bool:
     """Its artifacts are being brought home, and nobody answers for them any more."""
-    ended_at, lost_at = thing.on.job_ends_at, _node_died_at(thing) if thing.lost_at is None else thing.lost_at
+    ended_at, lost_at = (
+        resource.on.job_ends_at,
+        _node_died_at(resource) if resource.lost_at is None else resource.lost_at,
+    )
     return lost_at is not None and ended_at is not None and ended_at < lost_at + LOOK_S
 
 
-def _node_died_at(thing: Thing) -> float | None:
+def _node_died_at(resource: Resource) -> float | None:
     """Of a request that outlived its node, as when the switch deleted that while the command stood still."""
-    node = thing.node
-    return None if node is None or node.died_at == thing.died_at else node.died_at
+    node = resource.node
+    return None if node is None or node.gone_at == resource.gone_at else node.gone_at
 
 
-def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
+def _lost_race_s(world: World, claim: Claim, resource: Resource, race: Race) -> float:
     """The deletes leave when it is seen who won; what did not work then is done again once the winner's job is followed."""
     plan, need = world.plan, RACE_PAUSE_S + len(race.lease_ids)
-    busy_s = world.boot_s + 5.0 + (CONNECT_S if plan.worker_dies or plan.vms_stand_still or plan.cut else 0.0)
-    busy_s += periods(world).boot_s + HAND_OVER_S if case.detach else HAND_OVER_S if case.keep_s is not None else 0.0
-    others = [other for other in world.truth.things.values() if other.lease_id in race.lease_ids - {thing.lease_id}]
+    busy_s = world.boot_s + 5.0 + (CONNECT_S if plan.worker_dies or plan.vms_paused or plan.cut else 0.0)
+    busy_s += periods(world).boot_s + HAND_OVER_S if claim.detach else HAND_OVER_S if claim.keep_s is not None else 0.0
+    others = [
+        other for other in world.oracle.resources.values() if other.lease_id in race.lease_ids - {resource.lease_id}
+    ]
     if any(other.lost_at is not None or other.failed_deletes for other in others):  # they are released first
         trouble_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
         busy_s += trouble_s + world.settings.provision_s + plan.refuse_s + POLL_MOST_S
@@ -199,201 +208,201 @@ def _lost_race_s(world: World, case: Case, thing: Thing, race: Race) -> float:
     return need + busy_s + (SILENT_S + COLLECT_S if plan.worker_dies else 0.0)
 
 
-def _collector(world: World, thing: Thing, begin: float, awake_since: float, until: float) -> float:
+def _collector(world: World, resource: Resource, begin: float, awake_since: float, until: float) -> float:
     """A detached job is the switch's, and of whoever follows it; the others here see a claim until the deadline."""
     collector = next((process for process in world.laptop.processes if process.role == "collector"), None)
     if collector is None:
         return NEVER
     awake_since = max(awake_since, collector.started_at)  # its command may still see off those that lost a race
     origin, plan = world.faults.begun_at, world.plan
-    for cut_at, back_at in plan.cut.get("laptop-vm", []) + plan.vms_stand_still:
+    for cut_at, back_at in plan.cut.get("laptop-vm", []) + plan.vms_paused:
         if cut_at < until - origin and back_at > begin - origin:
             awake_since = max(awake_since, origin + back_at)  # what cannot be reached from here may well go on
-    need = CONNECT_S + LOOK_S + OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
-    need += COLLECT_S if _lost_while_collected(thing) else 0.0
-    return _finish(world, "local", thing, begin, awake_since, need, until)
+    need = CONNECT_S + LOOK_S + COMMAND_OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
+    need += COLLECT_S if _lost_while_collected(resource) else 0.0
+    return _finish(world, "local", resource, begin, awake_since, need, until)
 
 
-def should_be_told(world: World, case: Case, thing: Thing) -> bool:
+def loser_delete_is_due(world: World, claim: Claim, resource: Resource) -> bool:
     """When one has won, the deletes of all the others leave at once: had they every chance to arrive?"""
-    race, until = case.races[thing.lease_id], world.timeline.now if thing.died_at is None else thing.died_at
-    owner, begin = case.owner, race.won_at
-    if thing.request is None or thing.born_at > begin or thing.first_delete_at is not None:
+    race, until = claim.races[resource.lease_id], world.timeline.now if resource.gone_at is None else resource.gone_at
+    owner, begin = claim.owner, race.won_at
+    if resource.request is None or resource.created_at > begin or resource.first_delete_at is not None:
         return False
-    if not race.winner or until < begin + NOTICE_S or owner is None:
+    if not race.winner or until < begin + GUARDIAN_OWN_S or owner is None:
         return False
-    if not owner.alive or owner.frozen or world.thawed_at > begin or case.ends:
+    if not owner.alive or owner.frozen or world.thawed_at > begin or claim.ends:
         return False
-    return not any(role == "cli" for _, role, _ in world.faults.felt_calls)
+    return not any(role == "cli" for _, role, _ in world.faults.failed_calls)
 
 
 def _was_disturbed(world: World, begin: float, end: float) -> bool:
     """A command has no time to wait for better weather: did any call of this machine fail in between?"""
-    return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.felt_calls)
+    return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.failed_calls)
 
 
-def _switch(world: World, case: Case, thing: Thing, begin: float) -> float:
-    timings, plan, ready_at = periods(world), world.plan, thing.ready_at
-    until = world.timeline.now if thing.died_at is None else thing.died_at
-    if not (world.layers.switch and plan.script_runs) or ready_at is None or plan_forever(world, "vm-api"):
+def _watchdog(world: World, claim: Claim, resource: Resource, begin: float) -> float:
+    timings, plan, ready_at = periods(world), world.plan, resource.ready_at
+    until = world.timeline.now if resource.gone_at is None else resource.gone_at
+    if not (world.layers.watchdog and plan.script_runs) or ready_at is None or unreachable_for_good(world, "vm-api"):
         return NEVER
-    if thing.request is not None and not _goes_with_its_node(world, thing, begin):
+    if resource.request is not None and not _watchdog_deletes_request(world, resource, begin):
         return NEVER
     origin = world.faults.begun_at
-    if thing.lost_at is not None:
+    if resource.lost_at is not None:
         return NEVER
     broken = {
-        worker: _broken_until(plan.switch_dies + plan.worker_dies, worker, until - origin)
+        worker: _broken_until(plan.watchdog_dies + plan.worker_dies, worker, until - origin)
         for worker in range(world.workers)
     }
     start = max(begin, ready_at + world.boot_s)
-    if case.extended_at is not None:  # a person said so: that is a sign of life, too
-        start = max(start, case.extended_at + 1.0)
-    mode = case.mode_of(thing.lease_id)
-    if thing.lease_id in case.downers and mode == "run":  # the run goes on until it hears of the `down`
-        start = max(start, world.truth.beats.get(thing.on.uid, begin))
+    if claim.extended_at is not None:  # a person said so: that is a sign of life, too
+        start = max(start, claim.extended_at + 1.0)
+    mode = claim.mode_of(resource.lease_id)
+    if resource.lease_id in claim.down_processes and mode == "run":  # the run goes on until it hears of the `down`
+        start = max(start, world.oracle.heartbeats.get(resource.on.uid, begin))
     candidates = []
     for worker, when in broken.items():
         if when == ALWAYS:
             continue
         since = max(start, origin + when + world.boot_s)
         if worker == 0:
-            need = _by_mode(world, case, thing, begin) + timings.switch_s
+            need = _by_mode(world, claim, resource, begin) + timings.watchdog_s
         else:
             need = (
-                _label_s(world, case, thing, begin)
+                _label_s(world, claim, resource, begin)
                 + 2 * timings.grace_s
                 + worker * timings.stagger_s
                 + 20 * timings.poll_s
-                + timings.switch_s
+                + timings.watchdog_s
             )
-        by_label = worker > 0 or mode != "run" or _may_be_held(case, thing)
-        candidates.append(_finish(world, "vm", thing, begin, since, need * 1.02, until, by_label=by_label))
+        by_label = worker > 0 or mode != "run" or _may_be_held(claim, resource)
+        candidates.append(_finish(world, "vm", resource, begin, since, need * 1.02, until, by_label=by_label))
     return min(candidates, default=NEVER)
 
 
-def _goes_with_its_node(world: World, thing: Thing, begin: float) -> bool:
+def _watchdog_deletes_request(world: World, resource: Resource, begin: float) -> bool:
     """The switch deletes the request and its node in one; where that does not work at once, only what is billed."""
-    node = thing.node
-    if node is None or thing.failed_deletes or not world.plan.vm_may_delete_requests:
+    node = resource.node
+    if node is None or resource.failed_deletes or not world.plan.vm_may_delete_requests:
         return False
-    if node.died_at is not None and not node.deleted_by.startswith("switch"):
+    if node.gone_at is not None and not node.deleted_by.startswith("watchdog"):
         return False
-    since = min(begin, thing.ready_at or begin)  # it hears from the API of which request its node came
-    return not any(role == "vm" and at >= since for at, role, _ in world.faults.felt_calls)
+    since = min(begin, resource.ready_at or begin)  # it hears from the API of which request its node came
+    return not any(role == "vm" and at >= since for at, role, _ in world.faults.failed_calls)
 
 
-def _sweeper(world: World, case: Case, thing: Thing, begin: float) -> float:
-    if world.sweep_every_s is None or not world.layers.sweeper:
+def _gc(world: World, claim: Claim, resource: Resource, begin: float) -> float:
+    if world.gc_every_s is None or not world.layers.gc:
         return NEVER
-    until = world.timeline.now if thing.died_at is None else thing.died_at
-    need = _label_s(world, case, thing, begin) + periods(world).margin_s + world.sweep_every_s + SWEEP_S
-    return _finish(world, "sweeper", thing, begin, begin, need, until)
+    until = world.timeline.now if resource.gone_at is None else resource.gone_at
+    need = _label_s(world, claim, resource, begin) + periods(world).margin_s + world.gc_every_s + GC_OWN_S
+    return _finish(world, "gc", resource, begin, begin, need, until)
 
 
-def _by_mode(world: World, case: Case, thing: Thing, begin: float) -> float:
+def _by_mode(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     """What the switch on worker 0 waits for, from the end of the claim on."""
-    timings, mode = periods(world), case.mode_of(thing.lease_id)
+    timings, mode = periods(world), claim.mode_of(resource.lease_id)
     run = timings.ttl_s + timings.grace_s
-    detached = _job_s(case, thing, begin) + timings.linger_s + timings.grace_s + 3 * timings.poll_s
+    detached = _job_s(claim, resource, begin) + timings.linger_s + timings.grace_s + 3 * timings.poll_s
     if mode == "detached":
         return detached
-    if mode == "hold" or _may_be_held(case, thing):
+    if mode == "hold" or _may_be_held(claim, resource):
         # One that was cut off when the run became a hold hears of it late, and of a run it would see signs of life.
         late_s = timings.ttl_s if _was_cut_off(world, begin - timings.ttl_s - timings.grace_s) else 0.0
-        return _label_s(world, case, thing, begin) + 2 * timings.grace_s + 3 * timings.poll_s + late_s
-    if case.detach:
+        return _label_s(world, claim, resource, begin) + 2 * timings.grace_s + 3 * timings.poll_s + late_s
+    if claim.detach:
         run = max(run, detached)  # the job may have the claim already, and its command not know it
     # Its labels may say that it is held, and its command was killed before it knew that they do.
-    held_s = max(case.keep_s or 0.0, timings.linger_s * 1.01 if case.left else 0.0)
+    held_s = max(claim.keep_s or 0.0, timings.linger_s * 1.01 if claim.results_left else 0.0)
     return max(run, held_s + 2 * timings.grace_s + 3 * timings.poll_s) if held_s else run
 
 
-def _may_be_held(case: Case, thing: Thing) -> bool:
+def _may_be_held(claim: Claim, resource: Resource) -> bool:
     """Had the command of `up` seen its slice READY? From then on the labels may say that it is held."""
-    return case.for_hold and thing.lease_id in case.seen_ready
+    return claim.for_hold and resource.lease_id in claim.seen_ready
 
 
 def _was_cut_off(world: World, since: float) -> bool:
     """From the API, the VMs."""
     windows = [w for kind in (world.plan.cut, world.plan.forbidden) for edge in EDGES["vm"] for w in kind.get(edge, ())]
-    return bool(_overlap(windows, since - world.faults.begun_at, world.faults.since()))
+    return bool(_overlap(windows, since - world.faults.begun_at, world.faults.elapsed_s()))
 
 
-def _job_s(case: Case, thing: Thing, begin: float) -> float:
+def _job_s(claim: Claim, resource: Resource, begin: float) -> float:
     """The job that a `down` could not reach goes on, and its switch with it."""
-    final_at = case.final_at(thing.lease_id)
-    return max(min(thing.on.job_ends_at or final_at, final_at) - begin, 0.0)
+    final_at = claim.final_at(resource.lease_id)
+    return max(min(resource.on.job_ends_at or final_at, final_at) - begin, 0.0)
 
 
-def _label_s(world: World, case: Case, thing: Thing, begin: float) -> float:
+def _label_s(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     """How much longer than the claim a label may promise at most."""
-    timings, mode, final_at = periods(world), case.mode_of(thing.lease_id), case.final_at(thing.lease_id)
-    first = thing.born_at + timings.provision_s + timings.boot_s + clock_doubt_s(world) + 5.0
-    if thing.lease_id in case.requested_at:  # it might have had to wait so long
-        first += case.requested_at[thing.lease_id] + case.waits_s * 1.01 - thing.born_at
+    timings, mode, final_at = periods(world), claim.mode_of(resource.lease_id), claim.final_at(resource.lease_id)
+    first = resource.created_at + timings.provision_s + timings.boot_s + clock_uncertainty_s(world) + 5.0
+    if resource.lease_id in claim.requested_at:  # it might have had to wait so long
+        first += claim.requested_at[resource.lease_id] + claim.wait_s * 1.01 - resource.created_at
     # A request has the labels of its create call for ever: those of its node, once that is gone, are nobody's any more.
-    left_s = 0.0 if thing.request is None or thing.node is None else min(first, final_at) - begin
+    left_s = 0.0 if resource.request is None or resource.node is None else min(first, final_at) - begin
     if mode == "hold":
-        return max((case.hold_until or begin) - begin, 0.0, left_s) + final_at - end_of(world, case, thing)
-    if mode == "detached" or case.detach:
+        return max((claim.hold_until or begin) - begin, 0.0, left_s) + final_at - deadline_of(world, claim, resource)
+    if mode == "detached" or claim.detach:
         return max(final_at - begin, 0.0)
-    if _was_seen_ready_in_peace(world, case, thing):  # and with that its labels claim no more for a waiting
+    if _saw_ready_undisturbed(world, claim, resource):  # and with that its labels claim no more for a waiting
         most_s = max(timings.label_ttl_s, timings.provision_s + timings.boot_s)
-        first = min(first, (thing.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + most_s + clock_doubt_s(world))
-    held_s = max(case.keep_s or 0.0, timings.linger_s * 1.01 if case.left else 0.0)
+        first = min(first, (resource.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + most_s + clock_uncertainty_s(world))
+    held_s = max(claim.keep_s or 0.0, timings.linger_s * 1.01 if claim.results_left else 0.0)
     return max(timings.label_ttl_s, first - begin, held_s) if begin < final_at else 0.0
 
 
-def _was_seen_ready_in_peace(world: World, case: Case, thing: Thing) -> bool:
+def _saw_ready_undisturbed(world: World, claim: Claim, resource: Resource) -> bool:
     """Did the command of what was queued have every chance to see it READY, and to say so in its labels?"""
-    plan, owner, ready_at = world.plan, case.owner, thing.ready_at
-    if ready_at is None or owner is None or thing.lease_id not in case.requested_at:
+    plan, owner, ready_at = world.plan, claim.owner, resource.ready_at
+    if ready_at is None or owner is None or resource.lease_id not in claim.requested_at:
         return False
     seen_by, origin = ready_at + SEEN_S + RACE_PAUSE_S, world.faults.begun_at
-    if thing.request is not None or (not owner.alive and owner.ended_at < seen_by):
+    if resource.request is not None or (not owner.alive and owner.ended_at < seen_by):
         return False
-    if thing.lost_at is not None and thing.lost_at < seen_by:
+    if resource.lost_at is not None and resource.lost_at < seen_by:
         return False
     if plan.stopped or plan.asleep or plan.disk_full or plan.patch_effects or plan.lost_patches or plan.unreachable:
         return False
     windows = [window for kind in (plan.cut, plan.forbidden) for edge in kind.values() for window in edge]
     if any(origin + begin < seen_by for begin, _ in windows):
         return False
-    calls = world.faults.felt_calls + world.faults.slow_calls
+    calls = world.faults.failed_calls + world.faults.slow_calls
     return not any(role == "cli" and ready_at - TIMEOUT_S <= at <= seen_by for at, role, _ in calls)
 
 
 # -- ends that are agreed upon -----------------------------------------------------------------------------------------
 
 
-def end_of(world: World, case: Case, thing: Thing) -> float:
+def deadline_of(world: World, claim: Claim, resource: Resource) -> float:
     """Its deadline. The life of what is queued begins when it is READY, and when that was seen."""
-    final_at, origin = case.final_at(thing.lease_id), world.faults.begun_at
-    if thing.lease_id not in case.requested_at or thing.ready_at is None:
+    final_at, origin = claim.final_at(resource.lease_id), world.faults.begun_at
+    if resource.lease_id not in claim.requested_at or resource.ready_at is None:
         return final_at
-    seen_by = thing.ready_at + SEEN_S
+    seen_by = resource.ready_at + SEEN_S
     for begin, end in sorted(world.plan.stopped + world.plan.asleep):
-        if origin + begin < seen_by and thing.ready_at < origin + end:  # nobody looked
+        if origin + begin < seen_by and resource.ready_at < origin + end:  # nobody looked
             seen_by = origin + end + SEEN_S
-    return min(final_at, seen_by + case.life_s * 1.01)
+    return min(final_at, seen_by + claim.life_s * 1.01)
 
 
-def sure_until(case: Case, thing: Thing, used_s: float) -> float:
+def certain_until(claim: Claim, resource: Resource, used_s: float) -> float:
     """When its job may begin to be stopped because its time is over."""
-    life_s = case.sure_life_s or case.life_s
-    began = case.drafted_at[thing.lease_id]
-    if thing.lease_id in case.requested_at:
-        began = case.waiting_until[
-            thing.lease_id
+    life_s = claim.certain_life_s or claim.life_s
+    began = claim.drafted_at[resource.lease_id]
+    if resource.lease_id in claim.requested_at:
+        began = claim.waiting_until[
+            resource.lease_id
         ]  # its life begins then at the latest; who waits in turn shares the time
-        began = began if thing.ready_at is None else min(began, thing.ready_at)
-    return began + (life_s - used_s) * 1.01 - last_minute_s(life_s)
+        began = began if resource.ready_at is None else min(began, resource.ready_at)
+    return began + (life_s - used_s) * 1.01 - stop_margin_s(life_s)
 
 
-def waited_until(thing: Thing) -> float | None:
+def request_expired_at(resource: Resource) -> float | None:
     """When a request that got nothing was over."""
-    return thing.request.valid_until if thing.request is not None and thing.node is None else None
+    return resource.request.valid_until if resource.request is not None and resource.node is None else None
 
 
 # -- what the world took -----------------------------------------------------------------------------------------------
@@ -402,7 +411,7 @@ def waited_until(thing: Thing) -> float | None:
 def _finish(
     world: World,
     layer: str,
-    thing: Thing,
+    resource: Resource,
     begin: float,
     start: float,
     need: float,
@@ -413,56 +422,56 @@ def _finish(
     """From `begin`: the layer's own time, outages, failed calls, the cloud's own slowness."""
     plan = world.plan
     windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
-    windows += plan.vms_stand_still if layer == "vm" else []
+    windows += plan.vms_paused if layer == "vm" else []
     silent = sum(rate for kind, rate in plan.rates.items() if kind != "slow") if by_label else 0.0
-    if silent > 0.5 or (layer == "sweeper" and plan.unreachable > 0.5):
+    if silent > 0.5 or (layer == "gc" and plan.unreachable > 0.5):
         windows.append((0.0, plan.rates_until))  # who answers less than every second question is not there
     outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
     if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
         return NEVER
     after = periods(world).grace_s + 3 * periods(world).poll_s if layer == "vm" else POLL_MOST_S
     need += sum(length for length in outages) + len(outages) * (after + 2.0)
-    roles = {"local": LOCAL, "vm": ("vm",), "sweeper": ("sweeper",)}[layer]
+    roles = {"local": LOCAL, "vm": ("vm",), "gc": ("gc",)}[layer]
     felt, slow = (
         [lasted for at, role, lasted in calls if role in roles and begin <= at + lasted and at <= until]
-        for calls in (world.faults.felt_calls, world.faults.slow_calls)
+        for calls in (world.faults.failed_calls, world.faults.slow_calls)
     )
     need += sum(slow)
     if layer == "vm":
-        need += _vm_trouble_s(world, need, start, until, by_label=by_label)
+        need += _vm_failures_s(world, need, start, until, by_label=by_label)
     else:
         need += sum(felt) + _backoff_s(len(felt))
     if plan.unreachable or plan.operations_gone:
         need += POLL_MOST_S
     delete_s = world.settings.delete_s + 1.0
-    need += delete_s + thing.failed_deletes * (delete_s + POLL_MOST_S) + thing.slow_s
-    if plan.while_creating is not None and (thing.ready_at is None or thing.ready_at > begin):
+    need += delete_s + resource.failed_deletes * (delete_s + POLL_MOST_S) + resource.slow_s
+    if plan.while_creating is not None and (resource.ready_at is None or resource.ready_at > begin):
         need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
-    if _may_be_provisioning(thing) and (thing.ready_at is None or thing.ready_at > begin):
+    if _may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
         need += world.settings.provision_s + plan.refuse_s + POLL_MOST_S  # what is PROVISIONING is not deleted
         need += DELETE_AGAIN_S if plan.operations_gone else 0.0
-    if thing.born_at >= begin:  # it came when everybody had gone to look rarely
+    if resource.created_at >= begin:  # it came when everybody had gone to look rarely
         need += POLL_MOST_S
     if plan.stuck_creates_s:
         need += POLL_MOST_S
     return start - begin + need
 
 
-def _vm_trouble_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
+def _vm_failures_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
     """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
     timings = periods(world)
-    since = start if by_label else start + need - timings.grace_s - timings.switch_s
-    felt = [lasted for at, role, lasted in world.faults.felt_calls if role == "vm" and since <= at <= until]
+    since = start if by_label else start + need - timings.grace_s - timings.watchdog_s
+    felt = [lasted for at, role, lasted in world.faults.failed_calls if role == "vm" and since <= at <= until]
     trouble_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
     if by_label:  # expiry is counted in polls that succeed: at worst half of them do
         return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
     return trouble_s
 
 
-def _may_be_provisioning(thing: Thing) -> bool:
+def _may_be_provisioning(resource: Resource) -> bool:
     """Has it been, or may it yet be, PROVISIONING?"""
-    asked = thing.case is not None and thing.lease_id in thing.case.requested_at
-    return asked and (thing.request is None or thing.node is not None)
+    asked = resource.claim is not None and resource.lease_id in resource.claim.requested_at
+    return asked and (resource.request is None or resource.node is not None)
 
 
 def _backoff_s(failures: int) -> float:
@@ -492,8 +501,8 @@ def could_be_armed(world: World) -> bool:
     return plan.script_runs and not never
 
 
-def plan_forever(world: World, edge: str) -> bool:
-    now = world.faults.since()
+def unreachable_for_good(world: World, edge: str) -> bool:
+    now = world.faults.elapsed_s()
     windows = [w for kind in (world.plan.cut, world.plan.forbidden) for w in kind.get(edge, ())]
     return any(end >= ALWAYS and begin <= now for begin, end in windows)
 
@@ -501,7 +510,7 @@ def plan_forever(world: World, edge: str) -> bool:
 # -- for the other side: what makes a deletion friendly fire -----------------------------------------------------------
 
 
-def last_minute_s(life_s: float) -> float:
+def stop_margin_s(life_s: float) -> float:
     """Before its deadline a job is stopped, so that what it made can be saved."""
     return min(60.0, life_s / 10) + 0.02 * life_s + 3.0
 
@@ -510,29 +519,29 @@ def collected_by(world: World, job_ended_at: float) -> float:
     """When an attached command can have heard of the end of its job and have brought the artifacts home."""
     origin = world.faults.begun_at
     plan = world.plan
-    windows = sorted(plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_stand_still)
+    windows = sorted(plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused)
     at = job_ended_at - origin
     for begin, end in windows:
         if begin - world.collect_s - 5.0 <= at < end:
             at = min(end, at + SILENT_S)
     failed_s = sum(
-        lasted for when, role, lasted in world.faults.felt_calls if role == "cli" and when >= job_ended_at - 60
+        lasted for when, role, lasted in world.faults.failed_calls if role == "cli" and when >= job_ended_at - 60
     )
     busy_s = SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0
     return origin + at + world.collect_s + 5.0 + failed_s + busy_s
 
 
-def beats_got_through(world: World, thing: Thing) -> bool:
+def heartbeats_got_through(world: World, resource: Resource) -> bool:
     """Had an attached command every chance to show a sign of life within the last TTL?"""
     now, origin = world.timeline.now, world.faults.begun_at
-    ready_at, connected_at = thing.ready_at, thing.on.connected_at
+    ready_at, connected_at = resource.ready_at, resource.on.connected_at
     if ready_at is None:
         return True
     if (pause := _just_resumed(world, now - origin)) is not None:
         now = origin + pause[0] - 0.001  # right after a pause nobody is judged by what could not be seen in it
     back = now - origin - periods(world).ttl_s - 3 * periods(world).heartbeat_s
     plan = world.plan
-    disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_stand_still
+    disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused
     disturbed += [(at, at + (back_s if back_s is not None else ALWAYS)) for _, at, back_s in plan.worker_dies]
     if _overlap(disturbed, back, now - origin):
         return False
@@ -543,10 +552,10 @@ def beats_got_through(world: World, thing: Thing) -> bool:
 
 def _just_resumed(world: World, now: float) -> Window | None:
     """The VMs stood still, and that ended less than a grace ago."""
-    return next((w for w in world.plan.vms_stand_still if w[1] <= now < w[1] + 0.8 * periods(world).grace_s), None)
+    return next((w for w in world.plan.vms_paused if w[1] <= now < w[1] + 0.8 * periods(world).grace_s), None)
 
 
-def renewals_got_through(world: World, thing: Thing) -> bool:
+def renewals_got_through(world: World, resource: Resource) -> bool:
     """Had it every chance to renew its label in time?"""
     now, origin, timings = world.timeline.now, world.faults.begun_at, periods(world)
     back = now - origin - timings.label_ttl_s
@@ -555,17 +564,19 @@ def renewals_got_through(world: World, thing: Thing) -> bool:
     lost = sum(_overlap(windows + plan.stopped + plan.asleep + plan.cut.get("laptop-vm", []), back, now - origin))
     felt = sum(
         lasted + 5.0
-        for at, role, lasted in world.faults.felt_calls
+        for at, role, lasted in world.faults.failed_calls
         if role == "cli" and at >= now - timings.label_ttl_s
     )
-    waited_s = case.waits_s if (case := thing.case) is not None and thing.lease_id in case.requested_at else 0.0
-    if thing.on.connected_at is None and now - thing.born_at > timings.provision_s + waited_s:
+    waited_s = (
+        claim.wait_s if (claim := resource.claim) is not None and resource.lease_id in claim.requested_at else 0.0
+    )
+    if resource.on.connected_at is None and now - resource.created_at > timings.provision_s + waited_s:
         return False  # it is still waiting for SSH, and its first lease is over
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
     return lost + felt + stuck < (timings.label_ttl_s - timings.renew_s) / 2
 
 
-def clock_doubt_s(world: World) -> float:
+def clock_uncertainty_s(world: World) -> float:
     """A clock that is wrong can be put right only as well as the answer was quick that told so."""
     plan = world.plan
     if not plan.clock_offset_s:
@@ -575,7 +586,7 @@ def clock_doubt_s(world: World) -> float:
 
 def was_blind(world: World) -> bool:
     """A switch that is refused its look at the labels goes by what it was born with, and that is no hold."""
-    now = world.faults.since()
+    now = world.faults.elapsed_s()
     back = now - periods(world).ttl_s - periods(world).grace_s
     return bool(_overlap(world.plan.forbidden.get("vm-api", []), back, now))
 

@@ -16,7 +16,7 @@ from orchestrator.engine.leases.obligations import Draft
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process
-    from tests.simulation.model.vm import Vm
+    from tests.simulation.model.vm import NodeVms
 
 FOREVER = 1e18
 COMING = (State.CREATING, State.WAITING, State.PROVISIONING)
@@ -24,7 +24,7 @@ PREFIX, MARK = "tpujob-", ("tpujob", "1")
 
 
 @dataclass
-class Case:
+class Claim:
     """One run, or one slice that is held: its candidates' names, who answers for it, and when that ends."""
 
     label: str
@@ -32,11 +32,11 @@ class Case:
     begun_at: float
     owner: Process | None = None
     for_hold: bool = False  # `up`: no sign of life goes to its VM, the labels speak for it
-    sure_life_s: float | None = None  # while an extension is on its way, the shorter of both
+    certain_life_s: float | None = None  # while an extension is on its way, the shorter of both
     keep_s: float | None = None
     detach: bool = False  # is its command about to pass the claim to the job?
-    carries: bool = False  # does it bring home, every now and then, what its job has made, to start over with it?
-    waits_s: float = 0.0  # so long may a queued request of it wait
+    saves_work: bool = False  # does it bring home, every now and then, what its job has made, to start over with it?
+    wait_s: float = 0.0  # so long may a queued request of it wait
     lease_ids: list[str] = field(default_factory=list)
     drafted_at: dict[str, float] = field(default_factory=dict)  # lease → when its name was chosen
     races: dict[str, Race] = field(default_factory=dict)  # lease → those that were asked for together with it
@@ -46,12 +46,16 @@ class Case:
     kept: str = ""  # the lease that outlives its command, held or detached
     hold_until: float | None = None
     hold_s: float | None = None
-    asked_more_s: float = 0.0  # what a person typed may be in the labels, whether or not it could be written down
-    left: bool = False  # could not all of its results be brought home?
-    brought_at: dict[str, float] = field(default_factory=dict)  # lease → when whoever came for them gave it up
+    extension_requested_s: float = (
+        0.0  # what a person typed may be in the labels, whether or not it could be written down
+    )
+    results_left: bool = False  # could not all of its results be brought home?
+    results_collected_at: dict[str, float] = field(
+        default_factory=dict
+    )  # lease → when whoever came for them gave it up
     detached_at: float | None = None
     extended_at: float | None = None
-    downers: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it
+    down_processes: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it
     ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
 
     def end(self, at: float, why: str) -> None:
@@ -70,7 +74,7 @@ class Case:
     def final_at(self, lease_id: str) -> float:
         """H: past it nothing may exist, whatever anybody says. (Clocks that run wrong by one percent are granted.)"""
         asked_at = self.requested_at.get(lease_id)
-        waiting_s = 0.0 if asked_at is None else asked_at - self.drafted_at[lease_id] + self.waits_s * 1.01
+        waiting_s = 0.0 if asked_at is None else asked_at - self.drafted_at[lease_id] + self.wait_s * 1.01
         return self.drafted_at.get(lease_id, self.begun_at) + waiting_s + self.life_s * 1.01
 
     def mode_of(self, lease_id: str) -> str:
@@ -89,22 +93,22 @@ class Race:
 
 
 @dataclass
-class Thing:
+class Resource:
     """A node, or a queued request: what may be billed, or hold quota."""
 
     uid: str
     node_id: str
     lease_id: str
-    case: Case | None
-    born_at: float
-    vm: Vm | None = None  # of a request: that of the node that came of it
+    claim: Claim | None
+    created_at: float
+    vm: NodeVms | None = None  # of a request: that of the node that came of it
     request: QueuedResource | None = None
-    node: Thing | None = None  # of a request: what came of it
+    node: Resource | None = None  # of a request: what came of it
     foreign: bool = False  # somebody else's
-    died_at: float | None = None
-    taken_at: float | None = None  # preempted: from then on it is listed and not billed
+    gone_at: float | None = None
+    preempted_at: float | None = None  # preempted: from then on it is listed and not billed
     lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
-    given_up_at: float | None = None  # its owner sent a delete
+    owner_deleted_at: float | None = None  # its owner sent a delete
     first_delete_at: float | None = None
     deleted_by: str = ""
     failed_deletes: int = 0
@@ -115,10 +119,10 @@ class Thing:
     @property
     def billed_until(self) -> float | None:
         """None: it still is."""
-        return self.died_at if self.taken_at is None else self.taken_at
+        return self.gone_at if self.preempted_at is None else self.preempted_at
 
     @property
-    def on(self) -> Thing:
+    def on(self) -> Resource:
         """Where its job runs."""
         return self.node or self
 
@@ -126,7 +130,7 @@ class Thing:
     def ready_at(self) -> float | None:
         return None if self.vm is None else self.vm.ready_at
 
-    def may_yet_come_alive(self, now: float) -> bool:
+    def may_still_get_node(self, now: float) -> bool:
         """Is it a request that waits for capacity, and has the time?"""
         row = self.request
         return row is not None and row.state in COMING and self.node is None and (row.valid_until or FOREVER) > now

@@ -27,15 +27,15 @@ from orchestrator.errors import DeadlineExceeded
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.machine import command
-from tests.simulation.model.vm import Bag, Start
+from tests.simulation.model.vm import SimSavedWork, SimStartRequest
 from tests.simulation.model.world import ZONES
-from tests.simulation.oracle.claims import Case
+from tests.simulation.oracle.claims import Claim
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process
     from tests.simulation.model.world import World
 
-Shape = Callable[["World"], None]
+Act = Callable[["World"], None]
 OWNER = "0wner0"
 IN_QUEUE_S = 60.0  # what a queued request waits for where nobody says how long
 LEAST_LEFT_S = 5.0  # of a job's time, for another attempt
@@ -43,12 +43,12 @@ TYPE, RUNTIME = "v5litepod-8", "v2-alpha-tpuv5-lite"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Candidates:
     """What a person can live with: the candidates in order, and how they are asked for."""
 
     zones: tuple[str, ...]
     queued: int = 0  # so many of them through a queue, the last ones
-    waits_s: float = 0.0  # for capacity, altogether
+    wait_s: float = 0.0  # for capacity, altogether
     race: bool = False
     spot: bool = False
     restarts: int = 0
@@ -56,12 +56,12 @@ class Wish:
     @property
     def in_queue_s(self) -> float:
         """How long a queued request may wait."""
-        return self.waits_s or IN_QUEUE_S
+        return self.wait_s or IN_QUEUE_S
 
 
 def drafts(
     world: World,
-    wish: Wish,
+    candidates: Candidates,
     *,
     life_s: float,
     purpose: Purpose = Purpose.RUN,
@@ -71,15 +71,15 @@ def drafts(
 ) -> tuple[Draft, ...]:
     """As `engine.jobs.prepare` makes them, without files and keys. `maker`: the command, once it runs."""
     now = (maker or world.laptop).now()
-    first = len(wish.zones) - wish.queued
-    queued = [number >= first for number in range(len(wish.zones))]
-    zones = zip(wish.zones, queued, strict=True)
-    return tuple(_draft(world, wish, *each, now, life_s, purpose, handle, run) for each in zones)
+    first = len(candidates.zones) - candidates.queued
+    queued = [number >= first for number in range(len(candidates.zones))]
+    zones = zip(candidates.zones, queued, strict=True)
+    return tuple(_draft(world, candidates, *each, now, life_s, purpose, handle, run) for each in zones)
 
 
 def _draft(
     world: World,
-    wish: Wish,
+    candidates: Candidates,
     zone: str,
     queued: bool,
     now: float,
@@ -92,21 +92,21 @@ def _draft(
     name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id), queued)
     lease = Lease(
         id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
-        runtime_version=RUNTIME, spot=wish.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
+        runtime_version=RUNTIME, spot=candidates.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
         run=run,
     )  # fmt: skip
     labels = claim_labels.labels(lease, now, world.timings)
     metadata = {"startup-script": startup_script(watchdog_config(lease, labels, world.timings, idle_s=None))}
     queue = None
     if queued:
-        queue = QueueTerms(wish.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
-    return lease, SliceRequest(name, TYPE, RUNTIME, wish.spot, labels=labels, metadata=metadata, queue=queue)
+        queue = QueueTerms(candidates.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
+    return lease, SliceRequest(name, TYPE, RUNTIME, candidates.spot, labels=labels, metadata=metadata, queue=queue)
 
 
-def start_run(
+def type_run(
     world: World,
     *,
-    wish: Wish,
+    candidates: Candidates,
     lasts_s: float,
     rc: int = 0,
     life_s: float = 1200.0,
@@ -115,21 +115,21 @@ def start_run(
     name: str = "run",
 ) -> None:
     """A person types `tpujob run`."""
-    case = Case(
+    claim = Claim(
         name,
         life_s,
         world.timeline.now,
         keep_s=keep_s,
         detach=detach,
-        carries=wish.restarts > 0,
-        waits_s=wish.in_queue_s,
+        saves_work=candidates.restarts > 0,
+        wait_s=candidates.in_queue_s,
     )
 
     def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
         if life_s - used_s < LEAST_LEFT_S:
             raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
-        made = drafts(world, wish, life_s=life_s - used_s, handle=name, run=run.id, maker=case.owner)
-        case.ask_for(made, world.timeline.now, race=wish.race)
+        made = drafts(world, candidates, life_s=life_s - used_s, handle=name, run=run.id, maker=claim.owner)
+        claim.ask_for(made, world.timeline.now, race=candidates.race)
         return made
 
     run = RunRecord(
@@ -139,26 +139,26 @@ def start_run(
     setup_s = min(1.0, lasts_s / 5)
 
     def phase(title: str, state: AttemptState, seconds: float, code: int) -> JobPhase:
-        request: Any = lambda attempt, lease, workers, meeting_point: Start(attempt.id, title, seconds, code)  # noqa: E731
+        request: Any = lambda attempt, lease, workers, meeting_point: SimStartRequest(attempt.id, title, seconds, code)  # noqa: E731
         return JobPhase(title, state, request)
 
     job = JobRun(
         run=run, attempt=attempt, drafts=draft(0.0, 0.0), held=None, bundle=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
-        wait_s=wish.waits_s, race=wish.race, max_restarts=wish.restarts, redraft=draft,
-        saved_work=Bag() if wish.restarts else None,  # type: ignore[arg-type]
+        wait_s=candidates.wait_s, race=candidates.race, max_restarts=candidates.restarts, redraft=draft,
+        saved_work=SimSavedWork() if candidates.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
-    world.queues |= wish.queued > 0
-    world.slices = max(world.slices, wish.queued if wish.race else 1)
-    world.truth.cases.append(case)
-    case.owner = world.laptop.type_command(lambda: run_job(job, world.capabilities), name)
-    world.main = world.main or case.owner
-    if detach and case.owner is not None:
-        case.owner.on_exit = lambda process: collect_later(world, process, job)
+    world.queues |= candidates.queued > 0
+    world.slices = max(world.slices, candidates.queued if candidates.race else 1)
+    world.oracle.claims.append(claim)
+    claim.owner = world.laptop.type_command(lambda: run_job(job, world.capabilities), name)
+    world.main = world.main or claim.owner
+    if detach and claim.owner is not None:
+        claim.owner.on_exit = lambda process: start_collector(world, process, job)
 
 
-def collect_later(world: World, process: Process, job: JobRun) -> None:
+def start_collector(world: World, process: Process, job: JobRun) -> None:
     """What `tpujob submit` leaves behind: a process that waits for the end of the job. Nothing depends on it."""
     outcome = process.result
     if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
@@ -172,11 +172,11 @@ def collect_later(world: World, process: Process, job: JobRun) -> None:
     world.laptop.run("collector", collector(), role="collector")
 
 
-def collect_left(world: World) -> None:
+def type_collect(world: World) -> None:
     """A person types `tpujob collect` for every run that left its results on a slice (cli/commands/jobs/collect.py)."""
     machine = world.laptop
-    for lease in machine.book.open_leases():
-        for attempt in machine.book.attempts.values():
+    for lease in machine.ledger.open_leases():
+        for attempt in machine.ledger.attempts.values():
             if not results_wait(attempt, lease):
                 continue
             run = RunRecord(attempt.run_id, "run", "job.yaml", "emulated", 0.0, "runs/x")
@@ -187,32 +187,34 @@ def collect_left(world: World) -> None:
 
             process = machine.type_command(collect, "collect", look=True)
             if process is not None:
-                world.entitled.add(process)
+                world.authorized.add(process)
 
 
-def bring_up(world: World, *, wish: Wish, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:
+def type_up(world: World, *, candidates: Candidates, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:
     """A person types `tpujob up`."""
-    made = drafts(world, wish, life_s=life_s, purpose=Purpose.HOLD, handle="alice")
-    case = Case(name, life_s, world.timeline.now, for_hold=True, waits_s=wish.in_queue_s)
-    case.ask_for(made, world.timeline.now)
-    world.queues |= wish.queued > 0
-    world.truth.cases.append(case)
-    case.owner = world.laptop.type_command(lambda: up(UpRequest("alice", made, None, hold_s), world.capabilities), name)
-    world.main = world.main or case.owner
+    made = drafts(world, candidates, life_s=life_s, purpose=Purpose.HOLD, handle="alice")
+    claim = Claim(name, life_s, world.timeline.now, for_hold=True, wait_s=candidates.in_queue_s)
+    claim.ask_for(made, world.timeline.now)
+    world.queues |= candidates.queued > 0
+    world.oracle.claims.append(claim)
+    claim.owner = world.laptop.type_command(
+        lambda: up(UpRequest("alice", made, None, hold_s), world.capabilities), name
+    )
+    world.main = world.main or claim.owner
 
 
-def take_down(world: World) -> None:
+def type_down(world: World) -> None:
     """A person types `tpujob down` for everything there is."""
-    leases = tuple(world.laptop.book.open_leases())
+    leases = tuple(world.laptop.ledger.open_leases())
     if not leases or not world.laptop.on or world.laptop.asleep:
         return
     process = world.laptop.run("down", _down_and_recover(world, leases))
     assert process is not None
-    world.entitled.add(process)
+    world.authorized.add(process)
     for lease in leases:
-        case = world.truth.case_of(lease.id)
-        if case is not None:
-            case.downers.setdefault(lease.id, process)
+        claim = world.oracle.claim_of(lease.id)
+        if claim is not None:
+            claim.down_processes.setdefault(lease.id, process)
 
 
 async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
@@ -221,28 +223,28 @@ async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
     await command(world.capabilities, None, look=False)
 
 
-def extend_all(world: World, by_s: float) -> None:
+def type_extend(world: World, by_s: float) -> None:
     """A person types `tpujob extend` for everything there is."""
-    for lease in world.laptop.book.open_leases():
-        case = world.truth.case_of(lease.id)
+    for lease in world.laptop.ledger.open_leases():
+        claim = world.oracle.claim_of(lease.id)
         process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.capabilities), "extend")  # type: ignore[misc]
-        if case is not None and process is not None:
-            case.sure_life_s = case.sure_life_s or case.life_s
-            case.asked_more_s = by_s * 1.01
-            case.life_s = max(case.life_s, world.laptop.now() + by_s + case.life_s - lease.created_at)
+        if claim is not None and process is not None:
+            claim.certain_life_s = claim.certain_life_s or claim.life_s
+            claim.extension_requested_s = by_s * 1.01
+            claim.life_s = max(claim.life_s, world.laptop.now() + by_s + claim.life_s - lease.created_at)
 
 
-def sweep_from_elsewhere(world: World, every_s: float) -> None:
+def run_gc_elsewhere(world: World, every_s: float) -> None:
     """What a timer somewhere else does: a sweep that knows nothing but the project. Worth its time when there is something."""
-    if world.truth.alive() and not world.elsewhere.processes:
+    if world.oracle.existing() and not world.elsewhere.processes:
         deadline_s = max(every_s * 0.9, 5.0)
         world.elsewhere.run(
-            "sweep", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="sweeper"
+            "sweep", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="gc"
         )
-    world.timeline.after(every_s, sweep_from_elsewhere, world, every_s)
+    world.timeline.after(every_s, run_gc_elsewhere, world, every_s)
 
 
-def place_neighbours(world: World) -> None:
+def place_foreign_slices(world: World) -> None:
     """Slices of other people: one has a name like ours, one our label, one neither."""
     now = world.timeline.now
     over = {"tpujob-claimed-until": str(int(now - 9e5)), "tpujob-deadline": str(int(now - 8e5))}
@@ -253,11 +255,11 @@ def place_neighbours(world: World) -> None:
     ):
         world.foreign.add(f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}")
         spec: dict[str, Any] = {"acceleratorType": TYPE, "runtimeVersion": RUNTIME, "labels": labels}
-        world.sky.state.create(
+        world.cloud.state.create(
             project=PROJECT, zone=ZONES[0], node_id=node_id, spec=spec, workers=1, usd_per_hour=9.6,
             api_version="v2", now=now,
         )  # fmt: skip
-    world.sky.settle()
+    world.cloud.settle()
 
 
 def _no_sink(worker: int, piece: bytes) -> None:
@@ -266,13 +268,13 @@ def _no_sink(worker: int, piece: bytes) -> None:
 
 def take_name(world: World) -> None:
     """Somebody else has a slice of the very name that our run has chosen."""
-    lease_id = world.truth.cases[0].lease_ids[0]
+    lease_id = world.oracle.claims[0].lease_ids[0]
     node_id = names.node_name(OWNER, lease_id)
     full = f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}"
     world.foreign.add(full)
     spec: dict[str, Any] = {"acceleratorType": TYPE, "runtimeVersion": RUNTIME, "labels": {"owner": "friend"}}
-    world.sky.state.create(
+    world.cloud.state.create(
         project=PROJECT, zone=ZONES[0], node_id=node_id, spec=spec, workers=1, usd_per_hour=9.6,
         api_version="v2", now=world.timeline.now,
     )  # fmt: skip
-    world.sky.settle()
+    world.cloud.settle()

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.simulation.model.faults import FOREVER, Plan, cloud_fault
+from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, World
-from tests.simulation.scenarios.commands import Wish
-from tests.simulation.scenarios.random_worlds import Doing
+from tests.simulation.scenarios.commands import Candidates
+from tests.simulation.scenarios.random_worlds import Workload
 
 KINDS = ("cli", "cli+guardian", "machine")
 QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}
-JOB = Doing("run", lasts_s=3.0, boot_s=0.5)
+JOB = Workload("run", lasts_s=3.0, boot_s=0.5)
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Scenario:
     """`victim` is whose steps are counted; `rest` are the other arguments of the plan."""
 
     name: str
-    doing: Doing = JOB
+    workload: Workload = JOB
     victim: str = "run"
     rest: dict[str, Any] = field(default_factory=dict)
 
-    def plan(self, crash: tuple[str | None, float, str]) -> Plan:
+    def plan(self, crash: tuple[str | None, float, str]) -> FaultPlan:
         rest = {**QUICK, **self.rest}
         crashes = [*rest.pop("crashes", []), crash]
-        return Plan(crashes=crashes, **rest)
+        return FaultPlan(crashes=crashes, **rest)
 
     def world(self, step: int, kind: str, *, trace: bool = False, layers: Layers | None = None) -> World:
-        return World(7, self.doing, self.plan((self.victim, step, kind)), trace=trace, layers=layers)
+        return World(7, self.workload, self.plan((self.victim, step, kind)), trace=trace, layers=layers)
 
     def steps(self) -> int:
         return self.world(0, "cli").run().steps.get(self.victim, 0)
@@ -45,13 +45,13 @@ def _dropped(hidden: bool) -> dict[str, Any]:
     return {"while_creating": cloud_fault("delete_dropped", "nodes.delete", hidden=hidden)}
 
 
-RACE = replace(JOB, wish=Wish(RACE_ZONES[:3], 3, 30.0, race=True))
+RACE = replace(JOB, candidates=Candidates(RACE_ZONES[:3], 3, 30.0, race=True))
 LATER: dict[str, Any] = {"full": [(RACE_ZONES[0], 0.0, 60.0), (RACE_ZONES[2], 0.0, 3.5)]}
-HELD = Doing("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
+HELD = Workload("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
 SCENARIOS = (
     Scenario("a run"),
     Scenario("a run with a timer", replace(JOB, timer_s=10.0)),
-    Scenario("a failing job on two workers", Doing("failing", lasts_s=3.0, rc=7, workers=2, boot_s=0.5)),
+    Scenario("a failing job on two workers", Workload("failing", lasts_s=3.0, rc=7, workers=2, boot_s=0.5)),
     Scenario("no capacity in the first zone", rest={"stockouts": ZONES[:1]}),
     Scenario("the create's reply is lost", rest={"lost_creates": 1}),
     Scenario("a create that comes late", rest={"create_effects": [cloud_fault("late", "nodes.create", seconds=6.0)]}),
@@ -62,12 +62,12 @@ SCENARIOS = (
     Scenario(
         "the delete's operation fails", rest={"delete_effects": [cloud_fault("operation_fails", "nodes.delete")] * 2}
     ),
-    Scenario("a run that is kept", Doing("keep", lasts_s=3.0, hold_s=30.0, boot_s=0.5)),
+    Scenario("a run that is kept", Workload("keep", lasts_s=3.0, hold_s=30.0, boot_s=0.5)),
     Scenario("a slice that is held", HELD, victim="up"),
     Scenario("a hold that ends by itself", replace(HELD, down_at=None), victim="up"),
     Scenario("the end of a hold", HELD, victim="down"),
-    Scenario("a detached run", Doing("detached", lasts_s=6.0, boot_s=0.5)),
-    Scenario("the collector of a detached run", Doing("detached", lasts_s=6.0, boot_s=0.5), victim="collector"),
+    Scenario("a detached run", Workload("detached", lasts_s=6.0, boot_s=0.5)),
+    Scenario("the collector of a detached run", Workload("detached", lasts_s=6.0, boot_s=0.5), victim="collector"),
     Scenario(
         "the recovery after a kill",
         replace(JOB, timer_s=10.0),
@@ -80,7 +80,7 @@ SCENARIOS = (
         victim="recovery by the guardian of run",
         rest={"crashes": [("run", 44, "cli")], "lost_creates": 1, **_dropped(hidden=True)},
     ),
-    Scenario("two runs at once", Doing("two", lasts_s=3.0, second_at=1.0, boot_s=0.5)),
+    Scenario("two runs at once", Workload("two", lasts_s=3.0, second_at=1.0, boot_s=0.5)),
     Scenario("race of three", RACE),
     Scenario(
         "race of three, two of which come while the deletes fail",
@@ -99,28 +99,28 @@ SCENARIOS = (
     ),
     Scenario(
         "wait out a stockout",
-        replace(JOB, wish=Wish(ZONES[:2], 0, 60.0)),
+        replace(JOB, candidates=Candidates(ZONES[:2], 0, 60.0)),
         rest={
             "full": [(zone, 0.0, 8.0) for zone in ZONES[:2]],
         },
     ),
     Scenario(
         "a queued request that gets nothing in time",
-        replace(JOB, wish=Wish(ZONES[:1], 1, 6.0)),
+        replace(JOB, candidates=Candidates(ZONES[:1], 1, 6.0)),
         rest={
             "full": [(ZONES[0], 0.0, 60.0)],
         },
     ),
     Scenario(
         "preempted and restarted",
-        replace(JOB, lasts_s=5.0, wish=Wish(ZONES[:1], spot=True, restarts=2)),
+        replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], spot=True, restarts=2)),
         rest={
             "preemptions": [(5.5, 1.0), (12.0, 0.0)],
         },
     ),
     Scenario(
         "preempted and restarted through a queue",
-        replace(JOB, lasts_s=5.0, wish=Wish(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
+        replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
         rest={"preemptions": [(8.0, 0.0)]},
     ),
     Scenario("results for which there is no room", replace(JOB, no_room_until=1e6)),

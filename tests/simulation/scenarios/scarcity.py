@@ -11,85 +11,89 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.model.faults import Plan, cloud_fault
+from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES
-from tests.simulation.scenarios.commands import Wish
+from tests.simulation.scenarios.commands import Candidates
 
 if TYPE_CHECKING:
-    from tests.simulation.scenarios.random_worlds import Doing
+    from tests.simulation.scenarios.random_worlds import Workload
 
-Way = Callable[[Random, Plan, "Doing"], "Doing"]
-Family = Callable[[Random, Plan, Wish], None]
+Scarcity = Callable[[Random, FaultPlan, "Workload"], "Workload"]
+Family = Callable[[Random, FaultPlan, Candidates], None]
 FAMILIES: dict[str, Family] = {}
 WAITS_S = (15.0, 40.0, 40.0, 120.0)
 
 
-def scarce(rng: Random, plan: Plan, doing: Doing) -> Doing:
+def scarce(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     """The same life where there is not enough."""
-    way = rng.choice((race, race, race, in_a_queue, in_a_queue, some_queued, wait, wait, restart, restart))
-    doing = way(rng, plan, replace(doing, lasts_s=min(doing.lasts_s, 60.0), second_at=None))
-    assert doing.wish is not None
-    if doing.wish.queued:
+    scarcity = rng.choice((race, race, race, in_a_queue, in_a_queue, some_queued, wait, wait, restart, restart))
+    workload = scarcity(rng, plan, replace(workload, lasts_s=min(workload.lasts_s, 60.0), second_at=None))
+    assert workload.candidates is not None
+    if workload.candidates.queued:
         for name in rng.sample(sorted(FAMILIES), rng.choice((0, 0, 1, 1, 2))):
             plan.families = (*plan.families, name)
-            FAMILIES[name](rng, plan, doing.wish)
-    return doing
+            FAMILIES[name](rng, plan, workload.candidates)
+    return workload
 
 
 # -- what people do ----------------------------------------------------------------------------------------------------
 
 
-def race(rng: Random, plan: Plan, doing: Doing) -> Doing:
+def race(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     """Two to five zones at once. None, some or all of them have nothing for a while."""
     zones = RACE_ZONES[: rng.choice((2, 3, 3, 4, 5))]
     restarts = rng.choice((0, 0, 0, 1, 2))
-    wish = Wish(zones, len(zones), rng.choice(WAITS_S), race=True, spot=restarts > 0, restarts=restarts)
-    _stockouts(rng, plan, wish, rng.choice((0.0, 0.5, 0.8, 1.0)))
+    candidates = Candidates(zones, len(zones), rng.choice(WAITS_S), race=True, spot=restarts > 0, restarts=restarts)
+    _stockouts(rng, plan, candidates, rng.choice((0.0, 0.5, 0.8, 1.0)))
     _preemptions(rng, plan, restarts)
-    return replace(doing, kind=rng.choice(("run", "run", "run", "failing", "keep", "detached")), wish=wish)
+    return replace(
+        workload, kind=rng.choice(("run", "run", "run", "failing", "keep", "detached")), candidates=candidates
+    )
 
 
-def in_a_queue(rng: Random, plan: Plan, doing: Doing) -> Doing:
+def in_a_queue(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     """One or two queued candidates, one after the other."""
     zones = ZONES[: rng.choice((1, 1, 2))]
-    wish = Wish(zones, len(zones), rng.choice((0.0, *WAITS_S)))
-    _stockouts(rng, plan, wish, 0.5)
-    return replace(doing, kind=rng.choice(("run", "run", "failing", "keep", "detached", "up")), wish=wish)
+    candidates = Candidates(zones, len(zones), rng.choice((0.0, *WAITS_S)))
+    _stockouts(rng, plan, candidates, 0.5)
+    return replace(
+        workload, kind=rng.choice(("run", "run", "failing", "keep", "detached", "up")), candidates=candidates
+    )
 
 
-def some_queued(rng: Random, plan: Plan, doing: Doing) -> Doing:
+def some_queued(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     """First what may be there at once, then what has to be waited for."""
-    wish = Wish(ZONES, rng.choice((1, 2)), rng.choice(WAITS_S), race=rng.random() < 0.5)
-    _stockouts(rng, plan, wish, 0.8)
-    return replace(doing, kind=rng.choice(("run", "keep", "detached")), wish=wish)
+    candidates = Candidates(ZONES, rng.choice((1, 2)), rng.choice(WAITS_S), race=rng.random() < 0.5)
+    _stockouts(rng, plan, candidates, 0.8)
+    return replace(workload, kind=rng.choice(("run", "keep", "detached")), candidates=candidates)
 
 
-def wait(rng: Random, plan: Plan, doing: Doing) -> Doing:
+def wait(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     """Stockouts that end after a while, or not."""
-    wish = Wish(ZONES[: rng.choice((1, 2, 3))], 0, rng.choice(WAITS_S))
-    _stockouts(rng, plan, wish, 1.0)
-    return replace(doing, kind=rng.choice(("run", "run", "failing", "keep", "detached")), wish=wish)
+    candidates = Candidates(ZONES[: rng.choice((1, 2, 3))], 0, rng.choice(WAITS_S))
+    _stockouts(rng, plan, candidates, 1.0)
+    return replace(workload, kind=rng.choice(("run", "run", "failing", "keep", "detached")), candidates=candidates)
 
 
-def restart(rng: Random, plan: Plan, doing: Doing) -> Doing:
+def restart(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     """A job on spot that is taken away, and goes on."""
     zones, restarts = ZONES[: rng.choice((1, 1, 2))], rng.choice((1, 2, 3))
-    queued, waits_s = rng.choice((0, 0, len(zones))), rng.choice((0.0, 0.0, 40.0))
-    wish = Wish(zones, queued, waits_s, spot=True, restarts=restarts)
+    queued, wait_s = rng.choice((0, 0, len(zones))), rng.choice((0.0, 0.0, 40.0))
+    candidates = Candidates(zones, queued, wait_s, spot=True, restarts=restarts)
     _preemptions(rng, plan, restarts)
     if rng.random() < 0.3:
-        _stockouts(rng, plan, wish, 0.5)
-    return replace(doing, kind=rng.choice(("run", "run", "run", "failing", "keep")), wish=wish)
+        _stockouts(rng, plan, candidates, 0.5)
+    return replace(workload, kind=rng.choice(("run", "run", "run", "failing", "keep")), candidates=candidates)
 
 
-def _stockouts(rng: Random, plan: Plan, wish: Wish, how_many: float) -> None:
-    for zone in wish.zones:
+def _stockouts(rng: Random, plan: FaultPlan, candidates: Candidates, how_many: float) -> None:
+    for zone in candidates.zones:
         if rng.random() < how_many:
             begin = rng.choice((0.0, 0.0, 0.0, rng.uniform(0.0, 20.0)))
-            plan.full.append((zone, begin, begin + rng.choice((0.1, 0.5, 0.9, 2.0)) * wish.in_queue_s))
+            plan.full.append((zone, begin, begin + rng.choice((0.1, 0.5, 0.9, 2.0)) * candidates.in_queue_s))
 
 
-def _preemptions(rng: Random, plan: Plan, restarts: int) -> None:
+def _preemptions(rng: Random, plan: FaultPlan, restarts: int) -> None:
     """Google gives notice 30 s before; at the emulated pace that is 1 s."""
     at = 0.0
     for _ in range(rng.choice((restarts, restarts, restarts + 1)) if restarts else 0):
@@ -106,18 +110,18 @@ def family(made: Family) -> Family:
 
 
 @family
-def slow_queue(rng: Random, plan: Plan, wish: Wish) -> None:
+def slow_queue(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
     plan.accept_s, plan.queue_s = rng.choice((0.0, 0.2, 4.0)), rng.choice((0.0, 5.0, 20.0))
 
 
 @family
-def long_provisioning(rng: Random, plan: Plan, wish: Wish) -> None:
+def long_provisioning(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
     """While it is PROVISIONING a delete is accepted, and fails."""
     plan.provision_s, plan.refuse_s = rng.choice((10.0, 30.0, 60.0)), rng.choice((0.2, 1.5, 10.0))
 
 
 @family
-def failing_request_deletes(rng: Random, plan: Plan, wish: Wish) -> None:
+def failing_request_deletes(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
     for _ in range(rng.choice((1, 2, 3))):
         kind = rng.choice(("operation_fails", "operation_forgets", "stuck"))
         seconds = rng.choice((0.5, 2.0, 20.0))
@@ -125,16 +129,16 @@ def failing_request_deletes(rng: Random, plan: Plan, wish: Wish) -> None:
 
 
 @family
-def closed_queue(rng: Random, plan: Plan, wish: Wish) -> None:
+def closed_queue(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
     """The request is accepted, FAILED a moment later, and stays listed."""
-    plan.closed = wish.zones[: rng.choice((1, 1, len(wish.zones)))]
+    plan.closed = candidates.zones[: rng.choice((1, 1, len(candidates.zones)))]
 
 
 @family
-def no_quota(rng: Random, plan: Plan, wish: Wish) -> None:
-    plan.no_quota = wish.zones[: rng.choice((1, 1, len(wish.zones)))]
+def no_quota(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
+    plan.no_quota = candidates.zones[: rng.choice((1, 1, len(candidates.zones)))]
 
 
 @family
-def vm_may_not_delete_requests(rng: Random, plan: Plan, wish: Wish) -> None:
+def vm_may_not_delete_requests(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
     plan.vm_may_delete_requests = False
