@@ -13,7 +13,7 @@ from .frames import reply
 
 
 def beat() -> None:
-    directory = os.environ.get("TPUJOB_SWITCH_DIR", "/run/tpujob")
+    directory = os.environ.get("TPUJOB_WATCHDOG_DIR", "/run/tpujob")
     os.makedirs(directory, exist_ok=True)  # noqa: PTH103 (pathlib would double the start-up time)
     draft = f"{directory}/.beat.{os.getpid()}"
     answered = False

@@ -1,7 +1,7 @@
 """The switch: runs on every worker from boot on, and deletes its own slice through the API when nobody claims it any more.
 
 One file, standard library only, shipped inside the slice's startup-script. `program` decides; it is what the simulator
-runs, too. `Vm` performs its effects on a real (or emulated) TPU VM. It never deletes a slice whose `tpujob-run` label is
+runs, too. `Vm` performs its effects on a real (or emulated) TPU VM. It never deletes a slice whose `tpujob-lease-id` label is
 not its own, never without a fresh look at the labels, and once decided it repeats until it dies of it. On spot it also passes
 on the notice that the VM is about to be taken away: the job gets its SIGTERM while there is time for a checkpoint.
 """
@@ -82,13 +82,13 @@ class Watchdog:
         self.config, self.worker, self.first = config, worker, worker == 0
         self.path = "/v2/" + config["node"]
         self.queue = ""  # the request of which our node came: deleted with its node it leaves nothing behind
-        self.beat_s: float = config["beat_s"]
+        self.heartbeat_s: float = config["heartbeat_s"]
         self.poll_s: float = config["poll_s"]
         self.grace_s: float = config["grace_s"]
         self.period_s: float = self.poll_s if self.first else RARELY * self.poll_s
-        self.tick_s: float = min(self.beat_s, self.period_s) if self.first else self.period_s
+        self.tick_s: float = min(self.heartbeat_s, self.period_s) if self.first else self.period_s
         # The claim: what the create call said, until the labels say more.
-        self.mode, self.lease, self.deadline = config["mode"], config["lease"], config["deadline"]
+        self.mode, self.claimed_until, self.deadline = config["mode"], config["claimed_until"], config["deadline"]
         self.now = 0.0  # seconds since boot
         self.status = 0  # of the last look at the node; 0: no answer
         self.state = ""
@@ -100,7 +100,7 @@ class Watchdog:
         self.guest_attributes: dict[str, Any] | None = None
         self.next_poll = self.prove_at = 0.0
         self.next_word = self.written_at = self.again_s = 0.0  # about what is published
-        self.retry_s: float = self.beat_s / 12
+        self.retry_s: float = self.heartbeat_s / 12
         self.pause_s: float = self.retry_s
         self.unproven_s: float = self.retry_s
         self.said: str | None = None
@@ -112,8 +112,8 @@ class Watchdog:
         self.beat: str | None = None
         self.looked = self.beaten = False
         self.job: tuple[str, float | None, int | None] = ("none", None, None)
-        own, polls = 3 * max(self.beat_s, self.tick_s), 3 * self.poll_s
-        self.silence = Countdown(config["ttl_s"], 3 * self.beat_s, self.grace_s)
+        own, polls = 3 * max(self.heartbeat_s, self.tick_s), 3 * self.poll_s
+        self.silence = Countdown(config["ttl_s"], 3 * self.heartbeat_s, self.grace_s)
         self.ending = Countdown(config["linger_s"], own, self.grace_s)
         self.idling = Countdown(config["idle_s"] or 0.0, own, self.grace_s)
         self.expiry = Countdown(self.grace_s, polls, self.grace_s)
@@ -176,7 +176,7 @@ class Watchdog:
         if self.noted == NOTES or self.now < self.note_at:
             return
         if (yield ("publish", "notice", {"v": self.config["v"], "preempted": True, "at": self.noticed_at})):
-            self.noted, self.note_at = self.noted + 1, self.now + self.beat_s / 6
+            self.noted, self.note_at = self.noted + 1, self.now + self.heartbeat_s / 6
 
     def look_at_job(self) -> Effects:
         if self.mode == DETACHED:
@@ -220,7 +220,7 @@ class Watchdog:
         self.route = self.route or self.status in REACHED
 
     def take(self, labels: dict[str, Any]) -> None:
-        self.foreign = labels.get("tpujob-run") != self.config["run"]
+        self.foreign = labels.get("tpujob-lease-id") != self.config["lease_id"]
         if self.foreign:
             return
         mode = labels.get("tpujob-mode")
@@ -229,12 +229,13 @@ class Watchdog:
             for countdown in (self.silence, self.ending, self.idling):
                 countdown.restart()
         self.deadline = _seconds(labels.get("tpujob-deadline"), self.deadline)
-        lease = _seconds(labels.get("tpujob-lease"), self.deadline)  # unreadable: then only the deadline counts
-        if self.read and lease > self.lease:
+        # Unreadable: then only the deadline counts.
+        claimed_until = _seconds(labels.get("tpujob-claimed-until"), self.deadline)
+        if self.read and claimed_until > self.claimed_until:
             self.silence.restart()  # whoever renews it lives, even where SSH is cut
-        self.lease, self.read = lease, True
+        self.claimed_until, self.read = claimed_until, True
         if self.server_now is not None:
-            self.expiry.watch(self.now) if self.server_now > lease else self.expiry.restart()
+            self.expiry.watch(self.now) if self.server_now > claimed_until else self.expiry.restart()
 
     # -- what follows from it --
 
@@ -247,7 +248,7 @@ class Watchdog:
             self.mode == RUN
             and self.first
             and self.silence.over
-            and (self.status == 200 or self.config.get("beats", True))
+            and (self.status == 200 or self.config.get("heartbeats", True))
         ):
             return f"no sign of life for {self.silence.total_s:.0f} s"
         if self.mode == DETACHED and self.ending.over and not self.attended(self.grace_s):
@@ -304,11 +305,11 @@ class Watchdog:
         if self.turn.running and not self.turn.over:
             return max(self.retry_s, min(self.poll_s / SOON, self.turn.left_s))
         if urgent:
-            pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, self.beat_s / 2)
+            pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, self.heartbeat_s / 2)
             return pause_s
         self.pause_s, self.said = self.retry_s, None
         collecting = self.mode == DETACHED and self.ending.over  # somebody is, or it would have been deleted
-        tick_s = self.beat_s if collecting else self.tick_s
+        tick_s = self.heartbeat_s if collecting else self.tick_s
         waits = [tick_s, self.next_poll - self.now, self.left_s()]
         waits += [self.next_word - self.now] if self.again_s < self.tick_s else []  # later it is said in passing
         waits += [countdown.left_s for countdown in (self.silence, self.ending, self.expiry) if countdown.running]
@@ -357,22 +358,22 @@ class Watchdog:
             "route": self.route,
             "permission": permission,
             "mode": self.mode,
-            "lease": self.lease,
+            "claimed_until": self.claimed_until,
             "deadline": self.deadline,
             "sha256": self.config.get("sha256"),
         }
         news = record != self.guest_attributes
-        least_s = self.beat_s / WORDS
+        least_s = self.heartbeat_s / WORDS
         if news and self.next_word > self.now + least_s:
             self.next_word = self.written_at + least_s
         if self.now < self.next_word:
             return
-        said = yield ("publish", "switch", record)
+        said = yield ("publish", "watchdog", record)
         self.written_at = self.now
         if not said:
             self.next_word = self.now + least_s
             return
-        self.again_s = min(2 * self.again_s, RARELY * self.poll_s) if not news else self.beat_s / 3
+        self.again_s = min(2 * self.again_s, RARELY * self.poll_s) if not news else self.heartbeat_s / 3
         self.next_word = self.now + self.again_s
         if news:
             self.guest_attributes = record
@@ -403,8 +404,8 @@ class Vm:
     """The effects, for real. None of them raises, and each has an end."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.timeout_s = max(2.0, min(15.0, config["beat_s"] / 4))
-        self.emulated = os.environ.get("TPUJOB_SWITCH_DIR")
+        self.timeout_s = max(2.0, min(15.0, config["heartbeat_s"] / 4))
+        self.emulated = os.environ.get("TPUJOB_WATCHDOG_DIR")
         self.directory = self.emulated or "/run/tpujob"
         self.api = os.environ.get("TPUJOB_TPU_API", "https://tpu.googleapis.com")
         self.metadata = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}"
@@ -482,7 +483,7 @@ class Vm:
         phase = self._main_phase()
         if phase is None or not _locked(f"{phase}/lock") or _read(f"{phase}/stop.json", 1) is not None:
             return True
-        draft = ".stop.switch"
+        draft = ".stop.watchdog"
         directory = os.open(phase, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             if draft in os.listdir(directory):  # noqa: PTH208 - of a switch that was killed here
@@ -509,7 +510,7 @@ class Vm:
 
     def busy(self) -> bool:
         """Somebody is logged in, or something that was started over SSH lives."""
-        wanted = b"\0TPUJOB_SWITCH_DIR=" + os.fsencode(self.emulated) + b"\0" if self.emulated else b"\0"
+        wanted = b"\0TPUJOB_WATCHDOG_DIR=" + os.fsencode(self.emulated) + b"\0" if self.emulated else b"\0"
         for pid in _names("/proc"):
             environment = b"\0" + (_read(f"/proc/{pid}/environ", 1 << 20) or b"") + b"\0" if pid.isdigit() else b""
             if b"\0SSH_CONNECTION=" in environment and wanted in environment:
@@ -615,7 +616,7 @@ def _locked(path: str) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """`switch.py CONFIG`. Returns only when another switch runs already."""
+    """`watchdog.py CONFIG`. Returns only when another switch runs already."""
     import fcntl
 
     with open(argv[1], encoding="utf-8") as file:  # noqa: PTH123

@@ -20,7 +20,7 @@ command: |
 
 def switches(worker: Path) -> list[str]:
     """The programs in which this worker's switch runs."""
-    script = str(worker.resolve() / "switch" / "switch.py")
+    script = str(worker.resolve() / "watchdog" / "watchdog.py")
     found = [process.info for process in psutil.process_iter(["cmdline", "exe"])]
     return [each["exe"] for each in found if script in (each["cmdline"] or []) and "python" in str(each["exe"])]
 

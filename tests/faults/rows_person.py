@@ -1,4 +1,4 @@
-"""Rows 50-55: sweeps from elsewhere, odd labels, a guardian that cannot start, terminals that close, Ctrl-C three times."""
+"""Rows 50-55: gc from elsewhere, odd labels, a guardian that cannot start, terminals that close, Ctrl-C three times."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.waiting import until
 ZONE = "us-central1-a"
 
 
-@row("50", "somebody sweeps from another machine while the slice is made, used and extended", provision_s=10)
-def swept_in_use(w: World) -> None:
+@row("50", "gc runs on another machine while the slice is made, used and extended", provision_s=10)
+def gc_while_in_use(w: World) -> None:
     elsewhere = w.elsewhere()
 
-    def sweeps() -> None:
-        done = w.do("sweep", "--zone", ZONE, "--json", env=elsewhere)
+    def gc_elsewhere() -> None:
+        done = w.do("gc", "--zone", ZONE, "--json", env=elsewhere)
         assert done.code() == 0, done.err
         assert len(w.alive()) == 1
 
     run = w.begin("run", w.lasting())
     w.until_alive("CREATING")
-    sweeps()
+    gc_elsewhere()
     run.until("started")
-    sweeps()
+    gc_elsewhere()
     assert w.do("extend", "work", "--by", "2h").code() == 0
-    sweeps()
+    gc_elsewhere()
     pressed_at = run.press()
     assert run.code() == 130
     w.keeps("C0", pressed_at, w.promise.own())
@@ -40,28 +40,35 @@ def swept_in_use(w: World) -> None:
     assert w.states() == {"gone"}
 
 
-@row("51", "a sweep meets slices of others, with our name only, and with our labels only", history={"at_most": 9})
+@row("51", "gc meets slices of others, with our name only, and with our labels only", history={"at_most": 9})
 def foreign(w: World) -> None:
-    past = {"tpujob": "1", "tpujob-run": "abc", "tpujob-lease": "1500000000", "tpujob-deadline": "1500000000"}
+    past = {
+        "tpujob": "1",
+        "tpujob-lease-id": "abc",
+        "tpujob-claimed-until": "1500000000",
+        "tpujob-deadline": "1500000000",
+    }
     _create(w, "trainer", {})
     _create(w, "tpujob-aaaaaa-0000000001", {})
     _create(w, "trainer-two", past)
-    _create(w, "tpujob-aaaaaa-0000000002", {**past, "tpujob-run": "0000000002"})
-    done = w.do("sweep", "--zone", ZONE, env=w.elsewhere())
+    _create(w, "tpujob-aaaaaa-0000000002", {**past, "tpujob-lease-id": "0000000002"})
+    done = w.do("gc", "--zone", ZONE, env=w.elsewhere())
     assert done.code() == 0, done.err
     left = {name.rpartition("/")[2] for name in w.alive()}
     assert left == {"trainer", "tpujob-aaaaaa-0000000001", "trainer-two"}
     assert "tpujob-aaaaaa-0000000001" in done.out + done.err and "trainer-two" in done.out + done.err
 
 
-@row("52", "a sweep meets lease labels that no one can read", history={"at_most": 9})
+@row("52", "gc meets lease labels that no one can read", history={"at_most": 9})
 def unreadable(w: World) -> None:
     """Each is given the default life from its creation on, and is said to be odd."""
     far = str(int(time.time()) + 3600)
     for index, lease in enumerate((None, "", "soon", "0", "9e99", "99999999999999999999")):
-        labels = {"tpujob": "1", "tpujob-run": f"000000000{index}", "tpujob-deadline": far}
-        _create(w, f"tpujob-aaaaaa-000000000{index}", labels | ({} if lease is None else {"tpujob-lease": lease}))
-    done = w.do("sweep", "--zone", ZONE, env=w.elsewhere())
+        labels = {"tpujob": "1", "tpujob-lease-id": f"000000000{index}", "tpujob-deadline": far}
+        _create(
+            w, f"tpujob-aaaaaa-000000000{index}", labels | ({} if lease is None else {"tpujob-claimed-until": lease})
+        )
+    done = w.do("gc", "--zone", ZONE, env=w.elsewhere())
     assert done.code() == 0 and "Traceback" not in done.err, done.err
     assert len(w.alive()) == 6
     assert (done.out + done.err).count("is not a time") == 6, done.out + done.err

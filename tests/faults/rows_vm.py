@@ -86,7 +86,7 @@ def switch_killed(w: World) -> None:
         "run",
         w.job(
             "name: work\ntpu: {zone: us-central1-a}\ncommand: |\n"
-            '  until pkill -9 -f "^[^ ]*python3 -IS $TPUJOB_SWITCH_DIR/switch.py"; do sleep 0.1; done\n'
+            '  until pkill -9 -f "^[^ ]*python3 -IS $TPUJOB_WATCHDOG_DIR/watchdog.py"; do sleep 0.1; done\n'
             "  echo killed it\n  sleep 600\n"
         ),
     )
@@ -140,7 +140,7 @@ for number, days in (("34a", -1), ("34b", 1)):
 
 @row(
     "34c",
-    "the client's clock is 1 day ahead, its machine dies, and a sweep reads the label",
+    "the client's clock is 1 day ahead, its machine dies, and gc reads the label",
     startup_script=False,
 )
 def wrong_label_clock(w: World) -> None:
@@ -150,8 +150,8 @@ def wrong_label_clock(w: World) -> None:
     run.until("started")
     w.power_cut()
     claimed_until = w.claimed_until()
-    w.sweep_after(claimed_until)
-    w.keeps("C7, from the label's end on", claimed_until, w.promise.swept())
+    w.gc_after(claimed_until)
+    w.keeps("C7, from the label's end on", claimed_until, w.promise.collected())
 
 
 @row("34d", "the VM's clock is a day off", limit=VM_CLOCK)

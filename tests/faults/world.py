@@ -264,7 +264,7 @@ class World(Cli):
     def claimed_until(self) -> float:
         """What the label of the slice says, in a run with SHORT_LABEL."""
         (node,) = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
-        until_s = float(node["spec"]["labels"]["tpujob-lease"])
+        until_s = float(node["spec"]["labels"]["tpujob-claimed-until"])
         assert until_s <= time.time() + bounds.SHORT_LABEL / self.speed + 1
         return until_s
 
@@ -317,12 +317,12 @@ class World(Cli):
 
         until(armed, "the switches are armed")
 
-    def sweep_after(self, claimed_until: float) -> None:
+    def gc_after(self, claimed_until: float) -> None:
         """From a machine that knows nothing, as soon as the slice's label lets it."""
         self.step_aside()
         if self.alive():
             until(lambda: time.time() > claimed_until + self.promise.seconds("margin") + 1, "the end of the label")
-        done = self.do("sweep", "--zone", "us-central1-a", env=self.elsewhere())
+        done = self.do("gc", "--zone", "us-central1-a", env=self.elsewhere())
         assert done.code() == 0, done.err
 
     # -- the oracle --

@@ -91,7 +91,7 @@ def nobody() -> dict[str, Any]:
 FORGED = [
     ("PUT", "instance/guest-attributes/hostkeys/ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIA=="),
     ("PUT", "instance/guest-attributes/tpujob-emulator/ssh-port", "2222"),
-    ("PUT", "instance/guest-attributes/tpujob/switch", ARMED),
+    ("PUT", "instance/guest-attributes/tpujob/watchdog", ARMED),
 ]
 REQUESTS = [
     ("GET", "instance/service-accounts/default/token", ""),

@@ -200,7 +200,7 @@ def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tup
     ("labels", "words"),
     [
         ({"Tpujob-Run": "x"}, "is not a label key"),
-        ({"tpujob-run": "x"}, "is reserved"),
+        ({"tpujob-lease-id": "x"}, "is reserved"),
         ({"tpujob": "x"}, "is reserved"),
         ({"team": "a b"}, "has a value that is no label value"),
         ({f"k{number}": "v" for number in range(65)}, "65 labels; a node has at most 64"),

@@ -51,19 +51,19 @@ def alive(tpujob: Tpujob) -> set[str]:
 @pytest.mark.parametrize("lease", ["9e99", *others("-1", "", "0x10", "9" * 60)], ids=repr)
 def test_31_a_lease_that_cannot_be_read_is_reported_and_its_slice_left_alone(tpujob: Tpujob, lease: str) -> None:
     name = "tpujob-aaaaaa-0123456789"
-    put_node(tpujob, name, {"tpujob": "1", "tpujob-run": "0123456789", "tpujob-lease": lease})
-    said = tpujob("sweep", "--zone", "us-central1-a", "--json")
+    put_node(tpujob, name, {"tpujob": "1", "tpujob-lease-id": "0123456789", "tpujob-claimed-until": lease})
+    said = tpujob("gc", "--zone", "us-central1-a", "--json")
     assert said.returncode == 0, said.stderr
-    swept = json.loads(said.stdout)
-    assert [row["node"] for row in swept["odd"]] == [name] and swept["ended"] == []
+    found = json.loads(said.stdout)
+    assert [row["node"] for row in found["odd"]] == [name] and found["ended"] == []
     assert name in alive(tpujob)
 
 
 def test_31_what_has_only_one_of_our_marks_is_left_alone(tpujob: Tpujob) -> None:
     put_node(tpujob, "tpujob-aaaaaa-0123456789", {})
-    put_node(tpujob, "training", {"tpujob": "1", "tpujob-lease": "1000000000", "tpujob-deadline": "1000000000"})
+    put_node(tpujob, "training", {"tpujob": "1", "tpujob-claimed-until": "1000000000", "tpujob-deadline": "1000000000"})
     put_node(tpujob, "somebodys", {"team": "x"})
-    said = tpujob("sweep", "--zone", "us-central1-a")
+    said = tpujob("gc", "--zone", "us-central1-a")
     assert said.returncode == 0, said.stderr
     assert alive(tpujob) == {"tpujob-aaaaaa-0123456789", "training", "somebodys"}
 
@@ -73,7 +73,7 @@ def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_del
 ) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     name = names.node_name(Session.open().owner, names.new_run_id(5))
-    put_node(tpujob, name, {"tpujob": "1", "tpujob-run": "somebody-else"})
+    put_node(tpujob, name, {"tpujob": "1", "tpujob-lease-id": "somebody-else"})
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 70, said.text
@@ -155,8 +155,8 @@ def test_34_a_machine_in_the_wrong_year_is_warned_and_claims_by_the_clouds_clock
     (node,) = control.request(tpujob.emulator.endpoint, "GET", NODES)["nodes"]
     deadline = int(node["labels"]["tpujob-deadline"])
     assert right() < deadline < right() + 25 * 3600
-    assert tpujob("sweep", "--zone", "us-central1-a").stdout.count("claimed") >= 1
-    assert len(alive(tpujob)) == 1, "a sweep from here does not take it for abandoned"
+    assert tpujob("gc", "--zone", "us-central1-a").stdout.count("claimed") >= 1
+    assert len(alive(tpujob)) == 1, "gc from here does not take it for abandoned"
     assert tpujob("down", "alice").returncode == 0 and alive(tpujob) == set()
 
 

@@ -26,14 +26,14 @@ from orchestrator.promises import (
 from orchestrator.vm.watchdog import RARELY, SOON
 
 EMULATED = PromiseWorld(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
-HERE = PromiseWorld(speed=100, deletion_s=1.5, ready_s=6.0, sweep_every_s=18.0)
+HERE = PromiseWorld(speed=100, deletion_s=1.5, ready_s=6.0, gc_every_s=18.0)
 EVERY = [promise for promise in PROMISES.values() if promise.formula]
 
 
 def derived(timings: Timings) -> dict[str, float]:
     """Every period of the table, from the code's."""
     return {
-        "beat": timings.beat_s,
+        "beat": timings.heartbeat_s,
         "poll": timings.poll_s,
         "rare poll": RARELY * timings.poll_s,
         "ttl": timings.ttl_s,
@@ -57,10 +57,10 @@ def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
 
 
 def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -> None:
-    from orchestrator.cli.commands.guarantee.install_gc import install_sweeper
+    from orchestrator.cli.commands.guarantee.install_gc import install_gc
     from orchestrator.engine.runtime.retry import pauses
 
-    every = inspect.signature(install_sweeper).parameters["every"].default
+    every = inspect.signature(install_gc).parameters["every"].default
     assert promises.seconds("timer") == parse_duration(every)
     assert claim_timings.EMULATED_SPEED == EMULATED_SPEED
     assert Settings().provision_s == EMULATED_READY_S
@@ -68,7 +68,7 @@ def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -
     longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
     assert longest == promises.LOOK_S
     # After its countdown the switch looks again within a beat, asks the API, and deletes.
-    assert GOOGLE.beat_s / 12 + GOOGLE.poll_s / SOON <= promises.seconds("switch")
+    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / SOON <= promises.seconds("switch")
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.happened}")
@@ -86,7 +86,7 @@ def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: PromisedBoun
         ("switch", 9 + 1.8 + 3.2 + 1.5),
         ("switch of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
         ("switch of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
-        ("sweep", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
+        ("gc", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
     ],
 )
 def test_the_bounds_on_a_faster_emulator_are_these(name: str, seconds: float) -> None:
@@ -126,5 +126,5 @@ def test_a_formula_names_every_part_with_its_length_and_adds_up() -> None:
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: promise.formula)
 def test_a_slower_cloud_never_tightens_a_bound(promise: PromisedBound) -> None:
-    slower = replace(HERE, speed=50, deletion_s=3.0, ready_s=12.0, sweep_every_s=36.0)
+    slower = replace(HERE, speed=50, deletion_s=3.0, ready_s=12.0, gc_every_s=36.0)
     assert bound(promise, slower).seconds >= bound(promise, HERE).seconds

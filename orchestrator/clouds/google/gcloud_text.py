@@ -15,7 +15,7 @@ def delete_node(name: SliceName) -> str:
 
 def list_nodes(name: SliceName, run: str | None = None) -> str:
     """What is alive in the slice's zone: of one run (by its label), or of everything that tpujob made."""
-    wanted = f"labels.tpujob-run={run}" if run else "labels.tpujob=1"
+    wanted = f"labels.tpujob-lease-id={run}" if run else "labels.tpujob=1"
     if name.queued:  # the labels are those of the nodes in it
         wanted = f"name~/{name.node if run else names.PREFIX}"
     return _line(name, "list", *_place(name), f"--filter={wanted}")

@@ -93,7 +93,7 @@ class TpuApi(ApiCalls):
         try:
             published = self.guest_attributes(name)
         except CloudUnavailable as error:
-            error.retry_after_s = max(error.retry_after_s or 0.0, between_asks_s(self.capabilities.timings.beat_s))
+            error.retry_after_s = max(error.retry_after_s or 0.0, between_asks_s(self.capabilities.timings.heartbeat_s))
             raise
         return replies.worker_addresses(node, published, emulated=self.emulated)
 

@@ -12,9 +12,8 @@ from math import inf, isfinite
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import Capabilities, Listing, Operation, SliceView
+from orchestrator.core.text import names
 from orchestrator.errors import CloudError
-
-RUN_LABEL = "tpujob-run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +104,9 @@ def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabiliti
 
 
 def belongs(view: SliceView, lease: Lease) -> bool:
-    return view.name.node == lease.name.node or view.labels.get(RUN_LABEL) == lease.id
+    return view.name.node == lease.name.node or view.labels.get(names.LEASE_ID) == lease.id
 
 
 def ours(view: SliceView, lease: Lease) -> bool:
     """Is the slice under this name the one that this lease created? (Else it is not ours to adopt, nor to delete.)"""
-    return view.name.node == lease.name.node and view.labels.get(RUN_LABEL) == lease.id
+    return view.name.node == lease.name.node and view.labels.get(names.LEASE_ID) == lease.id

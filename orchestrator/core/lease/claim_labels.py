@@ -1,6 +1,6 @@
 """Claims as everybody sees them: the labels on a node that say until when it may live, written and read. Pure.
 
-The CLI writes them (in the create call, then through `SetLabels`), the switch on the VM and any sweeper obey them. A sweeper
+The CLI writes them (in the create call, then through `SetLabels`), the switch on the VM and every gc run obey them. A gc run
 knows nothing else: no ledger, no process, only labels, the name and the server's clock.
 """
 
@@ -15,21 +15,20 @@ from orchestrator.core.lease.slices import SliceView
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 
-LEASE, DEADLINE, MODE = "tpujob-lease", "tpujob-deadline", "tpujob-mode"
 DEFAULT_LIFE_S = 24 * 3600.0  # what a slice of ours with unreadable labels is given, from its creation on
 _SECONDS = re.compile(r"[0-9]{9,11}", re.ASCII)  # a time between 1973 and 5138
 
 
-def lease_until(lease: Lease, now: float, timings: Timings) -> float:
+def claimed_until(lease: Lease, now: float, timings: Timings) -> float:
     """Until when the slice is claimed if nobody says anything more. Never beyond the deadline."""
     if lease.ready_at is None:
-        return first_lease_until(lease, now, timings)
+        return first_claimed_until(lease, now, timings)
     # What `up` brought belongs to its command until it is held: if that dies before, nobody wants it to its deadline.
     lasting = lease.mode is Mode.DETACHED or lease.hold_until is not None
     return min(lease.ends_at if lasting else now + timings.label_ttl_s, lease.deadline)
 
 
-def first_lease_until(lease: Lease, sent_at: float, timings: Timings) -> float:
+def first_claimed_until(lease: Lease, sent_at: float, timings: Timings) -> float:
     """What the create call says: long enough to wait in the queue (if it is queued), to become READY and to boot."""
     return min(max(sent_at, lease.ready_by or 0.0) + timings.provision_s + timings.boot_s, lease.deadline)
 
@@ -52,10 +51,10 @@ def labels(
     """
     deadline = lease.deadline + skew_s if deadline is None else deadline
     return names.labels(
-        run=lease.id,
+        lease_id=lease.id,
         owner=lease.owner,
         name=lease.handle,
-        lease_until=min(lease_until(lease, now, timings) + skew_s, deadline),
+        claimed_until=min(claimed_until(lease, now, timings) + skew_s, deadline),
         deadline=deadline,
         mode=str(lease.mode),
     )
@@ -63,12 +62,12 @@ def labels(
 
 def deadline_label(said: Mapping[str, str]) -> float | None:
     """By the server's clock; None when there is none that can be read."""
-    return _seconds(said.get(DEADLINE))
+    return _seconds(said.get(names.DEADLINE))
 
 
-def lease_label(said: Mapping[str, str]) -> float:
+def claimed_until_label(said: Mapping[str, str]) -> float:
     """By the server's clock; 0 when there is none that can be read."""
-    return _seconds(said.get(LEASE)) or 0.0
+    return _seconds(said.get(names.CLAIMED_UNTIL)) or 0.0
 
 
 def watchdog_acts_by(lease: Lease, now: float, timings: Timings) -> float:
@@ -83,17 +82,17 @@ def watchdog_acts_by(lease: Lease, now: float, timings: Timings) -> float:
 class LabelClaim:
     """What the labels of a slice say. `odd` holds remarks about those that cannot be read."""
 
-    lease_until: float
+    claimed_until: float
     deadline: float
     odd: tuple[str, ...] = ()
 
 
 def read(view: SliceView, timings: Timings) -> LabelClaim | None:
     """None when nothing can be said: labels unreadable and the time of creation unknown."""
-    lease, deadline = (_seconds(view.labels.get(label)) for label in (LEASE, DEADLINE))
+    lease, deadline = (_seconds(view.labels.get(label)) for label in (names.CLAIMED_UNTIL, names.DEADLINE))
     odd = tuple(
         f"{label}={view.labels.get(label)!r} is not a time"
-        for label, value in ((LEASE, lease), (DEADLINE, deadline))
+        for label, value in ((names.CLAIMED_UNTIL, lease), (names.DEADLINE, deadline))
         if value is None
     )
     if (lease is None or deadline is None) and view.created_at is None:
@@ -112,6 +111,6 @@ def ended(stamp: LabelClaim, server_now: float, timings: Timings) -> str | None:
     """Why nobody has a claim on the slice any more, or None. The margin is for clocks and for renewals on their way."""
     if server_now > stamp.deadline + timings.margin_s:
         return f"its deadline passed {server_now - stamp.deadline:.0f} s ago"
-    if server_now > stamp.lease_until + timings.margin_s:
-        return f"its lease ended {server_now - stamp.lease_until:.0f} s ago and nobody renewed it"
+    if server_now > stamp.claimed_until + timings.margin_s:
+        return f"its lease ended {server_now - stamp.claimed_until:.0f} s ago and nobody renewed it"
     return None

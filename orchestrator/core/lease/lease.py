@@ -26,7 +26,7 @@ class LeaseState(StrEnum):
 
 
 class Mode(StrEnum):
-    """Who has the claim, as the label `tpujob-mode` says it to the switch on the VM and to sweepers."""
+    """Who has the claim, as the label `tpujob-mode` says it to the switch on the VM and to gc."""
 
     RUN = "run"  # the process that made the slice, while it shows signs of life
     HOLD = "hold"  # a person, until `hold_until`
@@ -266,20 +266,20 @@ def adopted(
     not as settled. None where its run label is none of ours: without it nobody can tell it from another of its name, and
     it becomes the name of files.
     """
-    run = view.labels.get("tpujob-run", "")
+    run = view.labels.get(names.LEASE_ID, "")
     if not names.is_run_id(run):
         return None
     made_at = now - (age_s or 0.0)
     return Lease(
         id=run,
-        handle=view.labels.get("tpujob-name") or view.name.node,
-        purpose=Purpose.HOLD if view.labels.get("tpujob-mode") == Mode.HOLD else Purpose.RUN,
+        handle=view.labels.get(names.NAME) or view.name.node,
+        purpose=Purpose.HOLD if view.labels.get(names.MODE) == Mode.HOLD else Purpose.RUN,
         cloud=cloud,
         name=view.name,
         accelerator_type=view.accelerator_type,
         runtime_version=view.runtime_version,
         spot=view.spot,
-        owner=view.labels.get("tpujob-owner", ""),
+        owner=view.labels.get(names.OWNER, ""),
         deadline=now,
         created_at=made_at,
         usd_per_hour=usd_per_hour,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-ATTRIBUTE = "tpujob/switch"
+ATTRIBUTE = "tpujob/watchdog"
 # Guest attributes may be asked for 10 times in a minute, which is a beat, and what the VM writes there counts, too.
 ASKS_A_BEAT, LEAST_S = 6, 0.2
 
@@ -24,15 +24,15 @@ class WatchdogStatus:
     armed: bool
     why: str = ""  # why not
     mode: str = ""  # the claim that it knows of
-    lease_until: float | None = None
+    claimed_until: float | None = None
 
 
 UNASKED = "it has not been proven yet that its service account may delete the slice (tpu.nodes.delete)"
 
 
-def between_asks_s(beat_s: float) -> float:
-    """How long to wait between two questions about the guest attributes of a slice whose signs of life come every `beat_s`."""
-    return max(beat_s / ASKS_A_BEAT, LEAST_S)
+def between_asks_s(heartbeat_s: float) -> float:
+    """Return the seconds to wait between two reads of a slice's guest attributes."""
+    return max(heartbeat_s / ASKS_A_BEAT, LEAST_S)
 
 
 def read_watchdogs(published: Sequence[Mapping[str, str]], workers: int) -> tuple[WatchdogStatus, ...]:
@@ -79,9 +79,9 @@ def _switch(worker: int, records: Sequence[Mapping[str, Any]], silent: str) -> W
     if len(records) > 1:
         return WatchdogStatus(worker, False, f"{len(records)} switches say that they are this worker's")
     (said,) = records
-    armed, lease = said.get("armed") is True, said.get("lease")
-    lease_until = float(lease) if isinstance(lease, int | float) else None
-    return WatchdogStatus(worker, armed, "" if armed else _why(said), str(said.get("mode", "")), lease_until)
+    armed, lease = said.get("armed") is True, said.get("claimed_until")
+    claimed_until = float(lease) if isinstance(lease, int | float) else None
+    return WatchdogStatus(worker, armed, "" if armed else _why(said), str(said.get("mode", "")), claimed_until)
 
 
 def _why(said: Mapping[str, Any]) -> str:

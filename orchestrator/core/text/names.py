@@ -13,6 +13,9 @@ import unicodedata
 from collections.abc import Mapping
 
 PREFIX = "tpujob"
+# Label keys. Times are unix seconds of the server's clock.
+LEASE_ID, CLAIMED_UNTIL, DEADLINE = "tpujob-lease-id", "tpujob-claimed-until", "tpujob-deadline"
+OWNER, NAME, MODE = "tpujob-owner", "tpujob-name", "tpujob-mode"
 RUN_BITS = 50
 MAX_NODE_CHARS = 61
 MAX_JOB_NAME_CHARS = 40
@@ -57,16 +60,16 @@ def node_name(owner: str, run: str, index: int | None = None) -> str:
     return f"{PREFIX}-{owner}-{run}" if index is None else f"{PREFIX}-{owner}-{run}-{index}"
 
 
-def labels(*, run: str, owner: str, lease_until: float, deadline: float, name: str, mode: str) -> dict[str, str]:
+def labels(*, lease_id: str, owner: str, claimed_until: float, deadline: float, name: str, mode: str) -> dict[str, str]:
     """What every node carries from its create call on. Times are unix seconds; `name` is the job's, for people."""
     return {
-        "tpujob": "1",
-        "tpujob-run": run,
-        "tpujob-owner": owner,
-        "tpujob-lease": str(int(lease_until)),
-        "tpujob-deadline": str(int(deadline)),
-        "tpujob-name": to_label_value(name),
-        "tpujob-mode": to_label_value(mode),
+        PREFIX: "1",
+        LEASE_ID: lease_id,
+        OWNER: owner,
+        CLAIMED_UNTIL: str(int(claimed_until)),
+        DEADLINE: str(int(deadline)),
+        NAME: to_label_value(name),
+        MODE: to_label_value(mode),
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.emulator.model.records import HostRecord, Node
 from orchestrator.emulator.vms import processes
-from orchestrator.emulator.vms.metadata_server import MetadataServer, Surroundings, hostname
+from orchestrator.emulator.vms.metadata_server import MetadataServer, CloudBackend, hostname
 from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
 from orchestrator.emulator.vms.service_account import VmAccount
 
@@ -29,10 +29,10 @@ PROFILE = "# Login shells reset PATH, in which the Python of this emulated VM co
 class Worker:
     """One TPU VM."""
 
-    def __init__(self, node: Node, index: int, directory: Path, account: VmAccount, cloud: Surroundings) -> None:
+    def __init__(self, node: Node, index: int, directory: Path, account: VmAccount, cloud: CloudBackend) -> None:
         self.node, self.index, self.directory, self.account = node, index, directory, account
         self.home = directory / "home"
-        self.switch = directory / "switch"  # what /run/tpujob is on a real one
+        self.watchdog = directory / "watchdog"  # what /run/tpujob is on a real one
         self.metadata = MetadataServer(node, index, account.token(node), cloud)
         self.metadata_port = 0
         self.ssh: SshServer | None = None
@@ -42,7 +42,7 @@ class Worker:
         from orchestrator.emulator.vms.ssh_server import SshServer
 
         self.home.mkdir(parents=True, exist_ok=True)
-        self.switch.mkdir(mode=0o700, exist_ok=True)
+        self.watchdog.mkdir(mode=0o700, exist_ok=True)
         (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
         self.ssh = SshServer(
@@ -84,7 +84,7 @@ class Worker:
             "GCE_METADATA_HOST": address,
             "GCE_METADATA_IP": address,
             "GCE_METADATA_ROOT": address,
-            "TPUJOB_SWITCH_DIR": str(self.switch),
+            "TPUJOB_WATCHDOG_DIR": str(self.watchdog),
             "TPUJOB_TPU_API": self.account.url,
             "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
             processes.MARKER: marker(self.node),
@@ -110,7 +110,7 @@ class Worker:
 class SliceHosts:
     """All workers of one node."""
 
-    def __init__(self, node: Node, directory: Path, account: VmAccount, cloud: Surroundings, pythons: Pythons) -> None:
+    def __init__(self, node: Node, directory: Path, account: VmAccount, cloud: CloudBackend, pythons: Pythons) -> None:
         self.node, self.directory, self.pythons = node, directory, pythons
         self.workers = [Worker(node, i, directory / f"worker{i}", account, cloud) for i in range(node.workers)]
 
@@ -129,7 +129,7 @@ class SliceHosts:
 
     async def off(self) -> None:
         await self._close()
-        await asyncio.to_thread(processes.end_all, self.node.uid, self.directory)
+        await asyncio.to_thread(processes.kill_all, self.node.uid, self.directory)
 
     async def _close(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self.workers))

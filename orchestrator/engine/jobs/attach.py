@@ -102,7 +102,7 @@ async def _until_the_end(to: Attachment, outcome: Outcome, capabilities: Capabil
     await outcome.enter("collect")
     await note(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
     # The slice goes `limits.linger` after its job, unless its switches see that somebody collects.
-    await SendHeartbeats(fleet, capabilities.timings.beat_s, everywhere=True)
+    await SendHeartbeats(fleet, capabilities.timings.heartbeat_s, everywhere=True)
     try:
         outcome.collected = await collection.bring_home(to.lease, fleet, to.order)
     except Interrupted:

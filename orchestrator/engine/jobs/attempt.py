@@ -45,7 +45,7 @@ async def attempt(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> 
     workers = await retry.until(ready_at + patience_s, Workers(lease.name))
     outcome.fleet = await Connect(lease, workers, patience_s)
     if lease.mode is Mode.RUN:
-        await SendHeartbeats(outcome.fleet, capabilities.timings.beat_s)
+        await SendHeartbeats(outcome.fleet, capabilities.timings.heartbeat_s)
     await _work(job, capabilities, outcome, lease, workers, end)
 
 

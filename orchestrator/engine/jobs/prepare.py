@@ -25,7 +25,7 @@ from orchestrator.core.text import names, scripts
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.leases.obligations import Draft
-from orchestrator.engine.provision.startup_script import startup_script, switch_config
+from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.runtime.world import LOGIN_USER
 from orchestrator.errors import DeadlineExceeded, JobSpecError, UserError
 
@@ -34,28 +34,6 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.transfer.bundle import Bundle
     from orchestrator.remote.transfer.saved_work import SavedWork
-
-
-DEFAULT_WAIT_S = 3600.0  # of a queued request, where the job does not say how long it may wait
-LEAST_LEFT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where slices are asked for: the cloud and project, who asks, and where private files of a lease go."""
-
-    cloud: str
-    project: str
-    owner: str
-    lease_directory: Callable[[str], Path]
-    timings: Timings
-    now: Callable[[], float]
-    network: str = "default"
-    service_account: str | None = None
-
-    @property
-    def emulated(self) -> bool:
-        return self.cloud == "emulated"
 
 
 def wishes(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
@@ -73,107 +51,6 @@ def wishes(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[Cap
             unlisted=one.unlisted,
         )
         for one in spec.tpu.alternatives
-    )
-
-
-def drafts(
-    plan: Plan,
-    place: Place,
-    *,
-    handle: str,
-    purpose: Purpose,
-    linger_s: float | None = None,
-    idle_s: float | None = None,
-    used_s: float = 0.0,
-    spent_usd: float = 0.0,
-    run: str | None = None,
-) -> tuple[Draft, ...]:
-    """A lease and its create request for every candidate, each with a name that was never used before.
-
-    `linger_s` (how long a detached job's artifacts wait) and `idle_s` (a held slice without anybody on it is deleted
-    after so long) are for the switch on the VM. `used_s` and `spent_usd` went to slices that were lost: so much less is
-    left. `run`: the run that asks, which they cost. Raises DeadlineExceeded when that is nothing.
-    """
-    timings = place.timings if linger_s is None else replace(place.timings, linger_s=linger_s)
-    adapted = replace(place, timings=timings)
-    return tuple(
-        _draft(
-            plan, candidate, _left_s(plan, candidate, timings, used_s, spent_usd), adapted, handle, purpose, idle_s, run
-        )
-        for candidate in plan.candidates
-    )
-
-
-def _left_s(plan: Plan, candidate: Candidate, timings: Timings, used_s: float, spent_usd: float) -> float:
-    left_s = candidate.life_s - used_s
-    if spent_usd and plan.max_cost is not None and candidate.usd_per_hour:
-        left_s = min(left_s, (plan.max_cost - spent_usd) / candidate.usd_per_hour * 3600 - timings.absent_s)
-    if left_s < LEAST_LEFT_S:
-        spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
-        raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
-    return left_s
-
-
-def _draft(
-    plan: Plan,
-    candidate: Candidate,
-    life_s: float,
-    place: Place,
-    handle: str,
-    purpose: Purpose,
-    idle_s: float | None,
-    run: str | None,
-) -> Draft:
-    from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
-
-    now = place.now()
-    lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
-    name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
-    lease = Lease(
-        id=lease_id,
-        handle=handle,
-        purpose=purpose,
-        cloud=place.cloud,
-        name=name,
-        accelerator_type=candidate.accelerator_type,
-        runtime_version=candidate.runtime_version,
-        spot=candidate.spot,
-        owner=place.owner,
-        deadline=now + life_s,
-        created_at=now,
-        provisioning=str(candidate.provisioning),
-        usd_per_hour=candidate.usd_per_hour,
-        budget_usd=plan.max_cost,
-        run=run,
-    )
-    labels = claim_labels.labels(lease, now, place.timings)
-    key = create_key(place.lease_directory(lease_id))
-    request = SliceRequest(
-        name=name,
-        accelerator_type=candidate.accelerator_type,
-        runtime_version=candidate.runtime_version,
-        spot=candidate.spot,
-        reserved=candidate.provisioning is Provisioning.RESERVED,
-        labels=labels,
-        metadata={
-            "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
-            "enable-guest-attributes": "TRUE",  # workers publish their host keys there
-            "startup-script": startup_script(switch_config(lease, labels, place.timings, idle_s=idle_s)),
-            "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
-        },
-        network=place.network,
-        service_account=place.service_account,
-        queue=_queue(plan, candidate, life_s) if candidate.queued else None,
-    )
-    return lease, request
-
-
-def _queue(plan: Plan, candidate: Candidate, life_s: float) -> QueueTerms:
-    flex = candidate.provisioning is Provisioning.FLEX_START
-    return QueueTerms(
-        valid_for_s=plan.wait_s or DEFAULT_WAIT_S,
-        request_id=str(uuid.uuid4()),
-        flex_start_s=life_s if flex else None,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from orchestrator.core.lease import absence, claim_labels, watchdog_report
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
 from orchestrator.core.lease.slices import Capabilities, Listing, SliceState, SliceView
+from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import (
     IsTimeCertain,
@@ -163,11 +164,11 @@ async def _said(
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
     said = claim_labels.labels(wanted, await Now(), capabilities.timings, skew_s=skew_s, deadline=deadline)
-    claimed = claim_labels.lease_label(found.labels)
+    claimed = claim_labels.claimed_until_label(found.labels)
     if anew:
         claimed = min(claimed, claim_labels.once_ready_until(wanted, capabilities.timings) + skew_s)
-    if wanted.mode is Mode.RUN and claimed > claim_labels.lease_label(said):
-        said[claim_labels.LEASE] = str(int(claimed))  # what was claimed already stays claimed
+    if wanted.mode is Mode.RUN and claimed > claim_labels.claimed_until_label(said):
+        said[names.CLAIMED_UNTIL] = str(int(claimed))  # what was claimed already stays claimed
     return said
 
 
@@ -184,7 +185,7 @@ class LeaseRenewal:
         sent_at = lease.sent_at or lease.created_at
         own = lease.mode is Mode.RUN
         self._claimed_until = (
-            claim_labels.first_lease_until(lease, sent_at, capabilities.timings) if own else lease.ends_at
+            claim_labels.first_claimed_until(lease, sent_at, capabilities.timings) if own else lease.ends_at
         )
         if own and lease.ready_by is not None:  # `shorten` took its waiting off that
             self._claimed_until = min(self._claimed_until, claim_labels.once_ready_until(lease, capabilities.timings))
@@ -209,7 +210,7 @@ class LeaseRenewal:
             return
         try:
             lease = await ReadLease(self._lease.id)
-            ahead = claim_labels.lease_until(lease, now, timings)
+            ahead = claim_labels.claimed_until(lease, now, timings)
             if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
                 return  # somebody said `down`, which the program will see; or the deadline is all there is left
             await _alone(lease, lambda: self._renew_labels(lease))
@@ -232,13 +233,13 @@ class LeaseRenewal:
             )
         except CloudError as error:
             missing = error.message
-        self._not_before = max(self._not_before, now + timings.beat_s / 4)
+        self._not_before = max(self._not_before, now + timings.heartbeat_s / 4)
         if missing is None:
             self._armed = True
             await Report("switch", "armed on every worker: the slice deletes itself when nobody claims it any more")
         elif now > self._armed_by:
             self._armed = True  # said once
-            text = f"not armed ({missing}): if this machine dies, only `tpujob sweep` from another one ends this slice"
+            text = f"not armed ({missing}): if this machine dies, only `tpujob gc` from another one ends this slice"
             await Report("warning", text)
 
 
@@ -264,7 +265,7 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
                 f"the slice could not be trusted to delete itself: {missing}",
                 hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
             )
-        await Sleep(watchdog_report.between_asks_s(capabilities.timings.beat_s))
+        await Sleep(watchdog_report.between_asks_s(capabilities.timings.heartbeat_s))
 
 
 async def hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
@@ -290,4 +291,4 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
             raise WatchdogNotArmed(
                 f"the switch on {lease.name.node} did not take the claim over", hint="the run was given up"
             )
-        await Sleep(watchdog_report.between_asks_s(capabilities.timings.beat_s))
+        await Sleep(watchdog_report.between_asks_s(capabilities.timings.heartbeat_s))

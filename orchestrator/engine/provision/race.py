@@ -156,7 +156,7 @@ class Losers:
         now = await Now()
         if now < self._not_before:
             return
-        self._not_before = now + min(LOOK_S, self._can.timings.beat_s)
+        self._not_before = now + min(LOOK_S, self._can.timings.heartbeat_s)
         owed = [(lease, "another zone was first") for lease in self._tenure.losers]
         for released in await release_all(owed, self._can, budget_s=0.0):
             lease = released.lease

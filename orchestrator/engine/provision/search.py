@@ -6,8 +6,8 @@ forbidden is left out together with its like, and what nobody understands stops 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from orchestrator.core.lease.attempt import Tried
 from orchestrator.core.lease.lease import Lease, NotAllowed
@@ -16,10 +16,11 @@ from orchestrator.core.planning import next_candidate
 from orchestrator.core.planning.next_candidate import Step
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep
-from orchestrator.engine.leases.obligations import Draft, Obligations, release_owed
+from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.leases.release import as_written, note
 from orchestrator.engine.provision import race
 from orchestrator.engine.provision.acquire import acquire
+from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CapacityError, CloudError, Preempted, TeardownUnproven, Vanished
 
@@ -28,12 +29,14 @@ LEAST_VALID_S = 1.0  # the API counts whole seconds
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What may be asked for. `redraft` makes the same candidates again under new names: no name is ever used twice."""
+    """What may be asked for. `drafter` makes the same candidates again under new names: no name is ever used twice."""
 
     drafts: tuple[Draft, ...]
     wait_s: float = 0.0  # for capacity, altogether; 0: every candidate is asked once
     race: bool = False  # all queued candidates at once
-    redraft: Callable[[], tuple[Draft, ...]] | None = None
+    drafter: Drafter | None = None  # None: every candidate is asked once
+    used_s: float = 0.0  # of the job's time, by attempts before this one
+    spent_usd: float = 0.0
     attempt: str | None = None  # the attempt that it is for: its story tells which candidates were tried
 
 
@@ -42,17 +45,19 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
     seeking = _Seeking(search, capabilities, owed, await Now() + search.wait_s)
     drafts = search.drafts
     # A stockout lasts minutes; and every asking costs a create call, of which a project has only so many a minute.
-    for pause_s in retry.pauses(first_s=capabilities.timings.beat_s / 2, longest_s=5 * capabilities.timings.beat_s):
+    for pause_s in retry.pauses(
+        first_s=capabilities.timings.heartbeat_s / 2, longest_s=5 * capabilities.timings.heartbeat_s
+    ):
         lease = await seeking.round(drafts)
         if lease is not None:
             return lease
         now = await Now()
-        if search.redraft is None or now + pause_s >= seeking.give_up_at or not seeking.open(drafts):
+        if search.drafter is None or now + pause_s >= seeking.give_up_at or not seeking.open(drafts):
             break
         left = format_duration(seeking.give_up_at - now)
         await Report("wait", f"nothing is there, and nothing is billed; asking again, for {left} more", passing=True)
         await Sleep(pause_s)
-        drafts = await Make(search.redraft)
+        drafts = await Make(partial(search.drafter.make, search.used_s, search.spent_usd))
     raise seeking.failure(drafts)
 
 
@@ -68,7 +73,7 @@ class _Seeking:
     refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → why not, the last time
 
     def open(self, drafts: tuple[Draft, ...]) -> list[Draft]:
-        return [draft for draft in drafts if not any(next_candidate.covers(one, draft[1]) for one in self.closed)]
+        return [draft for draft in drafts if not any(next_candidate.covers(one, draft.request) for one in self.closed)]
 
     async def round(self, drafts: tuple[Draft, ...]) -> Lease | None:
         """Each candidate once."""

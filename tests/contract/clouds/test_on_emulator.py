@@ -49,7 +49,7 @@ def asking(request: pytest.FixtureRequest, shared_emulator: Emulator) -> ApiCall
 def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: str = "emulated") -> SliceRequest:
     """A new name each time."""
     name = SliceName(project, zone, f"tpujob-client-{next(numbers)}")
-    labels = {"tpujob": "1", "tpujob-run": name.node}
+    labels = {"tpujob": "1", "tpujob-lease-id": name.node}
     return SliceRequest(
         name, accelerator_type, "v2-alpha-tpuv5-lite", labels=labels, metadata={"some-key": "some value"}
     )

@@ -30,7 +30,7 @@ from tests.unit.clouds.stub_api import Asked, Reply, StubApi, stub_api
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt", queued=True)
 ZONE = "projects/acme-project/locations/us-central1-a"
 NODE, REQUEST = f"{ZONE}/nodes/{NAME.node}", f"{ZONE}/queuedResources/{NAME.node}"
-LABELS = {"tpujob": "1", "tpujob-run": "7q2m4x1pzt"}
+LABELS = {"tpujob": "1", "tpujob-lease-id": "7q2m4x1pzt"}
 ID = "6f1c2d3e-0000-4000-8000-0123456789ab"
 WANTED = SliceRequest(
     NAME, "v5litepod-4", "v2-alpha-tpuv5-lite", spot=True, labels=LABELS, queue=QueueTerms(3600.0, request_id=ID)

@@ -20,7 +20,7 @@ from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.timings import GOOGLE
-from orchestrator.engine.provision.startup_script import startup_script, switch_config
+from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
@@ -59,7 +59,7 @@ def light(quick: Emulator) -> ApiCalls:
 def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0) -> SliceRequest:
     run = f"que{next(numbers):07}"
     name = SliceName("emulated", ZONE, f"tpujob-aaaaaa-{run}", queued=True)
-    labels = {"tpujob": "1", "tpujob-run": run}
+    labels = {"tpujob": "1", "tpujob-lease-id": run}
     return SliceRequest(
         name,
         accelerator_type,
@@ -202,7 +202,7 @@ def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
 def lease_on(request: SliceRequest) -> Lease:
     now = time.time()
     return Lease(
-        id=request.labels["tpujob-run"],
+        id=request.labels["tpujob-lease-id"],
         handle="x",
         purpose=Purpose.RUN,
         cloud="emulated",
@@ -220,7 +220,7 @@ def test_a_switch_takes_its_request_along(api: TpuApi, light: ApiCalls, quick: E
     request = wanted()
     lease = lease_on(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
-    script = startup_script(switch_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
+    script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
     until(
         lambda: [row["until"] is not None for row in bills(quick, request.name)] == [True]
@@ -235,7 +235,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     request = replace(wanted(), spot=True)
     lease, key = lease_on(request), create_key(tmp_path / "key")
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
-    script = startup_script(switch_config(lease, labels, GOOGLE.scaled(60), idle_s=None) | {"ttl_s": 3600})
+    script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(60), idle_s=None) | {"ttl_s": 3600})
     metadata = {"startup-script": script, "ssh-keys": ssh_keys_metadata("tpujob", key.public_line)}
     api.create(replace(request, labels=labels, metadata=metadata))
     seen(api, request.name, SliceState.READY)

@@ -41,7 +41,7 @@ REQUEST = SliceRequest(
     "v5litepod-4",
     "v2-alpha-tpuv5-lite",
     spot=True,
-    labels={"tpujob": "1", "tpujob-run": "7q2m4x1pzt"},
+    labels={"tpujob": "1", "tpujob-lease-id": "7q2m4x1pzt"},
     metadata={"ssh-keys": "tpujob:ssh-ed25519 AAAA tpujob", "enable-oslogin": "FALSE"},
     service_account="vm@acme-project.iam.gserviceaccount.com",
 )

@@ -1,4 +1,4 @@
-"""`tpujob sweep` as a process against the emulator: from a machine that made nothing, and with ledgers in every condition."""
+"""`tpujob gc` as a process against the emulator: from a machine that made nothing, and with ledgers in every condition."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def ours(run: str, lease_in: float = 3600.0, deadline_in: float = 7200.0) -> dic
     now = int(time.time())
     return {
         "tpujob": "1",
-        "tpujob-run": run,
-        "tpujob-lease": str(int(now + lease_in)),
+        "tpujob-lease-id": run,
+        "tpujob-claimed-until": str(int(now + lease_in)),
         "tpujob-deadline": str(int(now + deadline_in)),
         "tpujob-mode": "run",
     }
@@ -82,12 +82,12 @@ def elsewhere(cli: Cli, tmp_path: Path) -> dict[str, str]:
 def test_a_request_that_nobody_claims_goes_and_its_price_is_not_invented(tpujob: Tpujob, tmp_path: Path) -> None:
     dead = queue(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     kept = queue(tpujob, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
-    done = tpujob("sweep", env=elsewhere(tpujob, tmp_path))
+    done = tpujob("gc", env=elsewhere(tpujob, tmp_path))
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if dead in line]
     assert line.startswith("deleted") and "not billed" in line
     assert any(line.startswith("claimed") and kept in line for line in done.stdout.splitlines())
-    again = tpujob("sweep", env=elsewhere(tpujob, tmp_path))
+    again = tpujob("gc", env=elsewhere(tpujob, tmp_path))
     assert dead not in again.stdout and kept in again.stdout
 
 
@@ -98,7 +98,7 @@ def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(
     foreign = make(tpujob, "training", team="x")
     half = make(tpujob, "tpujob-by-hand", **(ours("x", lease_in=-3600) | {"tpujob": "0"}))
     label_only = make(tpujob, "someones", **ours("y", lease_in=-3600))
-    done = tpujob("sweep", "--json", env=elsewhere(tpujob, tmp_path))
+    done = tpujob("gc", "--json", env=elsewhere(tpujob, tmp_path))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["done"] and len(said["zones"]) > 30 and said["incomplete"] == []
@@ -106,14 +106,14 @@ def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(
     assert [each["node"] for each in said["claimed"]] == [alive]
     assert {each["node"] for each in said["odd"]} == {half, label_only}
     assert names(tpujob) == {alive, foreign, half, label_only}
-    assert "the sweep did without it" in done.stderr
-    quiet = tpujob("sweep", "--quiet", env=elsewhere(tpujob, tmp_path))
+    assert "gc went on without it" in done.stderr
+    quiet = tpujob("gc", "--quiet", env=elsewhere(tpujob, tmp_path))
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
 def test_a_dry_run_says_what_would_go_and_fails_as_an_alarm(tpujob: Tpujob) -> None:
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
-    done = tpujob("sweep", "--dry-run", "--zone", ZONE)
+    done = tpujob("gc", "--dry-run", "--zone", ZONE)
     assert done.returncode == 75
     assert f"would delete\t{dead}\t{ZONE}\tv5litepod-4\tabout $" in done.stdout
     assert names(tpujob) == {dead}
@@ -122,18 +122,18 @@ def test_a_dry_run_says_what_would_go_and_fails_as_an_alarm(tpujob: Tpujob) -> N
 def test_a_zone_that_is_not_whole_is_75_and_what_is_seen_there_goes_all_the_same(tpujob: Tpujob) -> None:
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     tpujob.settings(unreachable=["us-west4-a"])
-    process = tpujob.start("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+    process = tpujob.start("gc", "--zone", ZONE, "--zone", "us-west4-a")
     until(lambda: dead not in names(tpujob))
     tpujob.settings(unreachable=[])
     out, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, "an outage that ends within the sweep costs nothing"
+    assert process.returncode == 0, "an outage that ends within the gc run costs nothing"
     assert "2 of 2 zones seen whole" in out
 
 
 def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) -> None:
     env = elsewhere(tpujob, tmp_path)
     Path(env["TPUJOB_TOKEN_FILE"]).write_text("another-emulators-token")
-    done = tpujob("sweep", "--all-zones", env=env)
+    done = tpujob("gc", "--all-zones", env=env)
     assert done.returncode == 75
     assert "incomplete\t-\tthe project's zones cannot be listed" in done.stdout
 
@@ -150,13 +150,13 @@ FAULTS: list[list[tuple[str, dict[str, Any]]]] = [
 @pytest.mark.parametrize(
     "faults", [FAULTS[0], *(pytest.param(faults, marks=pytest.mark.exhaustive) for faults in FAULTS[1:])]
 )
-def test_a_sweep_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[str, dict[str, Any]]]) -> None:
+def test_gc_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[str, dict[str, Any]]]) -> None:
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     counts: dict[str, int] = {}
     for operation, kind in faults:
         counts[operation] = counts.get(operation, 0) + 1
         tpujob.admin("POST", "faults", {"operation": operation, "when": {"calls": str(counts[operation])}, **kind})
-    done = tpujob("sweep", "--zone", ZONE)
+    done = tpujob("gc", "--zone", ZONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert dead not in names(tpujob)
     assert [fault["hits"] for fault in tpujob.admin("GET", "faults")["faults"]] == [1] * len(faults)
@@ -172,39 +172,39 @@ def held(cli: Cli, handle: str = "alice") -> str:
 
 
 def unclaim(cli: Cli, name: str) -> None:
-    labels = node(cli, name)["labels"] | {"tpujob-lease": str(int(time.time()) - 3600)}
+    labels = node(cli, name)["labels"] | {"tpujob-claimed-until": str(int(time.time()) - 3600)}
     operation = request(cli, "PATCH", f"{NODES}/{name}?updateMask=labels", {"labels": labels})
     until(lambda: request(cli, "GET", f"/v2/{operation['name']}").get("done"))
 
 
-def test_what_a_sweep_deletes_is_no_longer_owed_by_the_ledger_that_made_it(tpujob: Tpujob) -> None:
+def test_what_gc_deletes_is_no_longer_owed_by_the_ledger_that_made_it(tpujob: Tpujob) -> None:
     name = held(tpujob)
-    assert tpujob("sweep").returncode == 0
+    assert tpujob("gc").returncode == 0
     assert names(tpujob) == {name}, "it is held"
     unclaim(tpujob, name)
-    done = tpujob("sweep", "--zone", ZONE)
+    done = tpujob("gc", "--zone", ZONE)
     assert done.returncode == 0 and f"deleted\t{name}" in done.stdout
     assert tpujob("status").stdout.endswith("\nnothing of tpujob is alive there\n")
 
 
-def test_with_a_damaged_ledger_the_sweep_works(tpujob: Tpujob) -> None:
+def test_with_a_damaged_ledger_gc_works(tpujob: Tpujob) -> None:
     name = held(tpujob)
     unclaim(tpujob, name)
     ledger = tpujob.directory / "state" / "ledger.sqlite3"
     for path in ledger.parent.glob("ledger.sqlite3-*"):
         path.unlink()
     ledger.write_bytes(b"not a database" * 1000)
-    done = tpujob("sweep", "--zone", ZONE)
+    done = tpujob("gc", "--zone", ZONE)
     assert done.returncode == 0, done.stderr
-    assert "the sweep did without it" in done.stderr and names(tpujob) == set()
+    assert "gc went on without it" in done.stderr and names(tpujob) == set()
 
 
-def test_with_the_ledger_lost_a_sweep_finds_it_by_its_labels(tpujob: Tpujob) -> None:
+def test_with_the_ledger_lost_gc_finds_it_by_its_labels(tpujob: Tpujob) -> None:
     name = held(tpujob)
     unclaim(tpujob, name)
     for path in (tpujob.directory / "state").glob("ledger.sqlite3*"):
         path.unlink()
-    assert tpujob("sweep", "--zone", "us-central1").returncode == 0
+    assert tpujob("gc", "--zone", "us-central1").returncode == 0
     assert names(tpujob) == set()
 
 
@@ -215,17 +215,17 @@ def test_local_finishes_what_a_killed_command_left_and_is_silent_otherwise(tpujo
     killed = tpujob.as_process("up", "alice", "--zone", ZONE, env={"TPUJOB_CRASH_AT": "Create:1:after"})
     assert killed.returncode == -signal.SIGKILL
     assert len(names(tpujob)) == 1
-    done = tpujob("sweep", "--local", "--quiet")
+    done = tpujob("gc", "--local", "--quiet")
     assert done.returncode == 0 and "the process that made it is gone" in done.stderr
     assert names(tpujob) == set()
-    again = tpujob("sweep", "--local", "--quiet")
+    again = tpujob("gc", "--local", "--quiet")
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
 def test_local_leaves_alone_what_this_ledger_does_not_owe(tpujob: Tpujob) -> None:
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     name = held(tpujob)
-    done = tpujob("sweep", "--local")
+    done = tpujob("gc", "--local")
     assert (done.returncode, done.stdout) == (0, "0 released, 0 not proven, 1 claimed\n")
     assert names(tpujob) == {dead, name}
 
@@ -234,7 +234,7 @@ def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -
     name = held(tpujob)
     request(tpujob, "DELETE", f"{NODES}/{name}")
     until(lambda: names(tpujob) == set())
-    done = tpujob("sweep", "--local")
+    done = tpujob("gc", "--local")
     assert (done.returncode, done.stdout) == (0, "1 released, 0 not proven, 0 claimed\n")
 
 
@@ -251,12 +251,12 @@ def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_asked(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     with tpujob.starting_no_emulator():
-        assert tpujob("sweep", *words).returncode == 64
+        assert tpujob("gc", *words).returncode == 64
 
 
-def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
+def test_an_interrupted_gc_run_says_so(tpujob: Tpujob) -> None:
     tpujob.settings(unreachable=[ZONE])
-    process: subprocess.Popen[str] = tpujob.start("sweep", "--zone", ZONE)
+    process: subprocess.Popen[str] = tpujob.start("gc", "--zone", ZONE)
     until(lambda: tpujob.requests("nodes.list"))
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(HANG_S) == 130
@@ -264,12 +264,12 @@ def test_an_interrupted_sweep_says_so(tpujob: Tpujob) -> None:
 
 
 @pytest.mark.exhaustive
-def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
+def test_gc_runs_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
     tpujob.settings(provision_s=1.5)
     process = tpujob.start("up", "alice", "--zone", ZONE)
     until(lambda: names(tpujob))
     while process.poll() is None:
-        assert tpujob("sweep", "--zone", ZONE).returncode == 0
+        assert tpujob("gc", "--zone", ZONE).returncode == 0
     assert process.returncode == 0
     process.communicate()
     began, go = tpujob.directory / "began", tpujob.directory / "go"
@@ -278,7 +278,7 @@ def test_sweeps_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob
     while not go.exists():
         if began.exists():
             go.touch()
-        done = tpujob("sweep", "--zone", ZONE, "--zone", "us-west4-a")
+        done = tpujob("gc", "--zone", ZONE, "--zone", "us-west4-a")
         assert done.returncode == 0 and "deleted" not in done.stdout
     out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, out + err

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.slices import inventory
 from orchestrator.client.session import Session, default_handle
+from orchestrator.client.slices import inventory
 from orchestrator.clouds.tpu.calls import Answer
 from orchestrator.core.text import names
 from orchestrator.emulator.daemon import control
@@ -39,13 +39,13 @@ def put_node(tpujob: Tpujob, node: str, **labels: str) -> str:
     now = int(time.time())
     said = {
         "tpujob": "1",
-        "tpujob-run": node.rpartition("-")[2],
+        "tpujob-lease-id": node.rpartition("-")[2],
         "tpujob-owner": node.split("-")[1],
         "tpujob-name": "jk-exp",
         "tpujob-mode": "hold",
-        "tpujob-lease": str(now + 3600),
+        "tpujob-claimed-until": str(now + 3600),
         "tpujob-deadline": str(now + 7200),
-    } | {f"tpujob-{key}": value for key, value in labels.items()}
+    } | {f"tpujob-{key.replace('_', '-')}": value for key, value in labels.items()}
     body = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": said}
     control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={node}", body)
     made = f"{NODES}/{node}"
@@ -243,18 +243,18 @@ def test_without_the_servers_date_a_slice_that_only_the_api_knew_counts_as_made_
 
 @pytest.mark.parametrize("run", ["", "-", "__________", "0000000000-1"])
 def test_a_run_label_that_is_none_of_ours_names_no_lease_and_no_file(tpujob: Tpujob, run: str) -> None:
-    put_node(tpujob, OTHER, run=run)
+    put_node(tpujob, OTHER, lease_id=run)
     done = tpujob("down", OTHER)
-    assert done.returncode == 75 and "its label tpujob-run is missing, or no id of a run" in done.stderr, done.text
+    assert done.returncode == 75 and "its label tpujob-lease-id is missing, or no id of a run" in done.stderr, done.text
     assert len(tpujob.alive()) == 1 and Ledger(tpujob.own_state / "ledger.sqlite3").leases() == []
 
 
 def test_a_slice_with_the_run_label_of_another_one_is_said_to_be_that(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
     (lease,) = Ledger(tpujob.own_state / "ledger.sqlite3").leases()
-    put_node(tpujob, OTHER, run=lease.id)
+    put_node(tpujob, OTHER, lease_id=lease.id)
     done = tpujob("down", OTHER)
-    assert done.returncode == 75 and f"its label tpujob-run={lease.id} is that of another slice" in done.stderr
+    assert done.returncode == 75 and f"its label tpujob-lease-id={lease.id} is that of another slice" in done.stderr
     assert len(tpujob.alive()) == 2
 
 

@@ -563,7 +563,7 @@ def alone(one: Slice) -> Iterator[Slice]:
 
 
 def beat_of(worker: Slice) -> str:
-    path = worker.home().parent / "switch/beat"
+    path = worker.home().parent / "watchdog/beat"
     return path.read_text() if path.exists() else ""
 
 
@@ -588,10 +588,10 @@ def test_beats_reach_the_first_worker_or_all_until_the_fleet_is_let_go(four: Sli
     fleet.beat(0.05)
     fleet.beat(0.05)
     assert len({until_new_beat(four) for _ in range(5)}) == 5
-    assert not any((four.home(index).parent / "switch/beat").exists() for index in (1, 2, 3))
+    assert not any((four.home(index).parent / "watchdog/beat").exists() for index in (1, 2, 3))
     fleet.beat(0.05, everywhere=True)
     for index in (1, 2, 3):
-        until((four.home(index).parent / "switch/beat").exists, f"a beat on worker{index}")
+        until((four.home(index).parent / "watchdog/beat").exists, f"a beat on worker{index}")
     assert writers(four)
     fleet.close()
     until(lambda: not writers(four), "the end of who writes beats")
@@ -645,7 +645,7 @@ def test_the_end_of_the_agent_alone_does_not_cost_the_connection(
 
 
 def test_beats_that_cannot_be_written_are_said_once_and_do_no_other_harm(alone: Slice) -> None:
-    directory = alone.home().parent / "switch"
+    directory = alone.home().parent / "watchdog"
     notices = len(alone.notices)
     shutil.rmtree(directory)
     directory.write_text("in the way")

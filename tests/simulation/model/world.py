@@ -1,4 +1,4 @@
-"""One simulated world: a cloud, a laptop with a person, perhaps a sweeper elsewhere; what they do and what goes wrong.
+"""One simulated world: a cloud, a laptop with a person, perhaps gc elsewhere; what they do and what goes wrong.
 
 `World(seed, shape, plan).run()` plays it to its end and says which invariants were broken. The same arguments give the
 same world, event for event.
@@ -27,6 +27,7 @@ from tests.simulation.model.timeline import Timeline
 from tests.simulation.model.vm import SimFleet, Worker
 from tests.simulation.oracle.bounds import Allowance
 from tests.simulation.oracle.claims import Resource
+from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.oracle.oracle import Oracle
 
 HORIZON_S = 4 * 3600.0
@@ -214,7 +215,7 @@ class World:
         present = [node for node in nodes if node.gone_at is None]
         lived = self.oracle.billed_s + sum((node.billed_until or now) - node.created_at for node in present)
         if abs(billed - lived) > 1e-3 * (1 + len(nodes)):
-            self.violated("I12", f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
+            self.violated(Invariant.METER, f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
 
     def stop_when_done(self) -> None:
         """Nobody does anything any more, nothing exists, nothing is on its way."""
@@ -269,16 +270,16 @@ class World:
         burst = BURST_CALLS * max(1, len(self.oracle.intents))
         if calls > burst + self.slices * rate * (self.timeline.now - since):
             who = caller.name if isinstance(caller, Process) else f"the watchdog of worker {caller.index}"
-            self.violated("I10", f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
+            self.violated(Invariant.CALL_RATE, f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
 
     def process_ended(self, process: Process) -> None:
         """I7: the exit code is honest."""
         self.stop_when_done()
         result, failure = process.result, process.error
         if isinstance(failure, Exception) and not isinstance(failure, TpujobError):
-            self.violated("bug", f"{process.name} ended with {failure!r}")
+            self.violated(Invariant.NO_BUG, f"{process.name} ended with {failure!r}")
         if str(getattr(result, "error", "")).startswith("a bug in tpujob"):
-            self.violated("bug", f"{process.name}: {result.error}")
+            self.violated(Invariant.NO_BUG, f"{process.name}: {result.error}")
         if process.killed or process.role not in ("cli", "collector"):
             return
         code = 75 if isinstance(process.error, Abandoned) else getattr(result, "exit_code", None)
@@ -297,13 +298,13 @@ class World:
         if code == 75 and process.error is None:
             ledger = process.ledger.leases
             if all(lease_id not in ledger or not ledger[lease_id].open for lease_id in claim.lease_ids):
-                self.violated("I7", f"{process.name} exits with 75 though everything of its is proven gone")
+                self.violated(Invariant.HONEST_EXIT_CODE, f"{process.name} exits with 75 though everything of its is proven gone")
         if code == 75:
             return
         for lease_id in mine:
             for resource in self.oracle.existing():
                 if resource.lease_id == lease_id:
-                    self.violated("I7", f"{process.name} exits with {code} while {resource} exists")
+                    self.violated(Invariant.HONEST_EXIT_CODE, f"{process.name} exits with {code} while {resource} exists")
             self.oracle.reported_gone[lease_id] = process.name
 
     # -- faults that happen at a time or at a step ---------------------------------------------------------------------

@@ -197,7 +197,7 @@ def forbidden_is_gone() -> Iterator[None]:
         yield
 
 
-@mutant("a list that names unreachable zones is taken for complete (L21)", "sweeps_partly_blind")
+@mutant("a list that names unreachable zones is taken for complete (L21)", "gc_partly_blind")
 def partial() -> Iterator[None]:
     with patch.object(Listing, "complete", property(lambda self: True)):
         yield
@@ -667,11 +667,11 @@ def beats_from_before() -> Iterator[None]:
         yield
 
 
-# -- the sweep -----------------------------------------------------------------------------------------------------------------
+# -- gc ------------------------------------------------------------------------------------------------------------------------
 
 
-@mutant("the sweep goes by age, not by the claim (janitors)", "sweeps_beside_runs")
-def sweepage() -> Iterator[None]:
+@mutant("gc goes by age, not by the claim (janitors)", "gc_beside_runs")
+def gc_by_age() -> Iterator[None]:
     def read(view: Any, timings: Any) -> claim_labels.LabelClaim:
         until = (view.created_at or 0.0) + 30.0
         return claim_labels.LabelClaim(until, until)
@@ -680,7 +680,7 @@ def sweepage() -> Iterator[None]:
         yield
 
 
-@mutant("the sweep tries every question once (boskos)", "sweeps_alone_flaky")
+@mutant("gc tries every question once (boskos)", "gc_alone_flaky")
 def oneshot() -> Iterator[None]:
     async def wait(self: Any, pause_s: float) -> bool:
         return False
@@ -689,20 +689,20 @@ def oneshot() -> Iterator[None]:
         yield
 
 
-@mutant("the sweep takes our label for enough (ml-auto-solutions)", "sweeps_among_neighbours")
-def sweep_by_label() -> Iterator[None]:
+@mutant("gc takes our label for enough (ml-auto-solutions)", "gc_among_neighbours")
+def gc_by_label() -> Iterator[None]:
     with patch.object(names, "is_ours", lambda node, labels: labels.get("tpujob") == "1"):
         yield
 
 
-@mutant("the sweep takes our prefix for enough", "sweeps_among_neighbours")
-def sweep_by_prefix() -> Iterator[None]:
+@mutant("gc takes our prefix for enough", "gc_among_neighbours")
+def gc_by_prefix() -> Iterator[None]:
     with patch.object(names, "is_ours", lambda node, labels: node.startswith("tpujob-")):
         yield
 
 
-@mutant("the sweep sends its delete and believes in it", "sweeps_alone_failing")
-def sweep_fireforget() -> Iterator[None]:
+@mutant("gc sends its delete and believes in it", "gc_alone_failing")
+def gc_fire_and_forget() -> Iterator[None]:
     real = gc._Collection._see_off
 
     async def see_off(self: Any, name: Any) -> None:

@@ -41,7 +41,7 @@ def test_every_class_has_its_row() -> None:
 @pytest.mark.parametrize(
     ("name", "google_s", "emulated_s"),
     [
-        ("beat", GOOGLE.beat_s, EMULATED.beat_s),
+        ("beat", GOOGLE.heartbeat_s, EMULATED.heartbeat_s),
         ("time to live", GOOGLE.ttl_s, EMULATED.ttl_s),
         ("grace", GOOGLE.grace_s, EMULATED.grace_s),
         ("label", GOOGLE.label_ttl_s, EMULATED.label_ttl_s),
@@ -53,7 +53,7 @@ def test_every_class_has_its_row() -> None:
 def test_the_periods_of_the_page_are_those_of_the_pace(name: str, google_s: float, emulated_s: float) -> None:
     (cells,) = [cells for cells in ROWS if cells[0] == name]
     assert [parse_duration(cell.replace("min", "m")) for cell in cells[1:3]] == [google_s, emulated_s]
-    assert GOOGLE.poll_s == GOOGLE.beat_s and GOOGLE.renew_s == 1800
+    assert GOOGLE.poll_s == GOOGLE.heartbeat_s and GOOGLE.renew_s == 1800
 
 
 def test_the_table_and_the_curves_are_drawn_from_the_measured_rows() -> None:

@@ -166,7 +166,7 @@ class VirtualCloud:
         if name.node in self.notices:
             return ({"tpujob/notice": "{}"},) * 2
         said = {"armed": True, "route": True, "permission": True, "mode": mode}
-        return tuple({"tpujob/switch": json.dumps({**said, "worker": worker})} for worker in range(2))
+        return tuple({"tpujob/watchdog": json.dumps({**said, "worker": worker})} for worker in range(2))
 
     def zones(self, project: str) -> Listing[str]:
         return Listing((ZONE,))
@@ -499,7 +499,9 @@ def lease_and_request(
         created_at=now,
         usd_per_hour=9.6,
     )
-    request = SliceRequest(name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-run": identity})
+    request = SliceRequest(
+        name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-lease-id": identity}
+    )
     return lease, request
 
 

@@ -16,7 +16,7 @@ from orchestrator.vm import watchdog
 from tests.unit.vm.watchdog_world import EPOCH, HOUR, NODE, QUEUE, World, between, config, labels, until
 
 TTL, GRACE, POLL, BEAT, LINGER, STAGGER = (
-    *(GOOGLE.ttl_s, GOOGLE.grace_s, GOOGLE.poll_s, GOOGLE.beat_s),
+    *(GOOGLE.ttl_s, GOOGLE.grace_s, GOOGLE.poll_s, GOOGLE.heartbeat_s),
     *(GOOGLE.linger_s, GOOGLE.stagger_s),
 )
 DAY = 24 * HOUR
@@ -24,7 +24,7 @@ LONG = EPOCH + 20 * HOUR  # a lease that no test lives to see ended
 
 
 def claimed(**changes: Any) -> dict[str, Any]:
-    return config(lease=LONG, **changes)
+    return config(claimed_until=LONG, **changes)
 
 
 # -- an attached client shows signs of life, or does not --
@@ -49,7 +49,7 @@ def test_a_beat_that_was_there_before_the_switch_is_no_sign_of_life() -> None:
 
 
 def test_a_beat_of_any_age_does_not_hold_back_a_switch_that_starts_late() -> None:
-    world = World(config(mode="hold", lease=EPOCH + 4000), beats=lambda now: now == 0)
+    world = World(config(mode="hold", claimed_until=EPOCH + 4000), beats=lambda now: now == 0)
     world.run(10)
     world.now = 5000
     assert 5000 + GRACE <= (world.deleted_at() or 0) <= 5000 + GRACE + POLL
@@ -72,7 +72,7 @@ def test_beats_are_awaited_only_once_the_node_is_ready() -> None:
 def test_a_renewed_lease_is_a_sign_of_life_where_ssh_is_cut() -> None:
     world = World(claimed(), beats=until(1000))
     for number in range(1, 20):
-        world.set_labels(number * 800, lease=LONG + number)
+        world.set_labels(number * 800, claimed_until=LONG + number)
     assert 19 * 800 + TTL <= (world.deleted_at() or 0) <= 19 * 800 + TTL + 2 * POLL
 
 
@@ -101,7 +101,7 @@ def test_calls_that_hang_do_not_stretch_the_countdown() -> None:
 
 
 def test_after_a_restart_of_the_switch_the_countdown_begins_anew_but_not_the_lease() -> None:
-    world = World(config(mode="hold", lease=EPOCH + 7000))
+    world = World(config(mode="hold", claimed_until=EPOCH + 7000))
     for end in range(500, 10_000, 500):
         world.run(end)
     assert 7000 + GRACE <= world.deletes[0] <= 7000 + GRACE + 500 + POLL
@@ -150,8 +150,8 @@ def test_it_deletes_until_it_dies_of_it_and_does_not_spin() -> None:
 
 
 def test_a_claim_that_is_renewed_meanwhile_ends_the_deleting() -> None:
-    world = World(config(mode="hold", lease=EPOCH + 4000), delete_status=lambda now: 503)
-    world.set_labels(5000, lease=LONG).run(10 * HOUR)
+    world = World(config(mode="hold", claimed_until=EPOCH + 4000), delete_status=lambda now: 503)
+    world.set_labels(5000, claimed_until=LONG).run(10 * HOUR)
     assert world.deletes
     assert max(world.deletes) < 5000 + BEAT / 2 + 1
 
@@ -166,7 +166,7 @@ def test_a_beat_that_comes_during_the_last_look_saves_the_slice() -> None:
 
 def test_a_node_of_another_run_is_never_deleted() -> None:
     world = World(claimed(deadline=EPOCH + 5000))
-    world.labels["tpujob-run"] = "another000"
+    world.labels["tpujob-lease-id"] = "another000"
     assert world.deleted_at(10 * HOUR) is None
     assert not any(call[1] == "DELETE" for call in world.calls)
     assert not world.guest_attributes[-1]["armed"]
@@ -213,12 +213,12 @@ def test_waiting_for_its_turn_survives_calls_that_fail() -> None:
 
 
 def test_a_hold_ends_a_grace_after_its_lease() -> None:
-    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR))
+    world = World(config(mode="hold", claimed_until=EPOCH + 2 * HOUR))
     assert 2 * HOUR + GRACE <= (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 2 * POLL
 
 
 def test_a_renewal_within_the_grace_is_in_time() -> None:
-    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR)).set_labels(2 * HOUR + GRACE, lease=LONG)
+    world = World(config(mode="hold", claimed_until=EPOCH + 2 * HOUR)).set_labels(2 * HOUR + GRACE, claimed_until=LONG)
     assert world.deleted_at(19 * HOUR) is None
 
 
@@ -236,29 +236,33 @@ def test_polls_that_fail_stretch_the_countdown_of_the_lease_by_less_than_a_few_p
     """Mutants `stretch` and `gap90`: half of all polls are lost, at random."""
     for seed in range(40):
         flaky = random.Random(seed)
-        world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=lambda now, flaky=flaky: flaky.random() < 0.5)
+        world = World(
+            config(mode="hold", claimed_until=EPOCH + 2 * HOUR), down=lambda now, flaky=flaky: flaky.random() < 0.5
+        )
         assert (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 15 * POLL, seed
 
 
 def test_an_outage_over_the_end_of_the_lease_leaves_time_to_renew_it() -> None:
     """Mutant `countoutage`: nothing is counted while nobody could have renewed."""
     outage = between(1.9 * HOUR, 3 * HOUR)
-    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage).set_labels(3 * HOUR + 150, lease=LONG)
+    world = World(config(mode="hold", claimed_until=EPOCH + 2 * HOUR), down=outage).set_labels(
+        3 * HOUR + 150, claimed_until=LONG
+    )
     assert world.deleted_at(19 * HOUR) is None
-    alone = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=outage)
+    alone = World(config(mode="hold", claimed_until=EPOCH + 2 * HOUR), down=outage)
     assert 3 * HOUR + GRACE <= (alone.deleted_at() or 0) <= 3 * HOUR + GRACE + 3 * POLL
 
 
 def test_an_outage_in_the_middle_of_the_grace_is_not_counted() -> None:
     begun = 2 * HOUR + 130
-    world = World(config(mode="hold", lease=EPOCH + 2 * HOUR), down=between(begun, begun + HOUR))
+    world = World(config(mode="hold", claimed_until=EPOCH + 2 * HOUR), down=between(begun, begun + HOUR))
     assert (world.deleted_at() or 0) >= begun + HOUR + GRACE
 
 
 @pytest.mark.parametrize("text", ["", "9e99", "-1", "1795272270.5", "٣٣٣٣٣٣٣٣٣٣", "99999999999999", None])
 def test_an_unreadable_lease_leaves_the_deadline(text: str | None) -> None:
     world = World(config(mode="hold", deadline=EPOCH + 5 * HOUR))
-    world.labels["tpujob-lease"] = text  # type: ignore[assignment]
+    world.labels["tpujob-claimed-until"] = text  # type: ignore[assignment]
     assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
 
 
@@ -279,23 +283,23 @@ def test_without_the_permission_to_look_it_still_acts_on_beats_and_the_deadline_
 
 
 def test_what_up_brought_goes_ttl_after_boot_unless_its_labels_say_by_then_that_it_is_held() -> None:
-    alone = World(claimed(beats=False), state="CREATING")
+    alone = World(claimed(heartbeats=False), state="CREATING")
     alone.at(600, lambda world: setattr(world, "state", "READY"))
     assert 600 + TTL - POLL <= (alone.deleted_at() or 0) <= 600 + TTL + POLL + 1
-    held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR)).set_labels(TTL - POLL - 5, mode="hold")
+    held = World(claimed(heartbeats=False, deadline=EPOCH + 5 * HOUR)).set_labels(TTL - POLL - 5, mode="hold")
     assert (held.deleted_at() or 0) > 5 * HOUR
 
 
 def test_what_up_brought_is_left_alone_by_a_switch_that_may_not_see_whether_it_is_held() -> None:
-    """It never says that it is armed; a sweep, or the deadline, ends the slice."""
-    blind = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 403)
+    """It never says that it is armed; a gc run, or the deadline, ends the slice."""
+    blind = World(claimed(heartbeats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 403)
     assert 5 * HOUR < (blind.deleted_at() or 0) <= 5 * HOUR + 10
     assert not any(said["armed"] for said in blind.guest_attributes)
 
 
 def test_what_was_held_after_the_last_look_that_was_allowed_stays() -> None:
     """The labels said `run` when they were read; that they say `hold` by now nobody on the VM may see."""
-    held = World(claimed(beats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 200 if now < 30 else 403)
+    held = World(claimed(heartbeats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 200 if now < 30 else 403)
     held.set_labels(40, mode="hold")
     assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
 
@@ -308,7 +312,7 @@ def test_a_lease_is_not_judged_any_more_once_it_cannot_be_seen_whether_it_was_re
 
 def test_after_a_first_look_that_was_refused_later_the_labels_are_remembered() -> None:
     world = World(config(), get_status=lambda now: 200 if now < 2000 else 403, beats=until(1500))
-    world.set_labels(1000, mode="hold", lease=LONG, deadline=EPOCH + 5 * HOUR)
+    world.set_labels(1000, mode="hold", claimed_until=LONG, deadline=EPOCH + 5 * HOUR)
     assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
 
 
@@ -317,7 +321,7 @@ def test_armed_is_published_once_route_and_permission_are_proven() -> None:
     assert world.guest_attributes == [
         {
             **{"v": 1, "worker": 0, "armed": True, "route": True, "permission": True, "mode": "run"},
-            **{"lease": EPOCH + 3300, "deadline": EPOCH + DAY, "sha256": "abc"},
+            **{"claimed_until": EPOCH + 3300, "deadline": EPOCH + DAY, "sha256": "abc"},
         }
     ]
 
@@ -378,7 +382,7 @@ def booted_together(workers: int, gets: Quota, deletes: Quota) -> tuple[list[Wor
 
 def missing(worlds: list[World]) -> str | None:
     """What a client that waits for the slice to be armed would hear."""
-    said = [{"tpujob/switch": json.dumps(world.guest_attributes[-1])} for world in worlds if world.guest_attributes]
+    said = [{"tpujob/watchdog": json.dumps(world.guest_attributes[-1])} for world in worlds if world.guest_attributes]
     return problem(read_watchdogs(said, len(worlds)))
 
 
@@ -441,7 +445,7 @@ def test_a_word_that_was_accepted_and_lost_is_said_again_in_time_for_whoever_wai
 def test_a_claim_that_changes_at_every_look_is_said_ten_times_a_minute_at_most(publishes: bool) -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: publishes)
     for second in range(0, 1200):
-        world.set_labels(second, lease=LONG + second)
+        world.set_labels(second, claimed_until=LONG + second)
     world.get_status = lambda now: 200 if now % 7 < 4 else 403
     world.run(1200)
     assert all(sum(begin <= at < begin + 60 for at in world.writes) <= 10 for begin in range(1200))
@@ -454,10 +458,14 @@ def test_an_outage_later_disarms_nothing() -> None:
 
 def test_every_change_of_the_claim_is_published_until_it_is_heard() -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: not 1000 < now < 2000)
-    world.set_labels(900, lease=LONG + 1).set_labels(1100, mode="detached").set_labels(2500, deadline=EPOCH + 2 * DAY)
+    world.set_labels(900, claimed_until=LONG + 1).set_labels(1100, mode="detached").set_labels(
+        2500, deadline=EPOCH + 2 * DAY
+    )
     world.job = lambda now: ("running", None, None)
     world.run(3000)
-    assert [(said["mode"], said["lease"] - LONG, said["deadline"] - EPOCH) for said in world.guest_attributes] == [
+    assert [
+        (said["mode"], said["claimed_until"] - LONG, said["deadline"] - EPOCH) for said in world.guest_attributes
+    ] == [
         ("run", 0, DAY),
         ("run", 1, DAY),
         ("detached", 1, DAY),
@@ -579,7 +587,7 @@ def test_random_worlds_no_claimed_slice_is_deleted_and_no_unclaimed_one_stays(wo
             pauses=list(pauses),
         )
         for number in range(int(dies_at // 1800) + 1):
-            world.set_labels(number * 1800, lease=int(EPOCH + number * 1800 + 4500))
+            world.set_labels(number * 1800, claimed_until=int(EPOCH + number * 1800 + 4500))
         deleted_at = world.deleted_at()
         assert deleted_at is not None, seed
         claimed_until = dies_at if worker == 0 else dies_at // 1800 * 1800 + 4500
@@ -594,7 +602,7 @@ def test_labels_of_the_world_are_those_that_the_client_writes() -> None:
     from orchestrator.core.text import names
 
     written = names.labels(
-        run="run0000001", owner="aaaaaa", name="x", lease_until=1.0, deadline=2.0, mode="run"
+        lease_id="run0000001", owner="aaaaaa", name="x", claimed_until=1.0, deadline=2.0, mode="run"
     )  # fmt: skip
     assert set(labels(config())) <= set(written)
 
@@ -636,7 +644,7 @@ def test_a_request_of_another_name_is_left_alone(queue: str) -> None:
 
 def test_whose_run_is_not_ours_neither_request_nor_node_is_touched() -> None:
     world = World(claimed(deadline=EPOCH + 5000), queue=QUEUE)
-    world.labels["tpujob-run"] = "another000"
+    world.labels["tpujob-lease-id"] = "another000"
     assert world.run(10 * HOUR).calls and not any(call[1] == "DELETE" for call in world.calls)
 
 
@@ -697,8 +705,8 @@ def test_a_notice_without_the_servers_clock_says_no_time() -> None:
 
 
 def test_the_claims_are_judged_on_spot_as_anywhere() -> None:
-    usual = {"lease": LONG, "deadline": EPOCH + 5 * HOUR}
-    for changes in ({}, {"mode": "hold", "lease": EPOCH + 2 * HOUR}):
+    usual = {"claimed_until": LONG, "deadline": EPOCH + 5 * HOUR}
+    for changes in ({}, {"mode": "hold", "claimed_until": EPOCH + 2 * HOUR}):
         plain = World(config(**usual | changes)).deleted_at()
         spot = World(config(spot=True, **usual | changes)).deleted_at()
         assert plain is not None and spot == pytest.approx(plain, abs=POLL)

@@ -82,7 +82,7 @@ def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.Monke
     """On an emulated VM, with the test's own process as the switch."""
     (tmp_path / "run").mkdir()
     for name, value in {
-        "TPUJOB_SWITCH_DIR": str(tmp_path / "run"),
+        "TPUJOB_WATCHDOG_DIR": str(tmp_path / "run"),
         "TPUJOB_TPU_API": f"http://{server.address}",
         "GCE_METADATA_HOST": server.address,
         "HOME": str(worker.home),
@@ -144,7 +144,7 @@ def test_nobody_at_the_door_is_no_answer(vm: Vm, server: Server) -> None:
     server.http.shutdown()
     server.http.server_close()
     assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
-    assert vm.perform(("publish", "switch", {})) is False
+    assert vm.perform(("publish", "watchdog", {})) is False
 
 
 def test_a_server_that_drips_does_not_hold_the_switch(vm: Vm, server: Server) -> None:
@@ -156,9 +156,9 @@ def test_a_server_that_drips_does_not_hold_the_switch(vm: Vm, server: Server) ->
 
 
 def test_what_it_publishes_is_one_guest_attribute(vm: Vm, server: Server) -> None:
-    path = "/computeMetadata/v1/instance/guest-attributes/tpujob/switch"
+    path = "/computeMetadata/v1/instance/guest-attributes/tpujob/watchdog"
     server.replies[path] = lambda: (200, b"")
-    assert vm.perform(("publish", "switch", {"armed": True})) is True
+    assert vm.perform(("publish", "watchdog", {"armed": True})) is True
     assert server.seen == [("PUT", path, "Google", b'{"armed": true}')]
 
 
@@ -179,7 +179,7 @@ def test_who_it_is_says_the_metadata_server_or_the_hosts_name(
 
 def test_the_beat_is_what_the_agents_verb_wrote(vm: Vm, worker: Worker) -> None:
     assert vm.perform(("beat",)) is None
-    worker.env["TPUJOB_SWITCH_DIR"] = vm.directory
+    worker.env["TPUJOB_WATCHDOG_DIR"] = vm.directory
     process = worker.popen("beat")
     assert process.stdin and process.stdout
     process.stdin.write(b"one\n")
@@ -196,7 +196,7 @@ def test_the_beat_is_what_the_agents_verb_wrote(vm: Vm, worker: Worker) -> None:
 
 def test_a_beat_that_cannot_be_written_says_so(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    worker.env["TPUJOB_SWITCH_DIR"] = str(tmp_path / "file")
+    worker.env["TPUJOB_WATCHDOG_DIR"] = str(tmp_path / "file")
     assert "error" in worker.ask("beat", stdin=b"one\n")
 
 
@@ -357,7 +357,7 @@ def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: V
     assert not (main / "stop.json").exists(), "nobody holds the lock: nothing runs"
     lock = os.open(main / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    (main / ".stop.switch").write_text("of a switch that was killed here")
+    (main / ".stop.watchdog").write_text("of a switch that was killed here")
     assert vm.perform(("stop", 30.0)) is True
     assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
     (main / "stop.json").write_text('{"grace_s": 1.0}')
@@ -387,11 +387,11 @@ def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path)
         return subprocess.Popen(["sleep", "60"], env=environment)
 
     others = [
-        sleeper(SSH_CONNECTION="a", TPUJOB_SWITCH_DIR=f"{tmp_path}/run2"),
-        sleeper(TPUJOB_SWITCH_DIR=vm.directory, NOT_SSH_CONNECTION="a"),
+        sleeper(SSH_CONNECTION="a", TPUJOB_WATCHDOG_DIR=f"{tmp_path}/run2"),
+        sleeper(TPUJOB_WATCHDOG_DIR=vm.directory, NOT_SSH_CONNECTION="a"),
     ]
     assert vm.perform(("busy",)) is False
-    somebody = sleeper(SSH_CONNECTION="127.0.0.1 1 127.0.0.1 2", TPUJOB_SWITCH_DIR=vm.directory)
+    somebody = sleeper(SSH_CONNECTION="127.0.0.1 1 127.0.0.1 2", TPUJOB_WATCHDOG_DIR=vm.directory)
     until(lambda: vm.perform(("busy",)))
     for process in (*others, somebody):
         process.kill()
@@ -404,10 +404,10 @@ def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path)
 
 def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, tmp_path: Path, python: str) -> None:
     """Its configuration lacks everything that the program needs, so that each life of it fails at once."""
-    (tmp_path / "switch.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "beat_s": 60.0}))
-    argv = [python, "-IS", watchdog.__file__, str(tmp_path / "switch.json")]
+    (tmp_path / "watchdog.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0}))
+    argv = [python, "-IS", watchdog.__file__, str(tmp_path / "watchdog.json")]
     environment = {
-        "TPUJOB_SWITCH_DIR": str(tmp_path),
+        "TPUJOB_WATCHDOG_DIR": str(tmp_path),
         "GCE_METADATA_HOST": server.address,
         "TPUJOB_TPU_API": "http://x",
     }
@@ -429,10 +429,10 @@ def test_it_waits_until_it_is_told_who_it_is(server: Server, tmp_path: Path, pyt
     """The metadata server may be late at boot; taken for another worker, the first would judge no beats, for ever."""
     answers = iter([(503, b""), (200, b"0")])
     server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)
-    (tmp_path / "switch.json").write_text(json.dumps(config()))
-    argv = [python, "-IS", watchdog.__file__, str(tmp_path / "switch.json")]
+    (tmp_path / "watchdog.json").write_text(json.dumps(config()))
+    argv = [python, "-IS", watchdog.__file__, str(tmp_path / "watchdog.json")]
     environment = {
-        "TPUJOB_SWITCH_DIR": str(tmp_path),
+        "TPUJOB_WATCHDOG_DIR": str(tmp_path),
         "GCE_METADATA_HOST": server.address,
         "TPUJOB_TPU_API": "http://x",
     }
@@ -451,12 +451,12 @@ def test_it_is_small_and_imports_little(server: Server) -> None:
     code = f"""
 import runpy, sys
 before = set(sys.modules)
-vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"beat_s": 60.0}})
-vm.perform(("publish", "switch", {{}}))
+vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"heartbeat_s": 60.0}})
+vm.perform(("publish", "watchdog", {{}}))
 heavy = {{"ssl", "_hashlib", "asyncio", "subprocess", "threading", "logging", "pathlib"}}
 print(sorted(name for name in heavy & set(sys.modules) - before if sys.modules[name]))
 """
-    environment = {"TPUJOB_SWITCH_DIR": "/nowhere", "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
+    environment = {"TPUJOB_WATCHDOG_DIR": "/nowhere", "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
     argv = [sys.executable, "-IS", "-c", code]
     said = subprocess.run(argv, capture_output=True, env=environment, timeout=HANG_S, check=True).stdout
     assert said.decode().splitlines()[-1] == "[]"

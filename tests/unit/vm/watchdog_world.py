@@ -12,9 +12,9 @@ from orchestrator.vm import watchdog
 EPOCH = 1_800_000_000
 NODE = "projects/p/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"
 QUEUE = NODE.replace("/nodes/", "/queuedResources/")
-RUN = "run0000001"
+LEASE_ID = "run0000001"
 HOUR = 3600
-PERIODS = ("beat_s", "ttl_s", "grace_s", "poll_s", "linger_s", "margin_s", "stagger_s")
+PERIODS = ("heartbeat_s", "ttl_s", "grace_s", "poll_s", "linger_s", "margin_s", "stagger_s")
 
 Job = tuple[str, float | None, int | None]
 
@@ -23,9 +23,9 @@ def config(**changes: Any) -> dict[str, Any]:
     return {
         "v": 1,
         "node": NODE,
-        "run": RUN,
+        "lease_id": LEASE_ID,
         "mode": "run",
-        "lease": EPOCH + 3300,
+        "claimed_until": EPOCH + 3300,
         "deadline": EPOCH + 24 * HOUR,
         "idle_s": None,
         **{period: getattr(GOOGLE, period) for period in PERIODS},
@@ -34,8 +34,13 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def labels(config: dict[str, Any], **changes: Any) -> dict[str, str]:
-    said = {"run": config["run"], "mode": config["mode"], "lease": config["lease"], "deadline": config["deadline"]}
-    return {"tpujob": "1"} | {f"tpujob-{key}": str(value) for key, value in (said | changes).items()}
+    times = {"claimed_until": config["claimed_until"], "deadline": config["deadline"]}
+    chosen = {"lease_id": config["lease_id"], "mode": config["mode"]} | times | changes
+    return {"tpujob": "1"} | _labels(chosen)
+
+
+def _labels(chosen: dict[str, Any]) -> dict[str, str]:
+    return {f"tpujob-{key.replace('_', '-')}": str(value) for key, value in chosen.items()}
 
 
 @dataclass
@@ -81,7 +86,7 @@ class World:
         return self
 
     def set_labels(self, when: float, **changes: Any) -> World:
-        return self.at(when, lambda world: world.labels.update({f"tpujob-{k}": str(v) for k, v in changes.items()}))
+        return self.at(when, lambda world: world.labels.update(_labels(changes)))
 
     def run(self, until: float, *, until_deleted: bool = False) -> World:
         """One life of the switch, from boot or from a restart of its process."""
@@ -117,7 +122,9 @@ class World:
             case "clock":
                 return self.now
             case "beat":
-                self._last_beat = int(self.now // self.config["beat_s"]) if self.beats(self.now) else self._last_beat
+                self._last_beat = (
+                    int(self.now // self.config["heartbeat_s"]) if self.beats(self.now) else self._last_beat
+                )
                 return None if self._last_beat is None else str(self._last_beat)
             case "job" | "busy":
                 return getattr(self, name)(self.now)

@@ -1,4 +1,4 @@
-"""`tpujob sweep`: delete what nobody claims any more, from any machine; or, with --local, finish what this one owes."""
+"""`tpujob gc`: delete what nobody claims any more, from any machine; or, with --local, finish what this one owes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that
 UNPROVEN = 75
 
 
-def sweep(
+def gc(
     zone: Annotated[
         list[str] | None, typer.Option("--zone", help="Only this zone or region; may be given several times.")
     ] = None,
@@ -52,13 +52,13 @@ def sweep(
         raise ExitCode(_finish_own(cloud, project, quiet=quiet))
     if zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
-    raise ExitCode(_sweep(zone or [], cloud, project, dry_run=dry_run, quiet=quiet, as_json=as_json))
+    raise ExitCode(_collect(zone or [], cloud, project, dry_run=dry_run, quiet=quiet, as_json=as_json))
 
 
 def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
     from orchestrator.cli.console import emit
     from orchestrator.cli.session import open_session
-    from orchestrator.ledger.ledger import SweepRun
+    from orchestrator.ledger.ledger import GcRun
 
     session = open_session(cloud, project, quiet=quiet, light=True)
     before = {lease.id for lease in session.ledger.open_leases()}
@@ -66,14 +66,14 @@ def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
     still_open = {lease.id for lease in session.ledger.open_leases()}
     target, done = session.target, len(before - still_open)
     code = session.exit_code()
-    ran = SweepRun(session.now(), target.kind, target.project, "local", code == 0, len(before), done)
-    session.ledger.record_sweep(ran)
+    ran = GcRun(session.now(), target.kind, target.project, "local", code == 0, len(before), done)
+    session.ledger.record_gc(ran)
     if not quiet:
         emit(f"{done} released, {len(session.unproven)} not proven, {len(still_open - set(session.unproven))} claimed")
     return code
 
 
-def _sweep(
+def _collect(
     places: list[str], cloud: str | None, project: str | None, *, dry_run: bool, quiet: bool, as_json: bool
 ) -> int:
     from orchestrator import settings
@@ -87,18 +87,18 @@ def _sweep(
     if not quiet:
         console().say("cloud", target.why)
     world = _World(reach(target, console().secrets), console().reporter.report)
-    sweeping = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
-    swept = Interpreter(cast("World", world)).run(sweeping)
-    code = 0 if swept.done else UNPROVEN
+    collection = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
+    collected = Interpreter(cast("World", world)).run(collection)
+    code = 0 if collected.done else UNPROVEN
     if not dry_run:
         scope = "all" if zones is None else ",".join(zones)
-        code = _tell_the_ledger(swept, scope, cloud, project, quiet=quiet) or code
+        code = _tell_the_ledger(collected, scope, cloud, project, quiet=quiet) or code
     if as_json:
-        emit_json(_shape(target, swept))
-    elif not quiet or swept.ended or not swept.done:
-        for line in _lines(swept):
+        emit_json(_shape(target, collected))
+    elif not quiet or collected.ended or not collected.done:
+        for line in _lines(collected):
             emit(line)
-    for each in swept.ended.values():
+    for each in collected.ended.values():
         if not (each.gone or dry_run):
             console().loud(_banner(each, target))
     return code
@@ -106,7 +106,7 @@ def _sweep(
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """All that a sweep needs of this machine: a way to the cloud, and a clock to wait by."""
+    """All that a gc run needs of this machine: a way to the cloud, and a clock to wait by."""
 
     cloud: LightApi
     report: Callable[[Report], None]
@@ -133,45 +133,45 @@ def _zones(places: list[str]) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
-def _tell_the_ledger(swept: Collected, scope: str, cloud: str | None, project: str | None, *, quiet: bool) -> int:
+def _tell_the_ledger(collected: Collected, scope: str, cloud: str | None, project: str | None, *, quiet: bool) -> int:
     """So that `doctor` knows, and so that what was deleted is no longer owed here. Without a ledger nothing is missing."""
     from orchestrator.cli.console import console
     from orchestrator.cli.session import open_session
     from orchestrator.errors import ConfigError
-    from orchestrator.ledger.ledger import LedgerUnavailable, SweepRun
+    from orchestrator.ledger.ledger import LedgerUnavailable, GcRun
 
     try:
         session = open_session(cloud, project, quiet=True, light=True)
         target = session.target
-        ran = SweepRun(session.now(), target.kind, target.project, scope, swept.done, swept.found, swept.deleted)
-        session.ledger.record_sweep(ran)
+        ran = GcRun(session.now(), target.kind, target.project, scope, collected.done, collected.found, collected.deleted)
+        session.ledger.record_gc(ran)
         session.recover(look=True)
         return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:
-            console().say("warning", f"{error.message}; the sweep did without it")
+            console().say("warning", f"{error.message}; gc went on without it")
         return 0
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------
 
 
-def _lines(swept: Collected) -> list[str]:
+def _lines(collected: Collected) -> list[str]:
     from orchestrator.report.layout import day_clock
 
-    verdicts = {True: "deleted", False: "would delete" if swept.dry_run else "NOT PROVEN ABSENT"}
+    verdicts = {True: "deleted", False: "would delete" if collected.dry_run else "NOT PROVEN ABSENT"}
     lines = []
-    for name, ended in swept.ended.items():
+    for name, ended in collected.ended.items():
         why = f"{ended.why}; {ended.problem}" if ended.problem else ended.why
         lines.append(_row(verdicts[ended.gone], name.node, name.zone, ended.view.accelerator_type, ended.price, why))
-    for name, claimed in swept.claimed.items():
+    for name, claimed in collected.claimed.items():
         kind = claimed.view.accelerator_type
         lines.append(_row("claimed", name.node, name.zone, kind, f"until {day_clock(claimed.until)}"))
-    for name, odd in swept.odd.items():
+    for name, odd in collected.odd.items():
         lines.append(_row("odd", name.node, name.zone, odd.view.accelerator_type, odd.why))
-    lines += [_row("incomplete", zone, why) for zone, why in swept.incomplete.items()]
-    counts = f"{len(swept.ended)} unclaimed, {len(swept.claimed)} claimed, {len(swept.odd)} odd"
-    seen = f"{len(set(swept.zones) - set(swept.incomplete))} of {len(swept.zones)} zones seen whole"
+    lines += [_row("incomplete", zone, why) for zone, why in collected.incomplete.items()]
+    counts = f"{len(collected.ended)} unclaimed, {len(collected.claimed)} claimed, {len(collected.odd)} odd"
+    seen = f"{len(set(collected.zones) - set(collected.incomplete))} of {len(collected.zones)} zones seen whole"
     return [*lines, f"{counts}; {seen}"]
 
 
@@ -189,21 +189,21 @@ def _banner(ended: Expired, target: Target) -> str:
     return head if target.kind == "emulated" else f"{head}\n   do now      {gcloud_text.delete_node(name)}"
 
 
-def _shape(target: Target, swept: Collected) -> dict[str, Any]:
+def _shape(target: Target, collected: Collected) -> dict[str, Any]:
     return {
         "cloud": target.kind,
-        "project": swept.project,
+        "project": collected.project,
         "why": target.why,
-        "dry_run": swept.dry_run,
-        "done": swept.done,
-        "zones": swept.zones,
+        "dry_run": collected.dry_run,
+        "done": collected.done,
+        "zones": collected.zones,
         "ended": [
             _slice(ended) | {"why": ended.why, "gone": ended.gone, "problem": ended.problem}
-            for ended in swept.ended.values()
+            for ended in collected.ended.values()
         ],
-        "claimed": [_slice(each) | {"until": each.until} for each in swept.claimed.values()],
-        "odd": [_slice(each) | {"why": each.why} for each in swept.odd.values()],
-        "incomplete": [{"zone": zone, "why": why} for zone, why in swept.incomplete.items()],
+        "claimed": [_slice(each) | {"until": each.until} for each in collected.claimed.values()],
+        "odd": [_slice(each) | {"why": each.why} for each in collected.odd.values()],
+        "incomplete": [{"zone": zone, "why": why} for zone, why in collected.incomplete.items()],
     }
 
 

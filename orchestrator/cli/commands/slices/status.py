@@ -113,7 +113,7 @@ def _known(session: Session, lease: Lease, asked: Asked | None) -> Row:
         "ends_at": lease.ends_at,
         "hold_until": lease.hold_until,
         "down_at": lease.down_at,
-        "in_use": session.locks.alive(lease.id),
+        "in_use": session.locks.is_locked(lease.id),
         "followed": session.is_followed(lease),
         "usd_per_hour": lease.usd_per_hour,
         "usd_so_far": costs.of_lease(lease, now),
@@ -148,7 +148,7 @@ def _unknown(session: Session, asked: Asked, view: SliceView, remark: str) -> Ro
     now = asked.at or 0.0  # the server's clock, by which its labels are written
     stamp = claim_labels.read(view, settings.pace_of(asked.cloud, os.environ))
     if stamp is not None and stamp.odd:
-        stamp = None  # what a sweep would make of it is nobody's claim
+        stamp = None  # what gc would make of it is nobody's claim
     ends_at = min(stamp.claimed_until, stamp.deadline) if stamp else None
     price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
     billed = view.state not in (SliceState.QUEUED, SliceState.TOMBSTONE)

@@ -361,12 +361,12 @@ def test_an_operation_can_be_forgotten_by_the_api(api: TpuApi, broken: Callable[
 def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator) -> None:
     stuck, slow = ready(api), ready(api)
     broken("stuck", "nodes.patch", seconds=3600)
-    api.set_labels(stuck, {"tpujob": "1", "tpujob-lease": "2"})
+    api.set_labels(stuck, {"tpujob": "1", "tpujob-claimed-until": "2"})
     with pytest.raises(WrongState, match="unable to queue"):
         api.delete(stuck)
     shared_emulator.request("POST", f"/_emulator/nodes/{stuck.node}:vanish")
     broken("stuck", "nodes.patch", seconds=0.1)
-    finish(api, api.set_labels(slow, {"tpujob": "1", "tpujob-lease": "2"}))
+    finish(api, api.set_labels(slow, {"tpujob": "1", "tpujob-claimed-until": "2"}))
     delete(api, slow)
 
 

@@ -21,8 +21,9 @@ from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.core.lease.slices import SliceName, WorkerAddress
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_watchdogs
+from orchestrator.core.text import names
 from orchestrator.emulator.daemon import control
-from orchestrator.engine.provision.startup_script import startup_script, switch_config, switch_sha256
+from orchestrator.engine.provision.startup_script import startup_script, watchdog_config, watchdog_sha256
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
@@ -51,12 +52,14 @@ class Node:
 
     def switches(self) -> list[dict[str, Any] | None]:
         """What each worker published."""
-        said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/switch"})
+        said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/watchdog"})
         found = (worker["queryValue"]["items"] for worker in said["guestAttributes"])
         return [json.loads(items[0]["value"]) if items else None for items in found]
 
     def set_labels(self, **changes: Any) -> None:
-        labels = self.get()["labels"] | {f"tpujob-{key}": str(value) for key, value in changes.items()}
+        labels = self.get()["labels"] | {
+            f"tpujob-{key.replace('_', '-')}": str(value) for key, value in changes.items()
+        }
         self.emulator.request("PATCH", f"/v2/{self.name}?updateMask=labels", {"labels": labels})
 
     def processes(self, word: str) -> list[psutil.Process]:
@@ -76,7 +79,7 @@ class Node:
 
     def beat_at(self) -> float:
         """When the last sign of life was written; 0: there is none."""
-        found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/switch/beat"))
+        found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/watchdog/beat"))
         try:
             return found[0].stat().st_mtime if found else 0.0
         except FileNotFoundError:
@@ -124,8 +127,8 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
             deadline=now + 600,
             created_at=now,
         )
-        labels = claim_labels.labels(lease, now, GOOGLE) | {claim_labels.MODE: str(mode)}
-        config = switch_config(lease, labels, PACE, idle_s=None) | {"ttl_s": ttl_s} | timings
+        labels = claim_labels.labels(lease, now, GOOGLE) | {names.MODE: str(mode)}
+        config = watchdog_config(lease, labels, PACE, idle_s=None) | {"ttl_s": ttl_s} | timings
         key = create_key(tmp_path / run)
         metadata = {"ssh-keys": ssh_keys_metadata(USER, key.public_line), "startup-script": startup_script(config)}
         body = {
@@ -172,8 +175,12 @@ def test_a_switch_on_every_worker_is_armed_soon_after_ready(make: Make, shared_e
     assert proven == [
         {
             **{"v": 1, "worker": worker, "armed": proves, "route": True, "permission": True if proves else None},
-            **{"mode": "run", "lease": int(labels["tpujob-lease"]), "deadline": int(labels["tpujob-deadline"])},
-            **{"sha256": switch_sha256()},
+            **{
+                "mode": "run",
+                "claimed_until": int(labels["tpujob-claimed-until"]),
+                "deadline": int(labels["tpujob-deadline"]),
+            },
+            **{"sha256": watchdog_sha256()},
         }
         for worker, proves in enumerate([True, True, True, False])
     ]
@@ -199,7 +206,7 @@ def test_a_slice_whose_beats_end_deletes_itself_not_before_its_time(make: Make) 
         return gone(node)
 
     fleet = node.fleet()
-    fleet.beat(PACE.beat_s)
+    fleet.beat(PACE.heartbeat_s)
     until(lambda: went() or max(beats) - node.bill()["since"] > 2 * PACE.ttl_s)
     fleet.cancel()
     until(went)
@@ -210,7 +217,7 @@ def test_a_slice_whose_beats_end_deletes_itself_not_before_its_time(make: Make) 
 def test_past_its_deadline_a_slice_deletes_itself_whoever_beats(make: Make) -> None:
     node = make()
     fleet = node.fleet()
-    fleet.beat(PACE.beat_s)
+    fleet.beat(PACE.heartbeat_s)
     until(node.beat_at, "a sign of life")
     deadline = int(time.time()) + 1
     node.set_labels(deadline=deadline)
@@ -252,7 +259,7 @@ def test_a_login_is_not_idle(make: Make) -> None:
     ended_at = time.time()
     fleet.cancel()
     until(lambda: gone(node))
-    assert node.bill()["until"] - ended_at >= 6.0 - 3 * PACE.beat_s
+    assert node.bill()["until"] - ended_at >= 6.0 - 3 * PACE.heartbeat_s
 
 
 @pytest.mark.parametrize(
@@ -281,20 +288,20 @@ def test_a_startup_script_that_never_runs_leaves_no_word(make: Make, shared_emul
         node = make()
         node.fleet().run(0, ["true"], check=True)
     assert node.switches() == [None]
-    assert node.processes("switch.py") == []
+    assert node.processes("watchdog.py") == []
 
 
 def test_a_switch_ends_with_its_vm_and_is_back_after_the_next_boot(make: Make, shared_emulator: Emulator) -> None:
     node = make()
     until(lambda: armed(node))
-    first = node.processes("switch.py")
+    first = node.processes("watchdog.py")
     shared_emulator.request("POST", f"/v2/{node.name}:stop")
     until(lambda: node.get()["state"] == "STOPPED")
     assert not any(lives(process) for process in first)
     shared_emulator.request("POST", f"/v2/{node.name}:start")
     until(lambda: node.get()["state"] == "READY")
-    node.set_labels(lease=int(time.time()) + 500)
-    until(lambda: node.switches()[0]["lease"] == int(node.get()["labels"]["tpujob-lease"]))  # type: ignore[index]
+    node.set_labels(claimed_until=int(time.time()) + 500)
+    until(lambda: node.switches()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
 
 
 def test_a_switch_that_a_job_killed_comes_back(make: Make) -> None:
@@ -302,7 +309,7 @@ def test_a_switch_that_a_job_killed_comes_back(make: Make) -> None:
     until(lambda: armed(node))
 
     def running() -> set[int]:
-        return {process.pid for process in node.processes("switch.py") if process.name().startswith("python")}
+        return {process.pid for process in node.processes("watchdog.py") if process.name().startswith("python")}
 
     (killed,) = running()
     psutil.Process(killed).kill()
@@ -319,8 +326,8 @@ def test_a_switch_outlives_a_daemon_that_was_killed(make: Make, emulator: Emulat
     again = emulator.restarted()
     assert again.url == emulator.url
     node.emulator = again
-    node.set_labels(lease=int(time.time()) + 500)
-    until(lambda: node.switches()[0]["lease"] == int(node.get()["labels"]["tpujob-lease"]))  # type: ignore[index]
+    node.set_labels(claimed_until=int(time.time()) + 500)
+    until(lambda: node.switches()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
 
 
 # -- the account of the VMs --

@@ -16,7 +16,7 @@ def test_the_commands_are_those_that_gcloud_takes() -> None:
         "gcloud compute tpus tpu-vm delete tpujob-k3f9ab-7q2m4x1pzt-0 --zone=us-west4-a --project=acme --quiet"
     )
     assert gcloud_text.list_nodes(NAME, run="7q2m4x1pzt") == (
-        "gcloud compute tpus tpu-vm list --zone=us-west4-a --project=acme --filter=labels.tpujob-run=7q2m4x1pzt"
+        "gcloud compute tpus tpu-vm list --zone=us-west4-a --project=acme --filter=labels.tpujob-lease-id=7q2m4x1pzt"
     )
     assert gcloud_text.list_nodes(NAME).endswith("--filter=labels.tpujob=1")
 

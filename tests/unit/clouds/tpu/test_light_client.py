@@ -98,9 +98,9 @@ def test_the_emulators_token_is_sent_with_every_call(stub: StubApi, api: LightAp
 
 
 def test_guest_attributes_are_asked_for_with_a_body(stub: StubApi, api: LightApi) -> None:
-    items = [{"namespace": "tpujob", "key": "switch", "value": "{}"}]
+    items = [{"namespace": "tpujob", "key": "watchdog", "value": "{}"}]
     stub.answers(Reply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
-    assert api.guest_attributes(NAME) == ({"tpujob/switch": "{}"},)
+    assert api.guest_attributes(NAME) == ({"tpujob/watchdog": "{}"},)
     [asked] = stub.asked
     assert (asked.method, asked.path, asked.body) == ("POST", f"/v2/{NODE['name']}:getGuestAttributes", b"{}")
 
@@ -187,7 +187,7 @@ def test_a_service_account_signs_in_over_the_standard_library(
     )
     account = {
         "type": "service_account",
-        "client_email": "sweeper@acme-project.iam.gserviceaccount.com",
+        "client_email": "gc@acme-project.iam.gserviceaccount.com",
         "private_key": key.decode(),
         "private_key_id": "1",
         "token_uri": f"{stub.url}/token",

@@ -15,7 +15,7 @@ REQUEST = SliceRequest(
     SliceName("my-project", "us-central1-a", "tpujob-0abcde-0123456789", queued=True),
     "v5litepod-8",
     "v2-alpha-tpuv5-lite",
-    labels={"tpujob": "1", "tpujob-run": "0123456789"},
+    labels={"tpujob": "1", "tpujob-lease-id": "0123456789"},
     metadata={"startup-script": "#!/bin/bash\n"},
     queue=QUEUE,
 )

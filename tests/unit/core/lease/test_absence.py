@@ -14,7 +14,7 @@ from tests.unit.engine.virtual import CAN, lease_and_request
 LEASE, REQUEST = lease_and_request(now=0.0)
 SENT = replace(LEASE, sent_at=0.0, sends=1)
 SETTLED = replace(SENT, settled=True)
-HERE = SliceView(LEASE.name, SliceState.READY, "READY", "v5litepod-8", "r", {"tpujob-run": LEASE.id})
+HERE = SliceView(LEASE.name, SliceState.READY, "READY", "v5litepod-8", "r", {"tpujob-lease-id": LEASE.id})
 OTHER = SliceView(replace(LEASE.name, node="tpujob-other"), SliceState.READY, "READY", "v5litepod-8", "r", {})
 CLEAN: Listing[SliceView] = Listing((OTHER,))
 
@@ -46,7 +46,7 @@ def test_a_404_a_clean_list_and_a_settled_create_are_the_proof() -> None:
         pytest.param(Evidence(None, Listing((), ("us-central1-a",))), id="the zone is unreachable"),
         pytest.param(Evidence(None, Listing((OTHER, HERE))), id="get says 404 but it is listed"),
         pytest.param(
-            Evidence(None, Listing((replace(OTHER, labels={"tpujob-run": LEASE.id}),))),
+            Evidence(None, Listing((replace(OTHER, labels={"tpujob-lease-id": LEASE.id}),))),
             id="another node of the run is listed",
         ),
     ],

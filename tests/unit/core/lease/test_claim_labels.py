@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.claim_labels import LabelClaim, ended, labels, lease_until, read, watchdog_acts_by
+from orchestrator.core.lease.claim_labels import LabelClaim, claimed_until, ended, labels, read, watchdog_acts_by
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
 from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
 from orchestrator.core.lease.timings import GOOGLE, emulated
@@ -36,18 +36,18 @@ def view(labels: dict[str, str], created_at: float | None = NOW) -> SliceView:
 
 
 def test_the_first_claim_reaches_over_provisioning_and_boot() -> None:
-    assert lease_until(lease(), NOW, GOOGLE) == NOW + GOOGLE.provision_s + GOOGLE.boot_s
+    assert claimed_until(lease(), NOW, GOOGLE) == NOW + GOOGLE.provision_s + GOOGLE.boot_s
 
 
 def test_the_first_claim_of_a_queued_slice_reaches_over_its_waiting_too() -> None:
     waiting = lease(ready_by=NOW + 6 * 3600)
-    assert lease_until(waiting, NOW, GOOGLE) == NOW + 6 * 3600 + GOOGLE.provision_s + GOOGLE.boot_s
+    assert claimed_until(waiting, NOW, GOOGLE) == NOW + 6 * 3600 + GOOGLE.provision_s + GOOGLE.boot_s
     late = NOW + 7 * 3600  # sent again, when the time in the queue is over
-    assert lease_until(waiting, late, GOOGLE) == late + GOOGLE.provision_s + GOOGLE.boot_s
+    assert claimed_until(waiting, late, GOOGLE) == late + GOOGLE.provision_s + GOOGLE.boot_s
     short = replace(waiting, deadline=NOW + 6 * 3600 + 60)
-    assert lease_until(short, NOW, GOOGLE) == short.deadline
+    assert claimed_until(short, NOW, GOOGLE) == short.deadline
     ready = replace(waiting, state=LeaseState.READY, ready_at=NOW + 600)
-    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+    assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
 
 
 def test_the_switch_of_a_queued_slice_is_promised_from_when_it_may_begin_to_live() -> None:
@@ -57,17 +57,17 @@ def test_the_switch_of_a_queued_slice_is_promised_from_when_it_may_begin_to_live
 
 def test_an_attached_run_claims_a_little_ahead_again_and_again() -> None:
     ready = lease(state=LeaseState.READY, ready_at=NOW)
-    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+    assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
 
 
 def test_what_is_brought_and_not_held_yet_claims_no_more_than_a_run() -> None:
     ready = lease(purpose=Purpose.HOLD, state=LeaseState.READY, ready_at=NOW)
-    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
+    assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
 
 
 def test_no_claim_reaches_beyond_the_deadline() -> None:
     ready = lease(state=LeaseState.READY, ready_at=NOW, deadline=NOW + 1000)
-    assert lease_until(ready, NOW + 600, GOOGLE) == NOW + 1000
+    assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 1000
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_no_claim_reaches_beyond_the_deadline() -> None:
 def test_what_is_held_or_detached_claims_to_its_end(event: Held | Detached, until: float, mode: Mode) -> None:
     moved = apply(lease(state=LeaseState.READY, ready_at=NOW), event)
     said = labels(moved, NOW + 60, GOOGLE)
-    assert (said["tpujob-lease"], said["tpujob-mode"]) == (str(int(until)), str(mode))
+    assert (said["tpujob-claimed-until"], said["tpujob-mode"]) == (str(int(until)), str(mode))
 
 
 def test_extending_a_hold_moves_its_end_and_the_deadline_only_as_far_as_needed() -> None:
@@ -97,11 +97,11 @@ def test_what_was_written_is_read_again() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "soon", "-1", "9e99", "1" * 40, "٣" * 10, "0x10", " 1800000000"])
 def test_an_unreadable_lease_becomes_one_counted_from_creation_and_is_remarked_on(text: str | None) -> None:
-    said = {**labels(lease(), NOW, GOOGLE), "tpujob-lease": text}
+    said = {**labels(lease(), NOW, GOOGLE), "tpujob-claimed-until": text}
     stamp = read(view({key: value for key, value in said.items() if value is not None}), GOOGLE)
     assert stamp is not None
-    assert stamp.lease_until == min(NOW + GOOGLE.provision_s + claim_labels.DEFAULT_LIFE_S, NOW + 86400)
-    assert "tpujob-lease" in stamp.odd[0]
+    assert stamp.claimed_until == min(NOW + GOOGLE.provision_s + claim_labels.DEFAULT_LIFE_S, NOW + 86400)
+    assert "tpujob-claimed-until" in stamp.odd[0]
 
 
 def test_without_labels_and_without_a_birthday_nothing_is_said() -> None:
@@ -119,7 +119,7 @@ def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
     """The relations between the periods on which docs/guarantee.md builds."""
     for timings in (GOOGLE, emulated(), emulated(300)):
         assert timings.label_ttl_s > 2 * timings.renew_s  # one renewal may fail altogether
-        assert timings.grace_s == pytest.approx(3 * timings.beat_s)
+        assert timings.grace_s == pytest.approx(3 * timings.heartbeat_s)
         assert timings.ttl_s > 2 * timings.grace_s
         assert (
             timings.provision_s + timings.boot_s > timings.label_ttl_s - timings.renew_s

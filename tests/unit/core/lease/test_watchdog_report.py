@@ -10,7 +10,7 @@ PROVEN = {"v": 1, "armed": True, "route": True, "permission": True, "mode": "run
 
 
 def said(worker: object = 0, **changes: object) -> dict[str, str]:
-    return {"tpujob/switch": json.dumps(PROVEN | {"worker": worker} | changes)}
+    return {"tpujob/watchdog": json.dumps(PROVEN | {"worker": worker} | changes)}
 
 
 def test_a_slice_is_armed_when_every_worker_says_so() -> None:
@@ -63,8 +63,8 @@ def test_a_worker_that_says_it_is_another_one_arms_neither() -> None:
         ([said(), said(True)], "worker1: its switch has not said anything that can be read"),
         ([said(), said(-1)], "worker1: its switch has not said anything"),
         ([said(), {}], "worker1: its switch has not said anything"),
-        ([said(), {"tpujob/switch": "{"}], "worker1: its switch has not said anything that can be read"),
-        ([said(), {"tpujob/switch": "[]"}], "worker1: its switch has not said anything that can be read"),
+        ([said(), {"tpujob/watchdog": "{"}], "worker1: its switch has not said anything that can be read"),
+        ([said(), {"tpujob/watchdog": "[]"}], "worker1: its switch has not said anything that can be read"),
         ([said(armed=False, route=False), said(1)], "no route"),
         ([said(armed=False, permission=False), said(1)], "tpu.nodes.delete"),
         ([said(armed="yes"), said(1)], "not armed"),
@@ -76,4 +76,4 @@ def test_whatever_else_it_says_is_a_problem_with_a_reason(published: list[dict[s
 
 def test_the_claim_that_it_knows_is_passed_on() -> None:
     (switch,) = read_watchdogs([said(mode="detached", lease="soon")], 1)
-    assert (switch.mode, switch.lease_until) == ("detached", None)
+    assert (switch.mode, switch.claimed_until) == ("detached", None)

@@ -41,15 +41,20 @@ def test_every_node_name_is_allowed_by_the_api(user: str, bits: int, index: int 
     assert names.node_problem(node) is None
 
 
-def test_the_labels_are_those_that_a_sweep_reads() -> None:
+def test_the_labels_are_those_that_gc_reads() -> None:
     labels = names.labels(
-        run="7q2m4x1pzt", owner="k3f9ab", lease_until=1795255421.9, deadline=1795341821.0, name="mnist", mode="attached"
+        lease_id="7q2m4x1pzt",
+        owner="k3f9ab",
+        claimed_until=1795255421.9,
+        deadline=1795341821.0,
+        name="mnist",
+        mode="attached",
     )
     assert labels == {
         "tpujob": "1",
-        "tpujob-run": "7q2m4x1pzt",
+        "tpujob-lease-id": "7q2m4x1pzt",
         "tpujob-owner": "k3f9ab",
-        "tpujob-lease": "1795255421",
+        "tpujob-claimed-until": "1795255421",
         "tpujob-deadline": "1795341821",
         "tpujob-name": "mnist",
         "tpujob-mode": "attached",
@@ -137,7 +142,7 @@ def test_what_is_no_node_name_is_refused(text: str) -> None:
         ("team", "A", "is no label value"),
         ("team", "a" * 64, "is no label value"),
         ("team", "a\n", "is no label value"),
-        ("tpujob-run", "a", "is reserved"),
+        ("tpujob-lease-id", "a", "is reserved"),
         ("tpujob", "1", "is reserved"),
     ],
 )

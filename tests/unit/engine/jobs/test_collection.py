@@ -132,8 +132,8 @@ def test_a_slice_with_results_on_it_is_held_as_long_as_they_may_wait(world: Virt
     assert lease.hold_until == outcome.owed.kept_until == pytest.approx(world.time + LINGER_S, abs=5)
     (node,) = world.cloud.nodes.values()
     assert node.request.labels["tpujob-mode"] == "hold"
-    assert node.request.labels["tpujob-lease"] == str(int(lease.hold_until or 0))
-    assert results_wait(left(world).attempt, lease) and not world.locks.alive(lease.id)
+    assert node.request.labels["tpujob-claimed-until"] == str(int(lease.hold_until or 0))
+    assert results_wait(left(world).attempt, lease) and not world.locks.is_locked(lease.id)
 
 
 def test_the_hold_is_as_long_as_the_job_says_and_never_past_the_deadline(world: VirtualWorld) -> None:
@@ -215,7 +215,7 @@ def test_in_vain_changes_nothing_and_makes_no_hold_longer(world: VirtualWorld) -
     world.fleet.stays = NO_ROOM
     outcome = collect(world)
     assert outcome.exit_code == 65 and outcome.owed.kept_until == held.hold_until
-    assert lease_of(world) == held and not world.locks.alive(held.id)
+    assert lease_of(world) == held and not world.locks.is_locked(held.id)
     assert len(world.cloud.nodes) == 1
 
 

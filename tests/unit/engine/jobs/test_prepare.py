@@ -29,8 +29,8 @@ def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_
     plan = make([CapacityRequest("v5litepod-8", ("us-central1",))])
     for lease, request in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN):
         script = request.metadata["startup-script"]
-        assert startup_script.switch_source() in script
-        assert startup_script.switch_sha256() in script
+        assert startup_script.watchdog_source() in script
+        assert startup_script.watchdog_sha256() in script
         assert lease.name.node in script and lease.id in script
 
 
@@ -42,9 +42,9 @@ def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_
     script = request.metadata["startup-script"]
     start = script.index('{\n "v": 1')
     told = json.JSONDecoder().raw_decode(script[start:])[0]
-    assert (told["mode"], told["linger_s"], told["idle_s"], told["run"]) == ("run", 90.0, 1800.0, lease.id)
+    assert (told["mode"], told["linger_s"], told["idle_s"], told["lease_id"]) == ("run", 90.0, 1800.0, lease.id)
     assert str(told["deadline"]) == request.labels["tpujob-deadline"]
-    assert str(told["lease"]) == request.labels["tpujob-lease"]
+    assert str(told["claimed_until"]) == request.labels["tpujob-claimed-until"]
 
 
 def test_two_slices_never_have_one_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a sweep deletes, what it leaves alone and when it says that it saw everything: under virtual time, cloud with faults."""
+"""What gc deletes, what it leaves alone and when it says that it saw everything: under virtual time, cloud with faults."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ WAITING_OR_DEAD = (SliceState.QUEUED, SliceState.TOMBSTONE)  # here: requests wi
 
 def node(identity: str = "7q2m4x1pzt", zone: str = A, *, lease_in: float = 3600, **changes: Any) -> SliceView:
     labels = names.labels(
-        run=identity,
+        lease_id=identity,
         owner="k3f9ab",
-        lease_until=SERVER + lease_in,
+        claimed_until=SERVER + lease_in,
         deadline=SERVER + 86400,
         name="mnist",
         mode="run",
@@ -54,7 +54,10 @@ def node(identity: str = "7q2m4x1pzt", zone: str = A, *, lease_in: float = 3600,
 
 
 def relabelled(view: SliceView, **labels: str | None) -> SliceView:
-    changed = {**view.labels, **{f"tpujob-{key}" if key != "tpujob" else key: value for key, value in labels.items()}}
+    named = {
+        names.PREFIX if key == "tpujob" else f"tpujob-{key.replace('_', '-')}": value for key, value in labels.items()
+    }
+    changed = {**view.labels, **named}
     return replace(view, labels={key: value for key, value in changed.items() if value is not None})
 
 
@@ -177,11 +180,11 @@ DEAD = node(lease_in=-MARGIN_S - 60)
 
 def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
     cloud = world(DEAD)
-    swept = cloud.collect_garbage()
-    [ended] = swept.ended.values()
+    collected = cloud.collect_garbage()
+    [ended] = collected.ended.values()
     assert ended.gone and "nobody renewed it" in ended.why
     assert ended.usd_per_hour is not None and ended.usd_per_hour > 0
-    assert (swept.done, swept.found, swept.deleted, swept.zones) == (True, 1, 1, [A, B])
+    assert (collected.done, collected.found, collected.deleted, collected.zones) == (True, 1, 1, [A, B])
     assert cloud.nodes == {} and cloud.deletes == [DEAD.name]
     assert cloud.told[0].startswith("tpujob-k3f9ab-7q2m4x1pzt (v5litepod-8, us-central1-a, about $")
     assert cloud.told[-1] == "tpujob-k3f9ab-7q2m4x1pzt absent"
@@ -189,16 +192,16 @@ def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
 
 def test_the_deadline_is_final_even_where_the_lease_says_otherwise() -> None:
     view = relabelled(node(lease_in=50_000), deadline=str(int(SERVER - MARGIN_S - 5)))
-    swept = world(view).collect_garbage()
-    assert "its deadline passed" in swept.ended[view.name].why
+    collected = world(view).collect_garbage()
+    assert "its deadline passed" in collected.ended[view.name].why
 
 
 @pytest.mark.parametrize("late_s", [-3600.0, -1.0, 0.0, MARGIN_S - 5])
 def test_a_claim_and_its_margin_are_respected(late_s: float) -> None:
     cloud = world(node(lease_in=-late_s))
-    swept = cloud.collect_garbage()
-    assert (cloud.deletes, swept.ended, swept.done) == ([], {}, True)
-    [claimed] = swept.claimed.values()
+    collected = cloud.collect_garbage()
+    assert (cloud.deletes, collected.ended, collected.done) == ([], {}, True)
+    [claimed] = collected.claimed.values()
     assert claimed.until == pytest.approx(SERVER - late_s, abs=1)
 
 
@@ -208,26 +211,26 @@ def test_only_the_servers_clock_counts(offset_s: float) -> None:
     cloud.time += offset_s
     before = cloud.server_now
     cloud.nodes = {
-        view.name: relabelled(view, lease=str(int(before + ahead)), deadline=str(int(before + 9999)))
+        view.name: relabelled(view, claimed_until=str(int(before + ahead)), deadline=str(int(before + 9999)))
         for view, ahead in ((DEAD, -MARGIN_S - 10), (node("b"), 600.0))
     }
-    swept = cloud.collect_garbage()
-    assert [name.node for name in swept.ended] == [DEAD.name.node]
+    collected = cloud.collect_garbage()
+    assert [name.node for name in collected.ended] == [DEAD.name.node]
 
 
 def test_without_the_servers_clock_nothing_is_judged() -> None:
     cloud = world(DEAD, clockless=True)
-    swept = cloud.collect_garbage(deadline_s=60)
+    collected = cloud.collect_garbage(deadline_s=60)
     assert cloud.deletes == []
-    assert "what time it is" in swept.incomplete[A]
+    assert "what time it is" in collected.incomplete[A]
 
 
 def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go() -> None:
     cloud = world(DEAD)
-    swept = cloud.collect_garbage(dry_run=True)
+    collected = cloud.collect_garbage(dry_run=True)
     assert cloud.deletes == [] and "get" not in cloud.asked
-    assert [each.gone for each in swept.ended.values()] == [False]
-    assert not swept.done
+    assert [each.gone for each in collected.ended.values()] == [False]
+    assert not collected.done
     assert world(node()).collect_garbage(dry_run=True).done
 
 
@@ -245,34 +248,34 @@ def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go() -
 )
 def test_one_mark_alone_is_reported_and_never_touched(view: SliceView, why: str) -> None:
     cloud = world(view)
-    swept = cloud.collect_garbage()
-    assert cloud.deletes == [] and (swept.ended, swept.claimed) == ({}, {})
-    assert why in swept.odd[view.name].why
-    assert swept.done, "what is not ours is no reason to fail"
+    collected = cloud.collect_garbage()
+    assert cloud.deletes == [] and (collected.ended, collected.claimed) == ({}, {})
+    assert why in collected.odd[view.name].why
+    assert collected.done, "what is not ours is no reason to fail"
 
 
 def test_what_carries_neither_mark_is_not_even_mentioned() -> None:
     others = [replace(DEAD, name=replace(DEAD.name, node=f"training-{n}"), labels={"team": "x"}) for n in range(10_000)]
-    swept = world(*others).collect_garbage()
-    assert (swept.ended, swept.claimed, swept.odd, swept.done) == ({}, {}, {}, True)
+    collected = world(*others).collect_garbage()
+    assert (collected.ended, collected.claimed, collected.odd, collected.done) == ({}, {}, {}, True)
 
 
 @pytest.mark.parametrize("text", ["9e99", "-1", "٣", "", "nan", "1" * 60, "soon", "0x10", "1.5"])
 def test_an_unreadable_lease_gives_a_day_from_creation_and_a_remark(text: str) -> None:
-    young = relabelled(node(), lease=text, deadline=text)
+    young = relabelled(node(), claimed_until=text, deadline=text)
     cloud = world(young)
-    swept = cloud.collect_garbage()
-    assert cloud.deletes == [] and young.name in swept.claimed
-    assert "is not a time" in swept.odd[young.name].why
+    collected = cloud.collect_garbage()
+    assert cloud.deletes == [] and young.name in collected.claimed
+    assert "is not a time" in collected.odd[young.name].why
     old = replace(young, created_at=SERVER - 3 * 86400)
     assert world(old).collect_garbage().ended[old.name].gone
 
 
 def test_what_cannot_be_judged_at_all_is_reported_and_left_alone() -> None:
-    view = replace(relabelled(node(), lease="x", deadline=None), created_at=None)
+    view = replace(relabelled(node(), claimed_until="x", deadline=None), created_at=None)
     cloud = world(view)
-    swept = cloud.collect_garbage()
-    assert cloud.deletes == [] and "look at it yourself" in swept.odd[view.name].why
+    collected = cloud.collect_garbage()
+    assert cloud.deletes == [] and "look at it yourself" in collected.odd[view.name].why
 
 
 # -- queued requests ---------------------------------------------------------------------------------------------------
@@ -295,27 +298,27 @@ def test_a_request_is_judged_by_its_labels_whether_it_waits_or_is_dead(native: s
     over = request(native, state, lease_in=-MARGIN_S - 60)
     claimed = request(native, state, "claimed0zz", lease_in=600)
     cloud = world(over, claimed)
-    swept = cloud.collect_garbage()
-    assert swept.done and cloud.deletes == [over.name] and list(cloud.nodes) == [claimed.name]
-    assert claimed.name in swept.claimed
+    collected = cloud.collect_garbage()
+    assert collected.done and cloud.deletes == [over.name] and list(cloud.nodes) == [claimed.name]
+    assert claimed.name in collected.claimed
     assert "not billed" in cloud.told[0], "it holds quota, not money"
 
 
 @pytest.mark.parametrize(
     "error", [AuthError("Permission 'tpu.queuedResources.list' denied"), CloudError("not found"), DOWN]
 )
-def test_where_requests_cannot_be_listed_nodes_are_swept_all_the_same(error: CloudError) -> None:
+def test_where_requests_cannot_be_listed_nodes_are_deleted_all_the_same(error: CloudError) -> None:
     cloud = world(DEAD, always={"list queue": error})
-    swept = cloud.collect_garbage(deadline_s=120)
-    assert swept.ended[DEAD.name].gone and cloud.nodes == {}
-    assert set(swept.incomplete) == {A, B} and not swept.done
-    assert swept.incomplete[A] == f"its queued requests cannot be listed: {error.message}"
+    collected = cloud.collect_garbage(deadline_s=120)
+    assert collected.ended[DEAD.name].gone and cloud.nodes == {}
+    assert set(collected.incomplete) == {A, B} and not collected.done
+    assert collected.incomplete[A] == f"its queued requests cannot be listed: {error.message}"
 
 
 def test_a_lost_answer_about_the_queue_is_asked_for_again() -> None:
     waiting = request("WAITING_FOR_RESOURCES", SliceState.QUEUED, lease_in=-MARGIN_S - 60)
-    swept = world(DEAD, waiting, faults={"list queue": [DOWN, UnexpectedReply("HTML")]}).collect_garbage((A,))
-    assert swept.done and swept.deleted == 2
+    collected = world(DEAD, waiting, faults={"list queue": [DOWN, UnexpectedReply("HTML")]}).collect_garbage((A,))
+    assert collected.done and collected.deleted == 2
 
 
 # -- races -------------------------------------------------------------------------------------------------------------
@@ -323,20 +326,20 @@ def test_a_lost_answer_about_the_queue_is_asked_for_again() -> None:
 
 def test_a_claim_renewed_between_the_list_and_the_delete_counts() -> None:
     def renew(cloud: World) -> None:
-        cloud.nodes[DEAD.name] = relabelled(DEAD, lease=str(int(SERVER + 4500)))
+        cloud.nodes[DEAD.name] = relabelled(DEAD, claimed_until=str(int(SERVER + 4500)))
 
     cloud = world(DEAD, before_get=renew)
-    swept = cloud.collect_garbage()
-    assert cloud.deletes == [] and swept.ended == {} and DEAD.name in swept.claimed and swept.done
+    collected = cloud.collect_garbage()
+    assert cloud.deletes == [] and collected.ended == {} and DEAD.name in collected.claimed and collected.done
 
 
 def test_a_name_that_somebody_else_took_is_not_deleted() -> None:
     def replaced(cloud: World) -> None:
-        cloud.nodes[DEAD.name] = relabelled(DEAD, run="another000")
+        cloud.nodes[DEAD.name] = relabelled(DEAD, lease_id="another000")
 
     cloud = world(DEAD, before_get=replaced)
-    swept = cloud.collect_garbage()
-    assert cloud.deletes == [] and "changed hands" in swept.odd[DEAD.name].why
+    collected = cloud.collect_garbage()
+    assert cloud.deletes == [] and "changed hands" in collected.odd[DEAD.name].why
 
 
 def test_a_label_taken_off_in_between_protects() -> None:
@@ -344,14 +347,14 @@ def test_a_label_taken_off_in_between_protects() -> None:
         cloud.nodes[DEAD.name] = relabelled(DEAD, tpujob=None)
 
     cloud = world(DEAD, before_get=unlabel)
-    swept = cloud.collect_garbage()
-    assert cloud.deletes == [] and DEAD.name in swept.odd
+    collected = cloud.collect_garbage()
+    assert cloud.deletes == [] and DEAD.name in collected.odd
 
 
 def test_somebody_else_deleting_it_at_the_same_time_is_fine() -> None:
     cloud = world(DEAD, before_get=lambda cloud: cloud.nodes.clear())
-    swept = cloud.collect_garbage()
-    assert swept.ended[DEAD.name].gone and swept.done
+    collected = cloud.collect_garbage()
+    assert collected.ended[DEAD.name].gone and collected.done
 
 
 def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
@@ -360,12 +363,12 @@ def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
 
     def delete_then_renew(name: SliceName) -> Operation | None:
         answer = original(name)
-        cloud.nodes[name] = relabelled(DEAD, lease=str(int(SERVER + 4500)))
+        cloud.nodes[name] = relabelled(DEAD, claimed_until=str(int(SERVER + 4500)))
         return answer
 
     cloud.delete = delete_then_renew  # type: ignore[method-assign]
-    swept = cloud.collect_garbage()
-    assert len(cloud.deletes) == 1 and DEAD.name in swept.claimed
+    collected = cloud.collect_garbage()
+    assert len(cloud.deletes) == 1 and DEAD.name in collected.claimed
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -373,34 +376,34 @@ def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
 
 @pytest.mark.parametrize("question", ["zones", "list", "get", "delete"])
 @pytest.mark.parametrize("error", [DOWN, UnexpectedReply("HTML"), UnexpectedReply("it goes round in circles")])
-def test_every_question_is_repeated_within_the_sweep(question: str, error: CloudError) -> None:
+def test_every_question_is_repeated_within_the_run(question: str, error: CloudError) -> None:
     cloud = world(DEAD, faults={question: [error] * 5})
-    swept = cloud.collect_garbage()
-    assert swept.done and swept.deleted == 1 and cloud.nodes == {}
+    collected = cloud.collect_garbage()
+    assert collected.done and collected.deleted == 1 and cloud.nodes == {}
 
 
 def test_one_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
     dead_b = replace(DEAD, name=replace(DEAD.name, zone=B))
     cloud = world(DEAD, dead_b, always={f"list {A}": DOWN})
-    swept = cloud.collect_garbage(deadline_s=300)
-    assert swept.ended[dead_b.name].gone
-    assert swept.incomplete == {A: "the API is down"}
-    assert not swept.done
+    collected = cloud.collect_garbage(deadline_s=300)
+    assert collected.ended[dead_b.name].gone
+    assert collected.incomplete == {A: "the API is down"}
+    assert not collected.done
     assert DEAD.name in cloud.nodes
 
 
 @pytest.mark.parametrize("error", [AuthError("Permission denied"), BadRequest("no such zone")])
-def test_what_a_person_must_mend_is_not_repeated_but_leaves_the_sweep_incomplete(error: CloudError) -> None:
+def test_what_a_person_must_mend_is_not_repeated_but_leaves_the_run_incomplete(error: CloudError) -> None:
     cloud = world(always={f"list {A}": error})
-    swept = cloud.collect_garbage()
-    assert swept.incomplete == {A: error.message} and not swept.done
+    collected = cloud.collect_garbage()
+    assert collected.incomplete == {A: error.message} and not collected.done
     assert cloud.asked.count("list") == 3, "once with the queue and once without it, and the other zone"
 
 
 def test_a_project_whose_zones_cannot_be_listed_is_incomplete() -> None:
     cloud = world(DEAD, always={"zones": DOWN})
-    swept = cloud.collect_garbage(deadline_s=60)
-    assert not swept.done and "zones cannot be listed" in swept.incomplete["-"]
+    collected = cloud.collect_garbage(deadline_s=60)
+    assert not collected.done and "zones cannot be listed" in collected.incomplete["-"]
     assert cloud.collect_garbage((A,), deadline_s=200).done, "whoever names the zones does not need that"
 
 
@@ -412,9 +415,9 @@ def test_a_list_with_unreachable_parts_is_asked_again_until_it_is_whole() -> Non
     cloud = world(DEAD, unreachable=3)
     assert cloud.collect_garbage((A,)).done
     cloud = world(DEAD, unreachable=10_000)
-    swept = cloud.collect_garbage((A,), deadline_s=120)
-    assert "not complete" in swept.incomplete[A]
-    assert swept.ended[DEAD.name].gone, "what is seen to be unclaimed goes all the same"
+    collected = cloud.collect_garbage((A,), deadline_s=120)
+    assert "not complete" in collected.incomplete[A]
+    assert collected.ended[DEAD.name].gone, "what is seen to be unclaimed goes all the same"
 
 
 def test_a_delete_that_comes_to_nothing_is_sent_again() -> None:
@@ -431,24 +434,24 @@ def test_a_slow_deletion_is_waited_for_and_not_asked_for_all_the_time() -> None:
 
 def test_what_is_still_there_at_the_end_is_said() -> None:
     cloud = world(DEAD, delete_s=10_000)
-    swept = cloud.collect_garbage(deadline_s=300)
-    assert not swept.done and swept.ended[DEAD.name].problem == "still there: DELETING"
+    collected = cloud.collect_garbage(deadline_s=300)
+    assert not collected.done and collected.ended[DEAD.name].problem == "still there: DELETING"
     assert LOCAL + 250 <= cloud.time <= LOCAL + 310
 
 
 def test_a_refused_delete_is_said_with_its_reason() -> None:
-    swept = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).collect_garbage(
+    collected = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).collect_garbage(
         deadline_s=60
     )
-    assert "the delete was refused: Permission" in swept.ended[DEAD.name].problem
-    swept = world(DEAD, always={"delete": WrongState("not in state CREATING")}).collect_garbage(deadline_s=60)
-    assert not swept.done
+    assert "the delete was refused: Permission" in collected.ended[DEAD.name].problem
+    collected = world(DEAD, always={"delete": WrongState("not in state CREATING")}).collect_garbage(deadline_s=60)
+    assert not collected.done
 
 
 def test_a_permission_error_after_the_delete_is_not_an_absence() -> None:
     cloud = world(DEAD, always={"get": AuthError("or it may not exist")})
-    swept = cloud.collect_garbage(deadline_s=60)
-    assert not swept.done and not swept.ended[DEAD.name].gone and cloud.deletes == []
+    collected = cloud.collect_garbage(deadline_s=60)
+    assert not collected.done and not collected.ended[DEAD.name].gone and cloud.deletes == []
 
 
 def test_the_api_may_say_when_to_come_back() -> None:
@@ -459,8 +462,8 @@ def test_the_api_may_say_when_to_come_back() -> None:
 
 def test_when_the_time_is_over_zones_that_nobody_asked_are_named() -> None:
     many = tuple(f"us-east{n}-a" for n in range(1, 9))
-    swept = world(zones_known=many, latency_s=20.0).collect_garbage(deadline_s=100)
-    assert set(swept.incomplete.values()) == {"not asked: the time was over"}
+    collected = world(zones_known=many, latency_s=20.0).collect_garbage(deadline_s=100)
+    assert set(collected.incomplete.values()) == {"not asked: the time was over"}
 
 
 def test_it_never_asks_more_than_a_polite_client_would() -> None:
@@ -469,8 +472,8 @@ def test_it_never_asks_more_than_a_polite_client_would() -> None:
     assert len(cloud.asked) < 200
 
 
-def test_under_heavy_loss_a_sweep_still_gets_through() -> None:
-    """One-shot sweeps succeed with the product of all probabilities: a leak of hours with the sweeper running."""
+def test_under_heavy_loss_gc_still_gets_through() -> None:
+    """One-shot gc runs succeed with the product of all probabilities: a leak of hours with gc running."""
     import random
 
     for seed in range(200):
@@ -480,5 +483,5 @@ def test_under_heavy_loss_a_sweep_still_gets_through() -> None:
             for question in ("zones", "list", "get", "delete")
         }
         cloud = world(DEAD, node("b"), faults=faults, failing_deletes=rng.randrange(3))
-        swept = cloud.collect_garbage()
-        assert swept.done and [name.node for name in cloud.nodes] == [node("b").name.node], f"seed {seed}"
+        collected = cloud.collect_garbage()
+        assert collected.done and [name.node for name in cloud.nodes] == [node("b").name.node], f"seed {seed}"

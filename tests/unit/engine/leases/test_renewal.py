@@ -40,7 +40,7 @@ def test_the_create_call_carries_the_first_claim_as_of_the_moment_it_leaves(worl
     world.drive(find(Search((draft,)), CAN, Obligations()))
     begun = world.ledger.lease(draft[0].id).sent_at
     assert begun is not None
-    assert int(labels(world)["tpujob-lease"]) == int(begun + CAN.timings.provision_s + CAN.timings.boot_s)
+    assert int(labels(world)["tpujob-claimed-until"]) == int(begun + CAN.timings.provision_s + CAN.timings.boot_s)
 
 
 @pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
@@ -49,13 +49,13 @@ def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: Virtu
     owed = ready(world)
     first = world.ledger.lease(owed.lease.id)
     assert first.sent_at is not None
-    assert int(labels(world)["tpujob-lease"]) == int(
+    assert int(labels(world)["tpujob-claimed-until"]) == int(
         first.sent_at + ahead_s + CAN.timings.provision_s + CAN.timings.boot_s
     )
     assert int(labels(world)["tpujob-deadline"]) == int(first.deadline + ahead_s)
     assert any("shows are 1 d" in line for line in world.told)
     lease = world.drive(keep(owed, world.time + 3600, CAN))
-    assert abs(int(labels(world)["tpujob-lease"]) - (lease.ends_at + ahead_s)) <= 1
+    assert abs(int(labels(world)["tpujob-claimed-until"]) - (lease.ends_at + ahead_s)) <= 1
 
 
 def test_a_deadline_does_not_move_because_our_clock_was_put_right(world: VirtualWorld) -> None:
@@ -85,7 +85,7 @@ def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(wo
 
     def between(world: VirtualWorld) -> None:
         if world.cloud.nodes:
-            left_s.append(int(labels(world)["tpujob-lease"]) - world.time)
+            left_s.append(int(labels(world)["tpujob-claimed-until"]) - world.time)
 
     assert world.drive(run_job(replace(prepared, drafts=drafts), CAN), between=between).exit_code == 0
     assert min(left_s) > CAN.timings.renew_s, "a renewal may get lost"
@@ -103,11 +103,11 @@ def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkey
         return relabel(name, said)
 
     monkeypatch.setattr(world.cloud, "set_labels", failing)
-    end = int(labels(world)["tpujob-lease"])
+    end = int(labels(world)["tpujob-claimed-until"])
     while world.time < end - 60:
         world.drive(upkeep.tick())
         world.time += 15
-    assert int(labels(world)["tpujob-lease"]) > end
+    assert int(labels(world)["tpujob-claimed-until"]) > end
 
 
 def test_upkeep_of_what_is_being_deleted_claims_nothing_any_more(world: VirtualWorld) -> None:
@@ -115,17 +115,17 @@ def test_upkeep_of_what_is_being_deleted_claims_nothing_any_more(world: VirtualW
     upkeep = LeaseRenewal(owed.lease, 2, CAN, world.time)
     world.cloud.delete_s = 1e9
     world.drive(release(owed.lease, CAN, reason="down", budget_s=1))
-    before = labels(world)["tpujob-lease"]
+    before = labels(world)["tpujob-claimed-until"]
     world.time += CAN.timings.label_ttl_s
     world.drive(upkeep.tick())
-    assert labels(world)["tpujob-lease"] == before
+    assert labels(world)["tpujob-claimed-until"] == before
 
 
 def test_keeping_says_so_in_the_labels_before_the_ledger_knows(world: VirtualWorld) -> None:
     owed = ready(world)
     lease = world.drive(keep(owed, world.time + 3600, CAN))
     assert lease.mode is Mode.HOLD
-    assert (labels(world)["tpujob-mode"], int(labels(world)["tpujob-lease"])) == ("hold", int(lease.ends_at))
+    assert (labels(world)["tpujob-mode"], int(labels(world)["tpujob-claimed-until"])) == ("hold", int(lease.ends_at))
     effects = world.effects
     assert effects.index("SetLabels") < len(effects) - 1 - effects[::-1].index("Record")
 
@@ -185,7 +185,7 @@ def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
     assert outcome.exit_code == 0 and outcome.detached
     assert lease.state is LeaseState.READY and lease.mode is Mode.DETACHED
     assert labels(world)["tpujob-mode"] == "detached"
-    assert int(labels(world)["tpujob-lease"]) == int(lease.deadline)
+    assert int(labels(world)["tpujob-claimed-until"]) == int(lease.deadline)
     assert not world.locks.held
 
 
@@ -251,7 +251,7 @@ def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     kept = world.drive(keep(owed, world.time + 3600, CAN))
     lease = world.drive(extend(kept, 1800, CAN))
     assert lease.hold_until is not None
-    assert int(labels(world)["tpujob-lease"]) == int(lease.hold_until)
+    assert int(labels(world)["tpujob-claimed-until"]) == int(lease.hold_until)
     assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120
 
 

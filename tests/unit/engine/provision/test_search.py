@@ -192,7 +192,7 @@ def test_a_queued_slice_lives_as_long_as_asked_from_when_it_was_there(world: Vir
     assert lease.ready_at is not None and lease.deadline == pytest.approx(lease.ready_at + life_s)
     (node,) = world.cloud.nodes.values()
     assert int(node.request.labels["tpujob-deadline"]) == pytest.approx(lease.deadline, abs=1)
-    claimed_s = int(node.request.labels["tpujob-lease"]) - lease.ready_at
+    claimed_s = int(node.request.labels["tpujob-claimed-until"]) - lease.ready_at
     assert claimed_s == pytest.approx(CAN.timings.label_ttl_s, abs=60), (
         "and not for the hours that it might have waited"
     )

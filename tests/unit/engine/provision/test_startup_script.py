@@ -24,9 +24,9 @@ from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import (
     restamped,
     startup_script,
-    switch_config,
-    switch_sha256,
-    switch_source,
+    watchdog_config,
+    watchdog_sha256,
+    watchdog_source,
 )
 from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
@@ -48,31 +48,37 @@ LEASE = Lease(
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    return switch_config(LEASE, claim_labels.labels(LEASE, NOW, GOOGLE), GOOGLE, idle_s=None) | changes
+    return watchdog_config(LEASE, claim_labels.labels(LEASE, NOW, GOOGLE), GOOGLE, idle_s=None) | changes
 
 
 def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> None:
     assert config() == {
         **{"v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
-        **{"run": "run0000001", "mode": "run", "lease": 1800003300, "deadline": 1800007200, "idle_s": None},
-        **{"spot": False, "beats": True},
-        **{"beat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 3600.0},
+        **{
+            "lease_id": "run0000001",
+            "mode": "run",
+            "claimed_until": 1800003300,
+            "deadline": 1800007200,
+            "idle_s": None,
+        },
+        **{"spot": False, "heartbeats": True},
+        **{"heartbeat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 3600.0},
         **{"margin_s": 120.0, "stagger_s": 60.0},
     }
     held = replace(LEASE, purpose=Purpose.HOLD, hold_until=NOW + 3600)
-    assert switch_config(held, claim_labels.labels(held, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "hold"
+    assert watchdog_config(held, claim_labels.labels(held, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "hold"
 
 
 def test_what_up_asks_for_is_born_as_a_run_so_that_the_switch_counts_silence_until_it_is_held() -> None:
     brought = replace(LEASE, purpose=Purpose.HOLD)
-    config = switch_config(brought, claim_labels.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)
-    assert (config["mode"], config["beats"]) == ("run", False)
+    config = watchdog_config(brought, claim_labels.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)
+    assert (config["mode"], config["heartbeats"]) == ("run", False)
 
 
 def test_the_script_is_small_and_has_no_placeholder_left() -> None:
     script = startup_script(config())
     assert len(script) < 40 << 10
-    assert len(switch_source().encode()) <= 32 << 10
+    assert len(watchdog_source().encode()) <= 32 << 10
     assert re.findall(r"@[A-Z0-9]+@", script) == []
     assert script == startup_script(config())
     assert script.isascii()  # nobody on the way can mangle it
@@ -81,8 +87,8 @@ def test_the_script_is_small_and_has_no_placeholder_left() -> None:
 def test_the_pin_is_the_hash_of_the_file_itself() -> None:
     from orchestrator.vm import watchdog
 
-    assert switch_sha256() == hashlib.sha256(Path(watchdog.__file__).read_bytes()).hexdigest()
-    assert switch_sha256() in startup_script(config())
+    assert watchdog_sha256() == hashlib.sha256(Path(watchdog.__file__).read_bytes()).hexdigest()
+    assert watchdog_sha256() in startup_script(config())
 
 
 class Machine:
@@ -93,7 +99,11 @@ class Machine:
         self.directory.mkdir()
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         # Nobody answers at port 9: this switch has no route, and waits.
-        self.environment = {"PATH": path, "TPUJOB_SWITCH_DIR": str(self.directory), "GCE_METADATA_HOST": "127.0.0.1:9"}
+        self.environment = {
+            "PATH": path,
+            "TPUJOB_WATCHDOG_DIR": str(self.directory),
+            "GCE_METADATA_HOST": "127.0.0.1:9",
+        }
         self.environment["TPUJOB_TPU_API"] = "http://127.0.0.1:9"
 
     def boot(self, script: str) -> subprocess.CompletedProcess[str]:
@@ -119,7 +129,7 @@ class Machine:
 
     def _is_mine(self, process: psutil.Process) -> bool:
         try:
-            mine = process.environ().get("TPUJOB_SWITCH_DIR") == str(self.directory)
+            mine = process.environ().get("TPUJOB_WATCHDOG_DIR") == str(self.directory)
             return mine and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
@@ -142,18 +152,18 @@ def test_a_boot_installs_the_very_bytes_and_starts_them_in_the_background(machin
     done = machine.boot(startup_script(config()))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     process = until_one_runs(machine)
-    assert (machine.directory / "switch.py").read_text() == switch_source()
-    said = json.loads((machine.directory / "switch.json").read_text())
-    assert said == config(sha256=switch_sha256())
+    assert (machine.directory / "watchdog.py").read_text() == watchdog_source()
+    said = json.loads((machine.directory / "watchdog.json").read_text())
+    assert said == config(sha256=watchdog_sha256())
     assert process.nice() > 0
-    log = machine.directory / "switch.log"
+    log = machine.directory / "watchdog.log"
     until(lambda: "worker failed" in log.read_text(), "the switch's first words")
 
 
 def test_a_second_run_of_the_script_starts_no_second_switch(machine: Machine) -> None:
     machine.boot(startup_script(config()))
     first = until_one_runs(machine)
-    log = machine.directory / "switch.log"
+    log = machine.directory / "watchdog.log"
     until(lambda: "worker failed" in log.read_text(), "the switch's first words")
     machine.boot(startup_script(config()))
     until(lambda: [process.pid for process in machine.processes()] == [first.pid], "the end of the second one")
@@ -162,7 +172,7 @@ def test_a_second_run_of_the_script_starts_no_second_switch(machine: Machine) ->
 def test_values_that_bash_would_read_reach_the_switch_as_they_are(machine: Machine) -> None:
     odd = config(node="projects/$(touch pwned)/`id`/\\'\"é\n$HOME")
     assert machine.boot(startup_script(odd)).stderr == ""
-    assert json.loads((machine.directory / "switch.json").read_text())["node"] == odd["node"]
+    assert json.loads((machine.directory / "watchdog.json").read_text())["node"] == odd["node"]
 
 
 def test_a_changed_switch_is_not_started(machine: Machine) -> None:
@@ -172,7 +182,7 @@ def test_a_changed_switch_is_not_started(machine: Machine) -> None:
     done = machine.boot(changed)
     assert done.returncode == 1
     assert "another content than its hash says" in done.stderr
-    assert not (machine.directory / "switch.py").exists()
+    assert not (machine.directory / "watchdog.py").exists()
     assert machine.processes() == []
 
 
@@ -196,22 +206,24 @@ def test_a_real_vm_gets_a_unit_that_is_always_restarted_and_never_killed_for_mem
     (tools / "systemctl").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n')
     (tools / "systemctl").chmod(0o755)
     script = startup_script(config())
-    head, source, rest = script.partition(switch_source())
+    head, source, rest = script.partition(watchdog_source())
     moved = head.replace("/run/", f"{run}/") + source + rest.replace("/run/", f"{run}/")
     environment = {"PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for _ in range(2):
         subprocess.run(["bash", "-c", moved], env=environment, check=True, timeout=HANG_S)
-    unit = (run / "systemd/system/tpujob-switch.service").read_text().splitlines()
-    directory = run / "tpujob-switch"
-    assert f"ExecStart={Path(sys.executable).parent}/python3 -IS {directory}/switch.py {directory}/switch.json" in unit
+    unit = (run / "systemd/system/tpujob-watchdog.service").read_text().splitlines()
+    directory = run / "tpujob-watchdog"
+    assert (
+        f"ExecStart={Path(sys.executable).parent}/python3 -IS {directory}/watchdog.py {directory}/watchdog.json" in unit
+    )
     assert {"Restart=always", "RestartSec=5", "OOMScoreAdjust=-1000", "StartLimitIntervalSec=0"} <= set(unit)
-    assert (tmp_path / "calls").read_text().splitlines() == ["daemon-reload", "restart tpujob-switch.service"] * 2
+    assert (tmp_path / "calls").read_text().splitlines() == ["daemon-reload", "restart tpujob-watchdog.service"] * 2
     assert (run / "tpujob").stat().st_mode & 0o7777 == 0o1777
-    assert (directory / "switch.py").read_text() == switch_source()
+    assert (directory / "watchdog.py").read_text() == watchdog_source()
 
 
 def test_a_script_takes_on_the_times_of_the_labels_that_travel_with_it() -> None:
-    labels = {"tpujob-mode": "run", "tpujob-lease": "1800000320", "tpujob-deadline": "1800001200"}
-    script = startup_script(switch_config(LEASE, labels, GOOGLE, idle_s=None))
-    later = {**labels, "tpujob-lease": "1800086720", "tpujob-deadline": "1800087600"}
-    assert restamped(script, later) == startup_script(switch_config(LEASE, later, GOOGLE, idle_s=None))
+    labels = {"tpujob-mode": "run", "tpujob-claimed-until": "1800000320", "tpujob-deadline": "1800001200"}
+    script = startup_script(watchdog_config(LEASE, labels, GOOGLE, idle_s=None))
+    later = {**labels, "tpujob-claimed-until": "1800086720", "tpujob-deadline": "1800087600"}
+    assert restamped(script, later) == startup_script(watchdog_config(LEASE, later, GOOGLE, idle_s=None))

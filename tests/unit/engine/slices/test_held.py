@@ -35,7 +35,7 @@ def test_up_creates_and_holds(world: VirtualWorld) -> None:
     brought = bring(world)
     assert (brought.action, brought.error) == ("created", None)
     assert brought.lease is not None and brought.lease.hold_until == pytest.approx(world.time + 3600)
-    assert not world.locks.alive(brought.lease.id), "what is held needs no living process"
+    assert not world.locks.is_locked(brought.lease.id), "what is held needs no living process"
 
 
 def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_it_is_held(world: VirtualWorld) -> None:
