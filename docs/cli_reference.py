@@ -22,7 +22,7 @@ HEAD = """# The commands
 
 stdout is data, stderr is talk. Commands that read take `--json`. Progress is animated on a terminal only; `NO_COLOR` is
 respected. Every command but `plan`, `forget`, `emulator` and `drill` also finishes teardowns that an earlier one left
-unproven; `sweep` does so after its sweep, and not in a dry run.
+unproven; `gc` does so at its end, and not in a dry run.
 """
 
 EXIT_CODES = {

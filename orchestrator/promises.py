@@ -33,7 +33,7 @@ TERMS = {
     "command": Term("the command's own", 10, 0, real_s=10),
     "guardian": Term("the guardian's own", 5, 0, real_s=5),
     "timer": Term("until the timer", 300, 0, real_s=300),
-    "sweep": Term("the sweep's own", 5, 0, real_s=5),
+    "gc": Term("the gc run's own", 5, 0, real_s=5),
     "switch": Term("the switch's own", 20, real_s=3),  # processes start no quicker there
     "retry": Term("the longest pause between two tries", 30, 0, real_s=30),
     "look": Term("the next look", LOOK_S),
@@ -53,7 +53,7 @@ TERMS = {
     "READY": Term("until READY", 2700),
     "D": Term("deletion", 300, letter="D"),
     "O": Term("outage", 0, letter="O"),
-    "S": Term("until the next sweep", 1800, letter="S"),
+    "S": Term("until the next gc run", 1800, letter="S"),
 }
 
 
@@ -118,16 +118,16 @@ PROMISES = {
         "C6", "a VM hangs or died, the client lives", "the command",
         "", "as C0, at the latest 10 min after its last word", "the same",
     ),
-    "sweep": PromisedBound(
-        "C7", "C3, and the switch is dead, not armed, or may not delete", "sweep",
-        "claimed + margin + sweep + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
+    "gc": PromisedBound(
+        "C7", "C3, and the switch is dead, not armed, or may not delete", "gc",
+        "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
     "revoked": PromisedBound(
         "C8", "the client's credentials were revoked", "switch",
         "", "as C3", "as C3",
     ),
     "all revoked": PromisedBound(
-        "C8", "… and those of the VMs", "sweep",
+        "C8", "… and those of the VMs", "gc",
         "", "as C7", "as C7",
     ),
     "clock": PromisedBound(
@@ -135,7 +135,7 @@ PROMISES = {
         "", "labels are in the server's time; + 1 %", "+ 1 %",
     ),
     "no ledger": PromisedBound(
-        "C10", "the ledger is lost or damaged", "sweep",
+        "C10", "the ledger is lost or damaged", "gc",
         "", "as C7; by hand: at once after the label", "as C7",
     ),
     "stuck": PromisedBound(
@@ -156,7 +156,7 @@ class PromiseWorld:
     speed: float | None = None
     deletion_s: float = TERMS["D"].google_s  # D
     outage_s: float = 0.0  # O
-    sweep_every_s: float = TERMS["S"].google_s  # S
+    gc_every_s: float = TERMS["S"].google_s  # S
     ready_s: float = TERMS["READY"].google_s  # from the create call to READY
     failed_deletes: int = 0  # accepted, and they came to nothing
     slowness: float = 1.0  # how many times as long as on a quiet machine its own work takes
@@ -207,7 +207,7 @@ def _part(name: str, count: int, world: PromiseWorld) -> Part:
     given = {
         "READY": world.ready_s,
         "O": world.outage_s,
-        "S": world.sweep_every_s,
+        "S": world.gc_every_s,
         "look": _look_s(world.ready_s),
     }
     each_s = given[name] if name in given else seconds(name, world.speed, slowness=world.slowness)

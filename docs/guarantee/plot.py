@@ -16,7 +16,7 @@ BEGIN, END = "<!-- measured: written by docs/guarantee/plot.py -->", "<!-- end o
 LAYERS = {
     "L1/L2": ("CLI, guardian or timer (L1, L2)", "#0b6e4f"),
     "L3": ("the switch on the VM (L3)", "#1f5fbf"),
-    "L4": ("a sweep every 60 s (L4)", "#b3470b"),
+    "L4": ("gc every 60 s (L4)", "#b3470b"),
 }
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 70, 24, 24, 62
 DECADES = (0.1, 1, 10, 100, 1000)

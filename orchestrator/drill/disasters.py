@@ -33,7 +33,7 @@ class Disaster:
     delete_s: float = 0.5
     outage_s: float = 0.0
     failed_deletes: int = 0
-    swept: bool = False  # does `tpujob sweep` come by, now and then?
+    gc: bool = False  # does `tpujob gc` run, now and then?
 
     @property
     def world(self) -> PromiseWorld:
@@ -43,7 +43,7 @@ class Disaster:
             outage_s=self.outage_s,
             failed_deletes=self.failed_deletes,
             ready_s=self.provision_s,
-            sweep_every_s=TERMS["S"].google_s / self.speed,
+            gc_every_s=TERMS["S"].google_s / self.speed,
         )
 
     @property
@@ -143,6 +143,6 @@ DISASTERS = (
     ),
     Disaster(
         10, "nobody may", "kill -9 of everything local, and the VM may not delete",
-        power_cut_and_no_permission, PROMISES["sweep"], speed=300.0, settings={"vm_may": ["get"]}, swept=True,
+        power_cut_and_no_permission, PROMISES["gc"], speed=300.0, settings={"vm_may": ["get"]}, gc=True,
     ),
 )  # fmt: skip

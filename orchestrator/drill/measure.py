@@ -24,7 +24,7 @@ def unclaimed_s(bills: list[dict[str, Any]], claim_ended_at: float, now: float) 
 
 
 def finisher(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], deaths: Deaths) -> str:
-    """Whose delete was the last that the API accepted before the end: `CLI`, `guardian`, `switch`, `sweep` or `nobody`.
+    """Whose delete was the last that the API accepted before the end: `CLI`, `guardian`, `switch`, `gc` or `nobody`.
 
     The request log tells a VM from a client. Clients are told apart by who was still alive to send it.
     """
@@ -38,5 +38,5 @@ def finisher(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], deaths:
     if last["caller"] == "vm":
         return "switch"
     if deaths.local_at is not None and last["at"] > deaths.local_at:
-        return "sweep"
+        return "gc"
     return "guardian" if deaths.cli_at is not None and last["at"] > deaths.cli_at else "CLI"

@@ -67,11 +67,11 @@ def _await_the_end(stage: Stage, disaster: Disaster) -> None:
     """Until nothing is billed and everybody went home, or for long enough to know that it will not come to that."""
     assert stage.claim_ended_at is not None
     give_up_at = stage.claim_ended_at + disaster.bound.seconds + LATE_S
-    next_sweep_at = time.time()
+    next_gc_at = time.time()
     while stage.billed() and time.time() < give_up_at:
-        if disaster.swept and time.time() >= next_sweep_at:
-            next_sweep_at = time.time() + disaster.world.sweep_every_s
-            stage.sweep()
+        if disaster.gc and time.time() >= next_gc_at:
+            next_gc_at = time.time() + disaster.world.gc_every_s
+            stage.gc()
         stage.pause(0.05)
     give_up_at = time.time() + AFTER_S
     while any(stage.left_behind()) and time.time() < give_up_at:

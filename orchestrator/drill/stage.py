@@ -162,8 +162,8 @@ class Stage:
         self._claim_ends()
         self._end.touch()
 
-    def sweep(self) -> None:
-        """`tpujob sweep` as from another machine: an empty home, no ledger, only a door to the cloud and its key."""
+    def gc(self) -> None:
+        """`tpujob gc` as from another machine: an empty home, no ledger, only a door to the cloud and its key."""
         assert self._endpoint is not None
         elsewhere = self.directory / "elsewhere"
         shutil.rmtree(elsewhere, ignore_errors=True)
@@ -174,10 +174,10 @@ class Stage:
             "TPUJOB_ENDPOINT": self._endpoint.url,
             "TPUJOB_TOKEN_FILE": str(self._emulator / "token"),
         }
-        process = self._start("sweep", environment=environment)
-        self.wait(lambda: process.poll() is not None, "the end of `tpujob sweep`")
+        process = self._start("gc", environment=environment)
+        self.wait(lambda: process.poll() is not None, "the end of `tpujob gc`")
         if process.returncode != 0:
-            raise Stuck(f"`tpujob sweep` ended with {process.returncode}: {self.last_words()}")
+            raise Stuck(f"`tpujob gc` ended with {process.returncode}: {self.last_words()}")
 
     def _claim_ends(self) -> None:
         """From now on nobody has a claim. Said before the blow falls, so that what is measured is never too short."""

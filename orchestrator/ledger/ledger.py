@@ -28,7 +28,7 @@ from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownR
 from orchestrator.ledger import disk
 
 SCHEMA_VERSION = 6  # of schema.sql; a ledger of another version is refused
-KEPT_SWEEPS = 100
+KEPT_GC_RUNS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
 _NAME_COLUMNS = ("project", "zone", "node", "queued")
@@ -36,8 +36,8 @@ _LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name
 
 
 @dataclass(frozen=True, slots=True)
-class SweepRun:
-    """One sweep that ran on this machine. `scope` is `local` (what this ledger owes), `all`, or zones with commas."""
+class GcRun:
+    """One gc run on this machine. `scope` is `local` (what this ledger owes), `all`, or zones with commas."""
 
     at: float
     cloud: str
@@ -99,13 +99,13 @@ class Ledger:
             for event in events:
                 self._apply(event)
 
-    def record_sweep(self, ran: SweepRun) -> None:
-        """A timer's sweeps are many: of each kind the latest hundred are kept."""
+    def record_gc(self, ran: GcRun) -> None:
+        """A timer's gc runs are many: of each kind the latest hundred are kept."""
         kind = (ran.cloud, ran.project, ran.scope)
-        same = "from sweep where cloud = ? and project = ? and scope = ?"
+        same = "from gc_run where cloud = ? and project = ? and scope = ?"
         with self._transaction():
-            self._db.execute("insert into sweep values (?, ?, ?, ?, ?, ?, ?)", astuple(ran))
-            newest = f"select rowid {same} order by at desc limit {KEPT_SWEEPS}"
+            self._db.execute("insert into gc_run values (?, ?, ?, ?, ?, ?, ?)", astuple(ran))
+            newest = f"select rowid {same} order by at desc limit {KEPT_GC_RUNS}"
             self._db.execute(f"delete {same} and rowid not in ({newest})", (*kind, *kind))
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
@@ -231,12 +231,12 @@ class Ledger:
             rows = self._db.execute("select at, kind, data from event where subject = ? order by seq", (subject,))
             return [(at, kind, json.loads(data)) for at, kind, data in rows]
 
-    def sweeps(self, of_cloud: str, of_project: str | None = None) -> list[SweepRun]:
+    def gc_runs(self, of_cloud: str, of_project: str | None = None) -> list[GcRun]:
         """Newest first; of one project, or of the whole cloud."""
         with self._reading():
-            rows = self._db.execute("select * from sweep where cloud = ? order by at desc", (of_cloud,))
+            rows = self._db.execute("select * from gc_run where cloud = ? order by at desc", (of_cloud,))
             found = [
-                SweepRun(at, cloud, project, scope, complete == 1, seen, deleted)
+                GcRun(at, cloud, project, scope, complete == 1, seen, deleted)
                 for at, cloud, project, scope, complete, seen, deleted in rows
             ]
         return [ran for ran in found if of_project in (None, ran.project)]

@@ -67,7 +67,7 @@ create table event (
 ) strict;
 create index event_of on event (subject, seq);
 
-create table sweep (
+create table gc_run (
   at real not null,
   cloud text not null,
   project text not null,

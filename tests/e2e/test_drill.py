@@ -23,7 +23,7 @@ from tests.waiting import until
 
 FINISHERS = {
     **{1: "CLI", 2: "guardian", 3: "guardian", 4: "switch", 5: "switch"},
-    **{6: "CLI", 7: "CLI", 8: "guardian", 9: "switch", 10: "sweep"},
+    **{6: "CLI", 7: "CLI", 8: "guardian", 9: "switch", 10: "gc"},
 }
 
 
@@ -75,8 +75,8 @@ def test_ten_disasters_are_within_their_bounds_and_leave_nothing(
 def test_a_promise_that_is_not_kept_is_called_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(rehearse, "LATE_S", 0.5)
     monkeypatch.setattr(rehearse, "AFTER_S", 0.5)
-    # Nobody comes to sweep, and the VM may not delete: what the guardian would have done in time stays undone.
-    alone = replace(DISASTERS[9], promise=PROMISES["guardian"], script=power_cut_and_no_permission, swept=False)
+    # No gc runs, and the VM may not delete: what the guardian would have done in time stays undone.
+    alone = replace(DISASTERS[9], promise=PROMISES["guardian"], script=power_cut_and_no_permission, gc=False)
     finding = rehearse.play(alone, tmp_path / "alone", threading.Event())
     assert finding.problem is not None and finding.finished_by == "nobody"
     assert "billed for longer than promised" in finding.problem and "left behind: a node" in finding.problem

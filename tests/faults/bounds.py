@@ -73,9 +73,9 @@ class Promise:
         late_s = self.seconds("rare poll") + worker * self.seconds("stagger")
         return self.seconds("grace") + late_s + self.seconds("switch") + self.absent_s
 
-    def swept(self) -> float:
-        """C7 and C10, from the label's end on: nothing of ours is left but a sweep, and it comes as soon as it may."""
-        return self.seconds("margin") + self.seconds("sweep") + self.absent_s
+    def collected(self) -> float:
+        """C7 and C10, from the label's end on: nothing of ours is left but a gc run, and it starts as soon as it may."""
+        return self.seconds("margin") + self.seconds("gc") + self.absent_s
 
     def outage(self, outage_s: float) -> float:
         """C5, with the CLI or its guardian alive."""

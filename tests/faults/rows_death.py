@@ -97,7 +97,7 @@ def timer(w: World) -> None:
     command = w.begin("run", w.lasting())
     command.until("started")
     died_at = w.power_cut()
-    assert w.do("sweep", "--local").code() == 0
+    assert w.do("gc", "--local").code() == 0
     w.keeps("C2, a timer of at most 5 min", died_at, w.promise.guardian())
     assert w.states() == {"gone"}
 

@@ -11,9 +11,9 @@ from tests.faults.row import row
 from tests.faults.world import SHORT_LABEL, Command, World
 
 BY_HAND = (
-    "a damaged ledger is not moved aside by itself: the command says so and creates nothing, `tpujob sweep` needs none"
+    "a damaged ledger is not moved aside by itself: the command says so and creates nothing, `tpujob gc` needs none"
 )
-NEWER = "a ledger of a newer tpujob is not touched, not even for a teardown: switch and sweep need none"
+NEWER = "a ledger of a newer tpujob is not touched, not even for a teardown: switch and gc need none"
 
 
 @row("44a", "the ledger is deleted while the job runs")
@@ -28,7 +28,7 @@ def deleted(w: World) -> None:
 
 @row(
     "44b",
-    "the ledger is lost with the machine, the switch is dead, and somebody sweeps",
+    "the ledger is lost with the machine, the switch is dead, and gc runs elsewhere",
     startup_script=False,
 )
 def lost(w: World) -> None:
@@ -36,8 +36,8 @@ def lost(w: World) -> None:
     w.power_cut()
     claimed_until = w.claimed_until()
     _delete_ledger(w)
-    w.sweep_after(claimed_until)
-    w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
+    w.gc_after(claimed_until)
+    w.keeps("C10, from the label's end on", claimed_until, w.promise.collected())
 
 
 @row("45a", "the disk is full when the intent is to be written")
@@ -59,7 +59,7 @@ def full_at_down(w: World) -> None:
 
 @row("46a", "the ledger is overwritten", limit=BY_HAND, startup_script=False)
 def damaged(w: World) -> None:
-    """Nothing is created on top of it; a sweep ends what is alive, and so would the switch, which is away here."""
+    """Nothing is created on top of it; a gc run ends what is alive, and so would the switch, which is away here."""
     _started(w, SHORT_LABEL)
     w.power_cut()
     claimed_until = w.claimed_until()
@@ -68,8 +68,8 @@ def damaged(w: World) -> None:
     refused = w.do("run", w.hello)
     assert refused.code() == 70 and "move the damaged file aside" in refused.err, refused.err
     assert "Traceback" not in refused.err and w.lived() == 1
-    w.sweep_after(claimed_until)
-    w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
+    w.gc_after(claimed_until)
+    w.keeps("C10, from the label's end on", claimed_until, w.promise.collected())
     _delete_ledger(w)
     assert w.do("status").code() == 0
 
@@ -85,8 +85,8 @@ def truncated(w: World) -> None:
     after = w.do("status")
     assert after.code() == 0 and "Traceback" not in after.err, after.err
     assert "; not in this machine's ledger" in after.out, "what the ledger forgot is still shown"
-    w.sweep_after(claimed_until)
-    w.keeps("C10, from the label's end on", claimed_until, w.promise.swept())
+    w.gc_after(claimed_until)
+    w.keeps("C10, from the label's end on", claimed_until, w.promise.collected())
     assert w.do("status").code() == 0
 
 

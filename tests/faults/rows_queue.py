@@ -43,8 +43,8 @@ def waits_without_anybody(w: World) -> None:
     w.machine_dies_at("Create:1:after", "run", queued(w, wait="4s"))
     w.until_queued("FAILED")
     w.has_room()
-    swept = w.do("sweep")
-    assert swept.code() == 0, swept.err
+    gc = w.do("gc")
+    assert gc.code() == 0, gc.err
     assert w.queue() == [] and w.lived() == 0
 
 

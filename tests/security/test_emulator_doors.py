@@ -209,7 +209,7 @@ def test_its_log_holds_no_token(tpujob: Tpujob, node: str) -> None:
     assert not any(tpujob.emulator.token in word for word in argv)
 
 
-def test_an_emulated_run_is_never_swept_in_the_real_cloud_nor_the_other_way_round(
+def test_an_emulated_run_is_never_collected_in_the_real_cloud_nor_the_other_way_round(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which cloud a slice is in stands in the ledger with it: a command for one leaves the other's alone."""

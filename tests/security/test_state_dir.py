@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger import disk
-from orchestrator.ledger.ledger import Ledger, LedgerUnavailable, SweepRun
+from orchestrator.ledger.ledger import Ledger, LedgerUnavailable, GcRun
 from tests.cli_fixture import Said, Tpujob
 
 EXHAUSTIVE = pytest.mark.exhaustive
@@ -195,22 +195,22 @@ def test_a_ledger_that_was_closed_well_is_read_where_nothing_can_be_written(smal
     ledger = Ledger(small_disk / "ledger.sqlite3")
     assert ledger.open_leases() == []
     with pytest.raises(LedgerUnavailable):
-        ledger.record_sweep(SweepRun(0.0, "emulated", "emulated", "all", True, 0, 0))
+        ledger.record_gc(GcRun(0.0, "emulated", "emulated", "all", True, 0, 0))
     ledger.close()
 
 
 def test_a_lock_is_still_seen_and_taken_where_none_can_be_made(small_disk: Path) -> None:
     first = FileLocks(small_disk / "locks")
-    assert first.claim("a")
-    first.release("a")
+    assert first.lock("a")
+    first.unlock("a")
     read_only(small_disk)
     held, second = FileLocks(small_disk / "locks"), FileLocks(small_disk / "locks")
-    assert held.claim("a")
-    assert second.alive("a") and not second.claim("a")
-    assert second.claim("never-made") and second.claim("nor-this") and second.holds("never-made"), "none waits for it"
-    second.release("never-made")
-    held.release("a")
-    assert not second.alive("a") and second.claim("a")
+    assert held.lock("a")
+    assert second.is_locked("a") and not second.lock("a")
+    assert second.lock("never-made") and second.lock("nor-this") and second.is_held("never-made"), "none waits for it"
+    second.unlock("never-made")
+    held.unlock("a")
+    assert not second.is_locked("a") and second.lock("a")
 
 
 MOUNTS = """\

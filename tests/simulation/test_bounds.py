@@ -11,7 +11,7 @@ from orchestrator.core.lease import timings
 from orchestrator.promises import PROMISES
 from tests.simulation.model.faults import FaultPlan
 from tests.simulation.model.world import SPEED, Layers, World
-from tests.simulation.mutants.scenarios import GUARDIAN_ONLY, NO_LAYER, RUN, GC_ONLY, WATCHDOG_ONLY
+from tests.simulation.mutants.scenarios import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RUN, WATCHDOG_ONLY
 from tests.simulation.scenarios.random_worlds import Workload
 
 READY_S, DELETE_S = 5.0, 0.5
@@ -34,8 +34,8 @@ def everything(at: float) -> dict[str, Any]:
         ("switch of a create", UP, WATCHDOG_ONLY, everything(2.0)),
         ("switch of a create", UP, WATCHDOG_ONLY, everything(0.5)),
         ("switch of a held slice", UP, WATCHDOG_ONLY, everything(20.0)),
-        ("sweep", Workload("run", lasts_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(12.0)),
-        ("sweep", Workload("up", hold_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(2.0)),
+        ("gc", Workload("run", lasts_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(12.0)),
+        ("gc", Workload("up", hold_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(2.0)),
     ],
 )
 def test_a_world_in_which_only_somebody_dies_is_held_to_the_table(

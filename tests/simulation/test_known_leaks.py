@@ -15,7 +15,7 @@ import pytest
 from orchestrator.core.lease.lease import LeaseState
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import ZONES, Layers, World
-from tests.simulation.mutants.scenarios import NO_LAYER, GC_ONLY, WATCHDOG_ONLY
+from tests.simulation.mutants.scenarios import GC_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.oracle.claims import Resource
 from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.random_worlds import Workload
@@ -94,7 +94,7 @@ def test_L14_a_request_whose_node_was_deleted_goes_too() -> None:
     assert nothing_is_left(world)
 
 
-def test_L14_a_request_that_the_switch_may_not_delete_is_found_by_a_sweep() -> None:
+def test_L14_a_request_that_the_switch_may_not_delete_is_found_by_gc() -> None:
     workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
     both = Layers(guardian=False, watchdog=True, gc=True, timer=False)
     world = play(workload, layers=both, crashes=[(None, 9.0, "machine")], vm_may_delete_requests=False)
@@ -150,7 +150,7 @@ def test_L17_a_request_from_which_nothing_is_to_come_is_deleted_all_the_same(wor
     assert code(world) == (0 if "PROVISIONING" in words else code(world) or -1), "who may wait asks again"
 
 
-def test_L17_a_sweep_takes_what_nobody_else_is_left_to_take() -> None:
+def test_L17_gc_takes_what_nobody_else_is_left_to_take() -> None:
     workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
     world = play(workload, layers=GC_ONLY, full=[(ZONES[0], 0.0, FOREVER)], crashes=[(None, 5.0, "machine")])
     assert world.oracle.nodes() == [] and not world.cloud.state.queue.rows

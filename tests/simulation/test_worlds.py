@@ -65,7 +65,7 @@ def test_every_family_of_faults_is_met_within_a_few_hundred_worlds() -> None:
 
 @pytest.mark.parametrize("down_at", [4.0, 9.0, 12.5, 16.0])
 def test_however_many_tear_down_at_once_it_ends_once_and_nobody_complains(down_at: float) -> None:
-    """I9: a person in two terminals, the run itself, a timer and a sweep, over a cloud whose deletes fail twice."""
+    """I9: a person in two terminals, the run itself, a timer and gc, over a cloud whose deletes fail twice."""
 
     def workload(world: World) -> None:
         Workload("run", lasts_s=8.0, timer_s=3.0, gc_every_s=5.0)(world)

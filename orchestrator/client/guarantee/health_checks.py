@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from orchestrator.ledger.ledger import Ledger
     from orchestrator.settings import Target
 
-SWITCHES, SWEEPS = "L3 switch on the VM", "L4 sweep"
-STALE_TIMER_S = 3 * 3600.0  # a timer that has not swept for so long does not run
-STALE_SWEEP_S = 24 * 3600.0
+WATCHDOGS, GC = "L3 watchdog on the VM", "L4 gc"
+STALE_TIMER_S = 3 * 3600.0  # a timer whose last run is older does not run
+STALE_GC_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Alive:
     lease: Lease
     state: str
     claimed_until: float
-    switches: tuple[WatchdogStatus, ...]
+    watchdogs: tuple[WatchdogStatus, ...]
     alive: bool  # does a process of this machine live for it?
     looked_at: float
 
@@ -111,7 +111,7 @@ def _survives() -> tuple[str, str | None]:
     from orchestrator.engine.guardian import process as guardians
 
     if guardians.ci_notice(os.environ):
-        return "but not the end of this CI job", "let a scheduled `tpujob sweep` clean up: docs/sweeping.md"
+        return "but not the end of this CI job", "let a scheduled `tpujob gc` clean up: docs/gc.md"
     if not guardians.has_user_manager(os.environ):
         return "and a logout where the system lets processes live on", None
     if lingers():
@@ -124,49 +124,49 @@ def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
 
     present = [words for each in timers.every(os.environ, sys.platform) if (words := each.present())]
     last = _age(ledger, target, local=True)
-    ran = f"the last local sweep was {_ago(last)}" if last is not None else "no local sweep has run yet"
+    ran = f"the last local gc was {_ago(last)}" if last is not None else "no local gc has run yet"
     if not present:
-        return HealthCheck("L2 timer", False, f"none is installed; {ran}", "`tpujob install-sweeper`")
+        return HealthCheck("L2 timer", False, f"none is installed; {ran}", "`tpujob install-gc`")
     if last is not None and last > STALE_TIMER_S:
         return HealthCheck(
-            "L2 timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-sweeper` installs it anew"
+            "L2 timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-gc` installs it anew"
         )
     return HealthCheck("L2 timer", True, f"{', '.join(present)}; {ran}")
 
 
-def switches(alive: Sequence[Alive]) -> HealthCheck:
+def watchdogs(alive: Sequence[Alive]) -> HealthCheck:
     from orchestrator.core.lease.watchdog_report import problem
 
-    name = SWITCHES
+    name = WATCHDOGS
     if not alive:
         return HealthCheck(
             name, None, "no slice that this machine knows of is alive; each brings its own and says when it is armed"
         )
-    unarmed = [f"{each.lease.handle}: {why}" for each in alive if (why := problem(each.switches))]
+    unarmed = [f"{each.lease.handle}: {why}" for each in alive if (why := problem(each.watchdogs))]
     if unarmed:
-        fix = "a slice that is not armed ends by this machine or by `tpujob sweep` only; see docs/sweeping.md"
+        fix = "a slice that is not armed ends by this machine or by `tpujob gc` only; see docs/gc.md"
         return HealthCheck(name, False, f"not armed on every worker: {'; '.join(unarmed)}", fix)
     return HealthCheck(name, True, f"armed on every worker of {len(alive)} slice{'s' if len(alive) > 1 else ''}")
 
 
-def sweeps(ledger: Ledger | None, target: Target) -> HealthCheck:
-    name, fix = SWEEPS, "`tpujob sweep` by hand; from elsewhere and regularly: docs/sweeping.md"
+def gc(ledger: Ledger | None, target: Target) -> HealthCheck:
+    name, fix = GC, "`tpujob gc` by hand; from elsewhere and regularly: docs/gc.md"
     last = _age(ledger, target, local=False)
     if last is None:
-        text = "this machine never swept the project to the end; whether another one does cannot be seen from here"
+        text = "this machine never completed a gc of the project; whether another one does cannot be seen from here"
         return HealthCheck(name, None, text, fix)
-    text = f"this machine's last complete sweep of the project was {_ago(last)}"
-    return HealthCheck(name, last <= STALE_SWEEP_S, text, fix if last > STALE_SWEEP_S else None)
+    text = f"this machine's last complete gc of the project was {_ago(last)}"
+    return HealthCheck(name, last <= STALE_GC_S, text, fix if last > STALE_GC_S else None)
 
 
 def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
-    """Seconds since the last sweep that got to its end. A part of the zones is not the project."""
+    """Return the seconds since the last complete gc, of all zones; None where there is none."""
     if ledger is None:
         return None
     from orchestrator.ledger.clocks import Clocks
 
     try:
-        ran = ledger.sweeps(target.kind, None if local else target.project)
+        ran = ledger.gc_runs(target.kind, None if local else target.project)
         now = Clocks(ledger).now(target.kind)
     except TpujobError:
         return None

@@ -1,6 +1,6 @@
-"""What runs `tpujob sweep --local` every few minutes on this machine: a systemd user timer, a launchd agent or a cron line.
+"""What runs `tpujob gc --local` every few minutes on this machine: a systemd user timer, a launchd agent or a cron line.
 
-`install-sweeper` writes and removes them, `doctor` looks for them. Each is written out whole from a `Schedule`, so that
+`install-gc` writes and removes them, `doctor` looks for them. Each is written out whole from a `Schedule`, so that
 installing twice is the same as once.
 """
 
@@ -18,9 +18,9 @@ from typing import ClassVar, Protocol
 
 from orchestrator.errors import ConfigError, TpujobError
 
-NAME = "tpujob-sweeper"
-LABEL = "dev.tpujob.sweeper"
-MARKER = f"# {NAME}: written by `tpujob install-sweeper`"
+NAME = "tpujob-gc"
+LABEL = "dev.tpujob.gc"
+MARKER = f"# {NAME}: written by `tpujob install-gc`"
 PROGRAM_TIMEOUT_S = 30.0
 LINGER = Path("/var/lib/systemd/linger")
 
@@ -57,7 +57,7 @@ def choose(environ: Mapping[str, str], platform: str) -> Timer:
         return timer
     raise ConfigError(
         "this machine has neither a systemd of yours, nor launchd, nor crontab",
-        hint=f"run `{shlex.join(['tpujob', 'sweep', '--local', '--quiet'])}` every few minutes by other means",
+        hint=f"run `{shlex.join(['tpujob', 'gc', '--local', '--quiet'])}` every few minutes by other means",
     )
 
 

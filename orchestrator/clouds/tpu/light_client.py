@@ -1,6 +1,6 @@
 """The Cloud TPU API for whoever only tears down: standard library instead of google-cloud-tpu, a tenth of its weight.
 
-The guardian's recovery, `tpujob sweep` and `tpujob doctor` use me. I ask the same questions as `TpuApi` and read the answers
+The guardian's recovery, `tpujob gc` and `tpujob doctor` use me. I ask the same questions as `TpuApi` and read the answers
 with the same code; create, start, stop and relabel are not there. Every call is one connection, tried once, over in time.
 """
 

@@ -6,7 +6,7 @@ nothing but a Python process with a blocked read; everything heavier runs in a p
 
 Where systemd manages the user's session it starts in a scope of its own, which a logout leaves alone if lingering is on.
 It dies with the machine, with a logout that kills all user processes, and with a CI job; then the next tpujob command,
-the timer of `tpujob install-sweeper` or the switch on the VM does the same.
+the timer of `tpujob install-gc` or the switch on the VM does the same.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def ci_notice(environ: Mapping[str, str]) -> str | None:
     if environ.get(SWITCH, "").lower() == CI_DETACH:
         return None
     return (
-        "this is a CI job: the guardian dies with it, and then only the switch on the VM and `tpujob sweep` delete what "
+        "this is a CI job: the guardian dies with it, and then only the switch on the VM and `tpujob gc` delete what "
         f"is left ({SWITCH}={CI_DETACH} lets it outlive a job on a GitHub runner of your own)"
     )
 

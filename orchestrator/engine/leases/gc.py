@@ -1,8 +1,8 @@
-"""Sweep: find slices that nobody claims any more by their labels alone, delete them, and see them absent.
+"""Garbage collection: find slices that nobody claims any more by their labels alone, delete them, and see them absent.
 
 The layer that needs nothing of the machine that made them: no ledger, no process, not even the same machine. It acts only on
 what carries our name *and* our label, judges by the server's clock, reads a claim again right before each delete, and says
-"complete" only of zones whose whole list it saw. `tpujob sweep` drives it, and a simulator does.
+"complete" only of zones whose whole list it saw. `tpujob gc` drives it, and a simulator does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from orchestrator import catalog
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.absence import RUN_LABEL
 from orchestrator.core.lease.slices import Capabilities, Listing, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
@@ -65,7 +64,7 @@ class Odd:
 
 @dataclass(slots=True)
 class Collected:
-    """What a sweep saw and did. Only with nothing `incomplete` and every one of `ended` gone has it done its work."""
+    """What a gc run saw and did. Only with nothing `incomplete` and every one of `ended` gone has it done its work."""
 
     project: str
     dry_run: bool = False
@@ -97,20 +96,20 @@ async def collect_garbage(
     deadline_s: float = DEADLINE_S,
 ) -> Collected:
     """Every zone that is named, or that the project has. Whatever gets no answer is asked again until the deadline."""
-    sweeping = _Sweep(project, capabilities, dry_run, await Now() + deadline_s)
-    await sweeping.find_zones(zones)
+    collection = _Collection(project, capabilities, dry_run, await Now() + deadline_s)
+    await collection.find_zones(zones)
     for pause_s in pauses(first_s=0.5, longest_s=LONGEST_PAUSE_S):
-        await sweeping.one_pass()
-        if sweeping.nothing_left or not await sweeping.wait(pause_s):
+        await collection.one_pass()
+        if collection.nothing_left or not await collection.wait(pause_s):
             break
-    return sweeping.result()
+    return collection.result()
 
 
-class _Sweep:
-    """What one sweep remembers between its passes."""
+class _Collection:
+    """What one gc run remembers between its passes."""
 
     def __init__(self, project: str, capabilities: Capabilities, dry_run: bool, deadline: float) -> None:
-        self.swept = Collected(project, dry_run)
+        self.collected = Collected(project, dry_run)
         self._pace = capabilities.timings
         self._deadline = deadline
         self._pending: dict[str, str] = {}  # zone → why there is no complete list of it yet
@@ -120,17 +119,17 @@ class _Sweep:
 
     async def find_zones(self, zones: Sequence[str] | None) -> None:
         if zones is None:
-            listing = await self._until_answered(ListZones(self.swept.project))
+            listing = await self._until_answered(ListZones(self.collected.project))
             if isinstance(listing, CloudError):
-                self.swept.incomplete["-"] = f"the project's zones cannot be listed: {listing.message}"
+                self.collected.incomplete["-"] = f"the project's zones cannot be listed: {listing.message}"
                 return
             for place in listing.unreachable:
-                self.swept.incomplete[place] = "unreachable"
+                self.collected.incomplete[place] = "unreachable"
             zones = listing.rows
             if not zones:
-                self.swept.incomplete["-"] = "the API named no zone for this project"
-        self.swept.zones = list(dict.fromkeys(zones))
-        self._pending = dict.fromkeys(self.swept.zones, "not asked: the time was over")
+                self.collected.incomplete["-"] = "the API named no zone for this project"
+        self.collected.zones = list(dict.fromkeys(zones))
+        self._pending = dict.fromkeys(self.collected.zones, "not asked: the time was over")
 
     async def one_pass(self) -> None:
         """Look at every zone that still owes a complete list, then see after everything that is to go."""
@@ -138,23 +137,23 @@ class _Sweep:
             if await Now() >= self._deadline:
                 return
             await self._look(zone)
-        for name in [name for name, each in self.swept.ended.items() if not each.gone]:
-            if not self.swept.dry_run and await Now() < self._deadline:
+        for name in [name for name, each in self.collected.ended.items() if not each.gone]:
+            if not self.collected.dry_run and await Now() < self._deadline:
                 await self._see_off(name)
 
     async def _look(self, zone: str) -> None:
-        await Report("sweep", f"{self.swept.project}, {zone}", passing=True)
-        listing = await self._ask(ListSlices(self.swept.project, zone, queued=True))
+        await Report("gc", f"{self.collected.project}, {zone}", passing=True)
+        listing = await self._ask(ListSlices(self.collected.project, zone, queued=True))
         silent = listing if isinstance(listing, CloudError) else None
         if silent is not None and not (isinstance(silent, CloudUnavailable) and silent.retry_after_s):
-            listing = await self._ask(ListSlices(self.swept.project, zone))  # what is billed has to go all the same
+            listing = await self._ask(ListSlices(self.collected.project, zone))  # what is billed has to go all the same
         if isinstance(listing, CloudError):
             self._not_seen(zone, listing, listing.message)
             return
         if listing.server_now is None:
             self._pending[zone] = "the API did not say what time it is, so no claim can be judged"
             return
-        # Later in this sweep it is later than this; to judge by an older time is only ever too kind.
+        # Later in this run it is later than this; to judge by an older time is only ever too kind.
         self._server_now[zone] = listing.server_now
         if silent is not None:
             self._not_seen(zone, silent, f"its queued requests cannot be listed: {silent.message}")
@@ -168,66 +167,66 @@ class _Sweep:
         """Whoever may not look, or looks for what is not there, need not look again: a person must act."""
         self._pending[zone] = why
         if not isinstance(error, CloudUnavailable | UnexpectedReply):
-            self.swept.incomplete[zone] = self._pending.pop(zone)
+            self.collected.incomplete[zone] = self._pending.pop(zone)
 
     async def _sort(self, listing: Listing[SliceView]) -> None:
         new = []
         for view in listing.rows:
-            if view.name not in self.swept.ended and self._judge(view) is not None:
+            if view.name not in self.collected.ended and self._judge(view) is not None:
                 new.append(view.name)
         for name in new:
-            each = self.swept.ended[name]
-            verb = "would be deleted" if self.swept.dry_run else "deleting it"
+            each = self.collected.ended[name]
+            verb = "would be deleted" if self.collected.dry_run else "deleting it"
             what = f"{name.node} ({each.view.accelerator_type}, {name.zone}, {each.price})"
-            await Report("sweep", f"{what}: {each.why}; {verb}")
-            if not self.swept.dry_run:
+            await Report("gc", f"{what}: {each.why}; {verb}")
+            if not self.collected.dry_run:
                 await self._see_off(name)
 
     def _judge(self, view: SliceView) -> str | None:
         """File the slice where it belongs; why its claim is over, if it is."""
-        name, swept = view.name, self.swept
-        swept.claimed.pop(name, None)
+        name, collected = view.name, self.collected
+        collected.claimed.pop(name, None)
         if not names.is_ours(name.node, view.labels):
             if half := names.half_ours(name.node, view.labels):
-                swept.odd[name] = Odd(view, half)
+                collected.odd[name] = Odd(view, half)
             return None
         stamp = claim_labels.read(view, self._pace)
         if stamp is None:
-            swept.odd[name] = Odd(view, "its labels cannot be read and its age is unknown: look at it yourself")
+            collected.odd[name] = Odd(view, "its labels cannot be read and its age is unknown: look at it yourself")
             return None
         if stamp.odd:
-            swept.odd[name] = Odd(view, "; ".join(stamp.odd))
+            collected.odd[name] = Odd(view, "; ".join(stamp.odd))
         why = claim_labels.ended(stamp, self._server_now[name.zone], self._pace)
         if why is None:
-            swept.claimed[name] = Claimed(view, min(stamp.lease_until, stamp.deadline))
+            collected.claimed[name] = Claimed(view, min(stamp.claimed_until, stamp.deadline))
             return None
-        before = swept.ended.get(name)
-        swept.ended[name] = replace(before, view=view, why=why) if before else Expired(view, why)
+        before = collected.ended.get(name)
+        collected.ended[name] = replace(before, view=view, why=why) if before else Expired(view, why)
         return why
 
     async def _see_off(self, name: SliceName) -> None:
         """Delete what is still there and still unclaimed. Its claim is read anew each time, right before the delete."""
-        before = self.swept.ended[name]
+        before = self.collected.ended[name]
         view = await self._ask(Get(name))
         if isinstance(view, SliceView) and not await self._may_go(view, before):
             return
         if isinstance(view, SliceView) and self._should_delete(view, await Now()):
             view = await self._delete(name)
         if view is None:
-            self.swept.ended[name] = replace(before, gone=True, problem="")
-            await Report("sweep", f"{name.node} absent")
+            self.collected.ended[name] = replace(before, gone=True, problem="")
+            await Report("gc", f"{name.node} absent")
         elif isinstance(view, CloudError):
             self._problem(name, view.message)
         else:
             self._problem(name, f"still there: {view.native_state}")
 
     async def _may_go(self, view: SliceView, before: Expired) -> bool:
-        if view.labels.get(RUN_LABEL) == before.view.labels.get(RUN_LABEL) and self._judge(view) is not None:
+        if view.labels.get(names.LEASE_ID) == before.view.labels.get(names.LEASE_ID) and self._judge(view) is not None:
             return True
-        del self.swept.ended[view.name]
-        if view.name not in self.swept.claimed:
-            self.swept.odd[view.name] = Odd(view, "it changed hands while this sweep looked at it: left alone")
-        await Report("sweep", f"{view.name.node}: claimed anew, or not ours; left alone")
+        del self.collected.ended[view.name]
+        if view.name not in self.collected.claimed:
+            self.collected.odd[view.name] = Odd(view, "it changed hands while gc looked at it: left alone")
+        await Report("gc", f"{view.name.node}: claimed anew, or not ours; left alone")
         return False
 
     def _should_delete(self, view: SliceView, now: float) -> bool:
@@ -244,13 +243,13 @@ class _Sweep:
         return await self._ask(Get(name))
 
     def _problem(self, name: SliceName, problem: str) -> None:
-        self.swept.ended[name] = replace(self.swept.ended[name], problem=problem)
+        self.collected.ended[name] = replace(self.collected.ended[name], problem=problem)
 
     # -- asking, and when to stop ---------------------------------------------------------------------------------
 
     @property
     def nothing_left(self) -> bool:
-        waiting = () if self.swept.dry_run else self.swept.ended.values()
+        waiting = () if self.collected.dry_run else self.collected.ended.values()
         return not self._pending and all(each.gone for each in waiting)
 
     async def wait(self, pause_s: float) -> bool:
@@ -263,8 +262,8 @@ class _Sweep:
         return True
 
     def result(self) -> Collected:
-        self.swept.incomplete.update(self._pending)
-        return self.swept
+        self.collected.incomplete.update(self._pending)
+        return self.collected
 
     async def _until_answered(self, question: Effect[T]) -> T | CloudError:
         for pause_s in pauses(first_s=0.5, longest_s=LONGEST_PAUSE_S):
@@ -275,7 +274,7 @@ class _Sweep:
         raise AssertionError("pauses() never ends")
 
     async def _ask(self, question: Effect[T]) -> T | CloudError:
-        """The answer, or the error in its place: within a sweep no failed question ends the work."""
+        """The answer, or the error in its place: within a gc run no failed question ends the work."""
         try:
             return await question
         except CloudError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.client.guarantee import health_checks
-from orchestrator.ledger.ledger import Ledger, SweepRun
+from orchestrator.ledger.ledger import Ledger, GcRun
 from orchestrator.settings import Target
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
@@ -38,29 +38,29 @@ def test_a_fresh_machine_is_usable_and_learns_what_is_not_live(tpujob: Tpujob) -
     assert "zones" in check(said, "credentials")["text"]
     guardian = check(said, "guardian")
     assert guardian["live"] and guardian["text"].startswith("armed in ")
-    assert check(said, "timer")["live"] is False and check(said, "timer")["fix"] == "`tpujob install-sweeper`"
+    assert check(said, "timer")["live"] is False and check(said, "timer")["fix"] == "`tpujob install-gc`"
     assert check(said, "switch on the VM")["live"] is None
-    assert check(said, "sweep")["live"] is None
+    assert check(said, "L4 gc")["live"] is None
     log = tpujob.directory / "state" / "guardian.log"
     assert log.exists(), "a guardian really started"
 
 
-def test_sweeps_that_ran_are_counted_by_age(tpujob: Tpujob) -> None:
-    assert tpujob("sweep").returncode == 0
-    assert tpujob("sweep", "--local").returncode == 0
+def test_gc_runs_that_ran_are_counted_by_age(tpujob: Tpujob) -> None:
+    assert tpujob("gc").returncode == 0
+    assert tpujob("gc", "--local").returncode == 0
     said, _ = examined(tpujob)
-    assert check(said, "L4 sweep")["live"] is True
-    assert "the last local sweep was" in check(said, "timer")["text"]
+    assert check(said, "L4 gc")["live"] is True
+    assert "the last local gc was" in check(said, "timer")["text"]
     with sqlite3.connect(tpujob.directory / "state" / "ledger.sqlite3") as db:
-        db.execute("update sweep set at = ?", (time.time() - 2 * 86400,))
+        db.execute("update gc_run set at = ?", (time.time() - 2 * 86400,))
     said, _ = examined(tpujob)
-    assert check(said, "L4 sweep")["live"] is False and "2 d ago" in check(said, "L4 sweep")["text"]
+    assert check(said, "L4 gc")["live"] is False and "2 d ago" in check(said, "L4 gc")["text"]
 
 
-def test_a_sweep_of_some_zones_is_no_sweep_of_the_project(tpujob: Tpujob) -> None:
-    assert tpujob("sweep", "--zone", ZONE).returncode == 0
+def test_a_gc_run_of_some_zones_is_no_gc_run_of_the_project(tpujob: Tpujob) -> None:
+    assert tpujob("gc", "--zone", ZONE).returncode == 0
     said, _ = examined(tpujob)
-    assert check(said, "L4 sweep")["live"] is None
+    assert check(said, "L4 gc")["live"] is None
 
 
 def test_what_is_alive_is_shown_with_its_switches_and_its_worst_case(tpujob: Tpujob) -> None:
@@ -129,11 +129,11 @@ def test_a_state_directory_or_ledger_that_cannot_be_used_is_the_diagnosis(tpujob
 
 def test_a_ledger_that_cannot_say_the_time_ends_no_diagnosis(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite3")
-    ledger.record_sweep(SweepRun(time.time(), "emulated", "some-project", "all", True, 0, 0))
-    assert health_checks.sweeps(ledger, Target("emulated", "some-project")).live is True
+    ledger.record_gc(GcRun(time.time(), "emulated", "some-project", "all", True, 0, 0))
+    assert health_checks.gc(ledger, Target("emulated", "some-project")).live is True
     with sqlite3.connect(ledger.path) as db:
         db.execute("drop table anchor")
-    assert health_checks.sweeps(ledger, Target("emulated", "some-project")).live is None
+    assert health_checks.gc(ledger, Target("emulated", "some-project")).live is None
 
 
 def test_what_is_owed_outranks_everything(tpujob: Tpujob) -> None:

@@ -1,4 +1,4 @@
-"""The recipes of docs/sweeping.md: they parse, our parser takes their command lines, and the container's command sweeps."""
+"""The recipes of docs/gc.md: they parse, our parser takes their command lines, and the container's command deletes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli_fixture import Tpujob
 from tests.contract.commands.test_gc import elsewhere, make, names, ours, queue
 from tests.waiting import HANG_S
 
-PAGE = (ROOT / "docs" / "sweeping.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "gc.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -65,7 +65,7 @@ def container() -> dict[str, Any]:
 
 
 def workflow_args() -> list[str]:
-    steps = workflow()["jobs"]["sweep"]["steps"]
+    steps = workflow()["jobs"]["gc"]["steps"]
     (run,) = [step["run"] for step in steps if step.get("run", "").startswith("tpujob ")]
     return shlex.split(run)[1:]
 
@@ -84,13 +84,13 @@ def test_our_own_parser_takes_the_command_line_and_it_names_the_cloud_and_the_pr
     words = every_recipe()[number]
     root = typer.main.get_command(app)
     context = root.commands[words[0]].make_context(words[0], list(words[1:]))  # type: ignore[attr-defined]
-    assert words[0] == "sweep"
+    assert words[0] == "gc"
     assert (context.params["cloud"], context.params["project"]) == ("google", "my-project")
     assert context.params["all_zones"] and not context.params["dry_run"] and not context.params["local"]
 
 
 @pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 4))])
-def test_the_command_of_each_recipe_sweeps_from_a_container_that_knows_nothing(
+def test_the_command_of_each_recipe_deletes_from_a_container_that_knows_nothing(
     tpujob: Tpujob, tmp_path: Path, number: int
 ) -> None:
     dead = make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
@@ -110,12 +110,12 @@ def test_the_command_of_each_recipe_sweeps_from_a_container_that_knows_nothing(
     assert dead in done.stdout and names(tpujob) == set()
 
 
-def test_a_sweep_asks_for_no_more_than_the_role_of_the_page_permits(tpujob: Tpujob, tmp_path: Path) -> None:
+def test_gc_asks_for_no_more_than_the_role_of_the_page_permits(tpujob: Tpujob, tmp_path: Path) -> None:
     make(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     queue(tpujob, "tpujob-k3f9ab-dead000001", **ours("dead000001", lease_in=-3600))
     env = elsewhere(tpujob, tmp_path)
     before = len(tpujob.requests())
-    assert tpujob("sweep", env=env).returncode == 0
+    assert tpujob("gc", env=env).returncode == 0
     asked = {
         f"tpu.{row['operation']}"
         for row in tpujob.requests()[before:]
@@ -126,18 +126,18 @@ def test_a_sweep_asks_for_no_more_than_the_role_of_the_page_permits(tpujob: Tpuj
     assert asked == set(permissions.split(","))
 
 
-def test_without_a_project_the_recipes_fail_and_do_not_sweep_the_emulator(tpujob: Tpujob) -> None:
+def test_without_a_project_the_recipes_fail_and_do_not_collect_the_emulator(tpujob: Tpujob) -> None:
     with tpujob.starting_no_emulator():
-        done = tpujob("sweep", "--all-zones", "--cloud", "google")
+        done = tpujob("gc", "--all-zones", "--cloud", "google")
     assert done.returncode == 64 and "no Google Cloud project" in done.stderr
 
 
-def test_the_schedules_leave_a_sweep_its_time() -> None:
+def test_the_schedules_leave_gc_its_time() -> None:
     template = cron_job()["spec"]["jobTemplate"]["spec"]
     assert template["activeDeadlineSeconds"] > DEADLINE_S
     assert cron_job()["spec"]["concurrencyPolicy"] == "Forbid"
     assert template["template"]["spec"]["restartPolicy"] == "Never"
-    assert workflow()["jobs"]["sweep"]["timeout-minutes"] * 60 > DEADLINE_S
+    assert workflow()["jobs"]["gc"]["timeout-minutes"] * 60 > DEADLINE_S
     (create,) = [words for words in shell_commands() if words[:4] == ["gcloud", "run", "jobs", "create"]]
     (timeout,) = [word.partition("=")[2] for word in create if word.startswith("--task-timeout=")]
     assert parse_duration(timeout) > DEADLINE_S

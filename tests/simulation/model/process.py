@@ -33,7 +33,7 @@ CLOUD = {name: verb for name, verb in CALLS.items() if hasattr(cloud, name)}
 
 
 class Process:
-    """`role` is cli, watcher, guardian (its recovery), collector, timer or sweeper.
+    """`role` is cli, watcher, guardian (its recovery), collector, timer or gc.
 
     `on_exit(process)` is called however it ends, a kill included.
     """
@@ -297,12 +297,12 @@ class ProcessLocks:
     def __init__(self, machine: Machine, process: Process) -> None:
         self._held, self._process = machine.locks, process
 
-    def claim(self, lease_id: str) -> bool:
-        return self._held.setdefault(lease_id, self._process) is self._process
+    def lock(self, name: str) -> bool:
+        return self._held.setdefault(name, self._process) is self._process
 
-    def release(self, lease_id: str) -> None:
-        if self._held.get(lease_id) is self._process:
-            del self._held[lease_id]
+    def unlock(self, name: str) -> None:
+        if self._held.get(name) is self._process:
+            del self._held[name]
 
-    def alive(self, lease_id: str) -> bool:
-        return lease_id in self._held
+    def is_locked(self, name: str) -> bool:
+        return name in self._held

@@ -7,7 +7,7 @@ same world, event for event.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -46,6 +46,10 @@ class Layers:
     watchdog: bool = True
     gc: bool = True
     timer: bool = True
+
+
+NO_LAYER = Layers(guardian=False, watchdog=False, gc=False, timer=False)
+GUARDIAN_ONLY, WATCHDOG_ONLY, GC_ONLY = (replace(NO_LAYER, **{name: True}) for name in ("guardian", "watchdog", "gc"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from orchestrator.engine.leases.gc import collect_garbage
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, Violation, World
+from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.scenarios import commands
 from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.crash_sweep import SCENARIOS, Scenario, deaths
@@ -210,7 +211,7 @@ def wrong_clock() -> Plays:
         crash = {"crashes": [(None, 12.0, "machine")]} if offset_s > 0 else {}
         yield f"{offset_s:+.0f} s", one(workload, clock_offset_s=offset_s, **crash)
         alone = {"crashes": [(None, 12.0, "machine")], "clock_offset_s": offset_s, "script_runs": False}
-        yield f"{offset_s:+.0f} s, for the sweep", one(workload, layers=GC_ONLY, **alone)
+        yield f"{offset_s:+.0f} s, for gc", one(workload, layers=GC_ONLY, **alone)
 
 
 @scenario
@@ -417,40 +418,40 @@ def switch_alone_failing() -> Plays:
         yield kind, one(RUN, layers=WATCHDOG_ONLY, delete_effects=effects, **_dead_laptop(12.0))
 
 
-# -- the sweep -------------------------------------------------------------------------------------------------------------
+# -- gc --------------------------------------------------------------------------------------------------------------------
 
 
 @scenario
-def sweeps_beside_runs() -> Plays:
+def gc_beside_runs() -> Plays:
     yield "a run", one(Workload("run", lasts_s=100.0, gc_every_s=20.0))
 
 
 @scenario
-def sweeps_alone_flaky() -> Plays:
+def gc_alone_flaky() -> Plays:
     flaky = {"rates": {"e503": 0.1, "lost_reply": 0.1}}
     return _seeds(20, replace(RUN, gc_every_s=600.0), GC_ONLY, **flaky, **_dead_laptop(12.0))
 
 
 @scenario
-def sweeps_alone_failing() -> Plays:
+def gc_alone_failing() -> Plays:
     effects = [cloud_fault("operation_fails", "nodes.delete")] * 10
     return _seeds(3, replace(RUN, gc_every_s=60.0), GC_ONLY, delete_effects=effects, **_dead_laptop(12.0))
 
 
 @scenario
-def sweeps_among_neighbours() -> Plays:
+def gc_among_neighbours() -> Plays:
     yield "neighbours", one(replace(RUN, gc_every_s=10.0, foreign_slices=True))
 
 
 @scenario
-def sweeps_partly_blind() -> Plays:
-    """A sweep that could not see a zone says so: it is never done."""
+def gc_partly_blind() -> Plays:
+    """A gc run that could not see a zone says so: it is never done."""
 
     def played() -> Result:
         def workload(world: World) -> None:
             RUN(world)
             program = collect_garbage(PROJECT, ZONES, world.capabilities, deadline_s=30.0)
-            process = world.laptop.run("sweep", program, role="timer")
+            process = world.laptop.run("gc", program, role="timer")
             assert process is not None
 
             def ended(_: Any) -> None:
@@ -466,7 +467,7 @@ def sweeps_partly_blind() -> Plays:
 
 def _untrue(world: World) -> Violation:
     return Violation(
-        "I7", world.faults.elapsed_s(), "a sweep says that it saw everything, though every list was partial"
+        Invariant.HONEST_EXIT_CODE, world.faults.elapsed_s(), "gc says that it saw everything, though every list was partial"
     )
 
 
@@ -543,7 +544,7 @@ def extended_and_taken_away() -> Plays:
 
 @scenario
 def early_out_of_its_queue() -> Plays:
-    """It might have waited for two minutes. Then its laptop dies, and only the sweep is left."""
+    """It might have waited for two minutes. Then its laptop dies, and only gc is left."""
     workload = replace(RUN, lasts_s=60.0, gc_every_s=20.0, candidates=Candidates(ZONES[:1], 1, 120.0))
     yield "a run", one(workload, layers=GC_ONLY, **_dead_laptop(40.0))
 
@@ -572,7 +573,7 @@ def _succeeds(workload: Workload, **plan: Any) -> Callable[[], Result]:
         owner = world.oracle.claims[0].owner
         if not result.violations and (owner is None or owner.result.exit_code != 0):
             result.violations.append(
-                Violation("goal", world.faults.elapsed_s(), "a run that may start over did not succeed")
+                Violation(Invariant.RUN_SUCCEEDS, world.faults.elapsed_s(), "a run that may start over did not succeed")
             )
         return result
 

@@ -235,11 +235,11 @@ def type_extend(world: World, by_s: float) -> None:
 
 
 def run_gc_elsewhere(world: World, every_s: float) -> None:
-    """What a timer somewhere else does: a sweep that knows nothing but the project. Worth its time when there is something."""
+    """What a timer somewhere else does: a gc run that knows nothing but the project. Worth its time when there is something."""
     if world.oracle.existing() and not world.elsewhere.processes:
         deadline_s = max(every_s * 0.9, 5.0)
         world.elsewhere.run(
-            "sweep", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="gc"
+            "gc", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="gc"
         )
     world.timeline.after(every_s, run_gc_elsewhere, world, every_s)
 

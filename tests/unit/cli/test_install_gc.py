@@ -1,4 +1,4 @@
-"""`install-sweeper` with programs that only pretend: what is written, that twice is once, and that it can be taken away."""
+"""`install-gc` with programs that only pretend: what is written, that twice is once, and that it can be taken away."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_a_timer_keeps_the_state_directory_the_cloud_and_the_project_of_today(ma
         "TPUJOB_PROJECT": "acme",
         "TPUJOB_CLOUD": "google",
     }
-    assert wanted.argv[1:] == ("-m", "orchestrator.cli", "sweep", "--local", "--quiet")
-    assert (wanted.every_s, wanted.log) == (300, machine / "state" / "sweeper.log")
+    assert wanted.argv[1:] == ("-m", "orchestrator.cli", "gc", "--local", "--quiet")
+    assert (wanted.every_s, wanted.log) == (300, machine / "state" / "gc.log")
 
 
 def test_the_default_state_directory_is_written_out_because_the_timer_may_have_other_defaults(
@@ -125,7 +125,7 @@ def test_the_command_of_a_timer_runs_with_nothing_but_its_environment(machine: P
 def test_the_best_that_the_machine_has_is_chosen(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="neither a systemd") as caught:
         timers.choose(os.environ, "linux")
-    assert "tpujob sweep --local --quiet" in (caught.value.hint or "")
+    assert "tpujob gc --local --quiet" in (caught.value.hint or "")
     has(machine, "crontab", "launchctl")
     assert isinstance(timers.choose(os.environ, "linux"), Cron)
     assert isinstance(timers.choose(os.environ, "darwin"), Launchd)
@@ -149,19 +149,19 @@ def test_a_systemd_timer_is_written_and_started_and_twice_is_once(machine: Path,
     systemd.install(made())
     units = machine / "home" / ".config" / "systemd" / "user"
     before = {path.name: path.read_text() for path in units.iterdir()}
-    assert set(before) == {"tpujob-sweeper.service", "tpujob-sweeper.timer"}
+    assert set(before) == {"tpujob-gc.service", "tpujob-gc.timer"}
     assert (
-        "OnUnitActiveSec=300s" in before["tpujob-sweeper.timer"] and "OnBootSec=1min" in before["tpujob-sweeper.timer"]
+        "OnUnitActiveSec=300s" in before["tpujob-gc.timer"] and "OnBootSec=1min" in before["tpujob-gc.timer"]
     )
-    assert "Persistent=true" in before["tpujob-sweeper.timer"]
+    assert "Persistent=true" in before["tpujob-gc.timer"]
     assert asked(machine)[:3] == [
         "systemctl --user daemon-reload",
-        "systemctl --user enable tpujob-sweeper.timer",
-        "systemctl --user restart tpujob-sweeper.timer",
+        "systemctl --user enable tpujob-gc.timer",
+        "systemctl --user restart tpujob-gc.timer",
     ]
     systemd.install(made())
     assert {path.name: path.read_text() for path in units.iterdir()} == before
-    assert systemd.present() == "systemd user timer tpujob-sweeper.timer, active"
+    assert systemd.present() == "systemd user timer tpujob-gc.timer, active"
     assert [stat.S_IMODE(path.stat().st_mode) for path in units.iterdir()] == [0o600, 0o600]
     assert systemd.remove() and not systemd.remove()
     assert list(units.iterdir()) == [] and systemd.present() is None
@@ -191,7 +191,7 @@ def test_a_manager_that_does_not_answer_is_said(machine: Path, systemd: Systemd)
     (machine / "broken").touch()
     with pytest.raises(TpujobError, match="daemon-reload` did not work: Failed to connect to bus"):
         systemd.install(made())
-    assert systemd.present() == "systemd user timer tpujob-sweeper.timer, unknown"
+    assert systemd.present() == "systemd user timer tpujob-gc.timer, unknown"
 
 
 def test_lingering_is_a_file_of_the_users_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,17 +266,17 @@ def test_a_launchd_agent_is_written_and_loaded(machine: Path) -> None:
     has(machine, "launchctl")
     agent = Launchd(machine / "home")
     agent.install(made())
-    path = machine / "home" / "Library" / "LaunchAgents" / "dev.tpujob.sweeper.plist"
+    path = machine / "home" / "Library" / "LaunchAgents" / "dev.tpujob.gc.plist"
     said = plistlib.loads(path.read_bytes())
     assert said["ProgramArguments"] == list(made().argv)
     assert (said["StartInterval"], said["RunAtLoad"]) == (300, True)
     assert said["EnvironmentVariables"] == {"TPUJOB_STATE_DIR": str(machine / "state")}
     uid = os.getuid()
     assert asked(machine) == [
-        f"launchctl bootout gui/{uid}/dev.tpujob.sweeper",
+        f"launchctl bootout gui/{uid}/dev.tpujob.gc",
         f"launchctl bootstrap gui/{uid} {path}",
     ]
-    assert agent.present() == "launchd agent dev.tpujob.sweeper, loaded"
+    assert agent.present() == "launchd agent dev.tpujob.gc, loaded"
     assert agent.remove() and not agent.remove() and agent.present() is None
 
 
@@ -285,7 +285,7 @@ def test_a_launchd_agent_is_written_and_loaded(machine: Path) -> None:
 
 def tpujob(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli", "install-sweeper", *words],
+        [sys.executable, "-m", "orchestrator.cli", "install-gc", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -300,7 +300,7 @@ def test_print_shows_the_line_and_changes_nothing(machine: Path) -> None:
     assert done.stdout.startswith("# crontab\n*/10 * * * * cd ")
     assert asked(machine) == []
     words = shlex.split(done.stdout.splitlines()[1].partition(" >> ")[0])
-    assert words[-5:] == ["-m", "orchestrator.cli", "sweep", "--local", "--quiet"]
+    assert words[-5:] == ["-m", "orchestrator.cli", "gc", "--local", "--quiet"]
 
 
 def test_install_and_uninstall_say_what_they_did(machine: Path) -> None:
@@ -318,10 +318,10 @@ def test_a_better_timer_takes_the_place_of_the_cron_line(machine: Path, monkeypa
     has(machine, "crontab")
     assert tpujob().returncode == 0
     with_user_manager(machine, monkeypatch)
-    assert tpujob().stdout == "installed: systemd user timer tpujob-sweeper.timer, active, every 5m\n"
+    assert tpujob().stdout == "installed: systemd user timer tpujob-gc.timer, active, every 5m\n"
     assert crontab(machine) == []
 
 
 def test_a_machine_with_none_of_them_gets_an_error_and_a_hint(machine: Path) -> None:
     done = tpujob()
-    assert done.returncode == 64 and "hint: run `tpujob sweep" in done.stderr
+    assert done.returncode == 64 and "hint: run `tpujob gc" in done.stderr

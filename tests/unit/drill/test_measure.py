@@ -37,7 +37,7 @@ def test_a_second_slice_counts_as_well_and_from_its_own_beginning() -> None:
     [
         ([delete(125)], Deaths(), "CLI"),
         ([delete(125)], Deaths(cli_at=120), "guardian"),
-        ([delete(125)], Deaths(cli_at=120, local_at=120), "sweep"),
+        ([delete(125)], Deaths(cli_at=120, local_at=120), "gc"),
         ([delete(125, "vm")], Deaths(cli_at=120, local_at=120), "switch"),
         ([delete(119), delete(125)], Deaths(cli_at=120), "guardian"),  # the CLI's own came to nothing
         ([delete(125, "vm", 403)], Deaths(), "nobody"),

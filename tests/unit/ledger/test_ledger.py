@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
-from orchestrator.ledger.ledger import KEPT_SWEEPS, SCHEMA_VERSION, Ledger, LedgerUnavailable, SweepRun
+from orchestrator.ledger.ledger import KEPT_GC_RUNS, SCHEMA_VERSION, Ledger, LedgerUnavailable, GcRun
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -152,16 +152,16 @@ def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
     assert ledger.attempts_open() == []
 
 
-def test_sweeps_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> None:
-    for at in range(KEPT_SWEEPS + 20):
-        ledger.record_sweep(SweepRun(float(at), "google", "acme", "local", True, 0, 0))
-    ledger.record_sweep(SweepRun(5.0, "google", "acme", "all", False, 3, 1))
-    ledger.record_sweep(SweepRun(6.0, "google", "other", "all", True, 0, 0))
-    ledger.record_sweep(SweepRun(7.0, "emulated", "acme", "all", True, 0, 0))
-    ran = ledger.sweeps("google", "acme")
-    assert len(ran) == KEPT_SWEEPS + 1
-    assert ran[0].at == KEPT_SWEEPS + 19 and ran[-1] == SweepRun(5.0, "google", "acme", "all", False, 3, 1)
-    assert {each.project for each in ledger.sweeps("google")} == {"acme", "other"}
+def test_gc_runs_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> None:
+    for at in range(KEPT_GC_RUNS + 20):
+        ledger.record_gc(GcRun(float(at), "google", "acme", "local", True, 0, 0))
+    ledger.record_gc(GcRun(5.0, "google", "acme", "all", False, 3, 1))
+    ledger.record_gc(GcRun(6.0, "google", "other", "all", True, 0, 0))
+    ledger.record_gc(GcRun(7.0, "emulated", "acme", "all", True, 0, 0))
+    ran = ledger.gc_runs("google", "acme")
+    assert len(ran) == KEPT_GC_RUNS + 1
+    assert ran[0].at == KEPT_GC_RUNS + 19 and ran[-1] == GcRun(5.0, "google", "acme", "all", False, 3, 1)
+    assert {each.project for each in ledger.gc_runs("google")} == {"acme", "other"}
 
 
 def test_a_queued_slice_is_found_again_with_how_it_was_asked_for(ledger: Ledger) -> None:

@@ -66,7 +66,7 @@ def _examine(cloud: str | None, project: str | None) -> tuple[list[HealthCheck],
     if session is not None:
         checks.append(health_checks.guardian(session.directory))
     ledger = session.ledger if session is not None else None
-    checks += [health_checks.timer(ledger, target), health_checks.switches(alive), health_checks.sweeps(ledger, target)]
+    checks += [health_checks.timer(ledger, target), health_checks.watchdogs(alive), health_checks.gc(ledger, target)]
     return checks, alive, session
 
 
@@ -95,8 +95,8 @@ def _look(session: Session, lease: Lease) -> Alive:
             )
     except CloudError as error:
         state = f"unknown: {error.message}"
-    switches = watchdog_report.read_watchdogs(published, workers)
-    return Alive(lease, state, claimed_until, switches, session.locks.alive(lease.id), session.now(lease.cloud))
+    watchdogs = watchdog_report.read_watchdogs(published, workers)
+    return Alive(lease, state, claimed_until, watchdogs, session.locks.is_locked(lease.id), session.now(lease.cloud))
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------
@@ -112,14 +112,14 @@ def _lines(checks: list[HealthCheck]) -> list[str]:
 
 
 def _alive_lines(alive: list[Alive], checks: list[HealthCheck]) -> list[str]:
-    from orchestrator.client.guarantee.health_checks import SWEEPS, SWITCHES
+    from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS
     from orchestrator.core.text.durations import format_usd
     from orchestrator.report.layout import day_clock
 
     lines = []
     for each in alive:
         lease = each.lease
-        armed = sum(switch.armed for switch in each.switches)
+        armed = sum(watchdog.armed for watchdog in each.watchdogs)
         words = [
             lease.handle,
             lease.name.node,
@@ -127,14 +127,14 @@ def _alive_lines(alive: list[Alive], checks: list[HealthCheck]) -> list[str]:
             str(lease.mode),
             f"claimed until {day_clock(each.claimed_until)}",
             f"deadline {day_clock(lease.deadline)}",
-            f"switch armed on {armed} of {len(each.switches)}",
+            f"watchdog armed on {armed} of {len(each.watchdogs)}",
             f"at most {format_usd(each.worst_usd)} more{' (emulated, nobody pays)' if lease.cloud == 'emulated' else ''}",
         ]
         lines.append("\t".join(words))
     if alive:
         total = _total(alive)
         lines.append(f"worst case, if nothing acts before the deadlines: {format_usd(total)} more on Google Cloud")
-        if not any(check.live for check in checks if check.name in (SWITCHES, SWEEPS)):
+        if not any(check.live for check in checks if check.name in (WATCHDOGS, GC)):
             lines.append("and nothing bounds it if this machine is gone by then: neither L3 nor L4 is known to be live")
     return lines
 
@@ -160,8 +160,8 @@ def _shape(checks: list[HealthCheck], alive: list[Alive], *, usable: bool) -> di
                 "in_use": each.alive,
                 "claimed_until": each.claimed_until,
                 "deadline": each.lease.deadline,
-                "switches": [
-                    {"worker": switch.worker, "armed": switch.armed, "why": switch.why} for switch in each.switches
+                "watchdogs": [
+                    {"worker": watchdog.worker, "armed": watchdog.armed, "why": watchdog.why} for watchdog in each.watchdogs
                 ],
                 "worst_usd": each.worst_usd,
             }

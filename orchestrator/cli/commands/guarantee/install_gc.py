@@ -1,4 +1,4 @@
-"""`tpujob install-sweeper`: a timer of this machine that finishes what was left, also after a crash or a reboot."""
+"""`tpujob install-gc`: a timer of this machine that finishes what was left, also after a crash or a reboot."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CARRIED = (
 SHORTEST_S, LONGEST_S = 60, 86400
 
 
-def install_sweeper(
+def install_gc(
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="How often, such as 5m or 1h.")] = "5m",
     show: Annotated[bool, typer.Option("--print", help="Print what would be written, and write nothing.")] = False,
     uninstall: Annotated[bool, typer.Option("--uninstall", help="Take it away again.")] = False,
 ) -> None:
-    """Have this machine run `tpujob sweep --local` every few minutes: a systemd timer, a launchd agent or a cron line.
+    """Have this machine run `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.
 
     It keeps today's state directory, cloud and project, whatever the environment will be then.
     """
@@ -71,11 +71,11 @@ def schedule(every: str, environ: Mapping[str, str]) -> Schedule:
         if "\n" in value or "\0" in value:
             raise ConfigError(f"{name} spans several lines and cannot be carried into a timer")
     return Schedule(
-        argv=(sys.executable, "-m", "orchestrator.cli", "sweep", "--local", "--quiet"),
+        argv=(sys.executable, "-m", "orchestrator.cli", "gc", "--local", "--quiet"),
         environ=carried,
         directory=orchestrator.ROOT,
         every_s=_seconds(every),
-        log=settings.open_state_dir(state) / "sweeper.log",
+        log=settings.open_state_dir(state) / "gc.log",
     )
 
 
