@@ -10,8 +10,8 @@ from orchestrator import promises
 from orchestrator.core.lease import timings
 from orchestrator.promises import PROMISES
 from tests.simulation.model.faults import FaultPlan
-from tests.simulation.model.world import SPEED, Layers, World
-from tests.simulation.mutants.scenarios import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RUN, WATCHDOG_ONLY
+from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, SPEED, WATCHDOG_ONLY, Layers, World
+from tests.simulation.mutants.registry import RUN
 from tests.simulation.scenarios.random_worlds import Workload
 
 READY_S, DELETE_S = 5.0, 0.5

@@ -14,8 +14,7 @@ import pytest
 
 from orchestrator.core.lease.lease import LeaseState
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
-from tests.simulation.model.world import ZONES, Layers, World
-from tests.simulation.mutants.scenarios import GC_ONLY, NO_LAYER, WATCHDOG_ONLY
+from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY, ZONES, Layers, World
 from tests.simulation.oracle.claims import Resource
 from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.random_worlds import Workload

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.mutants.mutants import MUTANTS, Mutant
-from tests.simulation.mutants.scenarios import MUTANT_SCENARIOS
+from tests.simulation.mutants.registry import MUTANT_SCENARIOS, MUTANTS, Mutant
 
 KILLS: dict[str, str] = {}
 

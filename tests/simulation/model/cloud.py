@@ -270,7 +270,7 @@ def view_of(node: Node) -> SliceView:
 class CloudClient:
     """`core.lease.slices.Cloud` for one process: what it sends travels, and may get lost."""
 
-    __slots__ = ("_outcome", "capabilities", "machine", "process", "cloud")
+    __slots__ = ("_outcome", "capabilities", "cloud", "machine", "process")
 
     def __init__(self, cloud: FakeCloud, process: Process) -> None:
         self.cloud, self.process, self.machine = cloud, process, process.machine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.engine.guardian.loop import watch_over
 from tests.simulation.model.process import Process
+from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:
     from tests.simulation.model.machine import Machine
@@ -51,7 +52,7 @@ class Guardian:
     def _left(self, process: Process) -> None:
         self.alive = False
         if process.error is not None and not process.killed:
-            self.world.violated("I10", f"{self.name} ended with {process.error!r}")
+            self.world.violated(Invariant.NO_BUG, f"{self.name} ended with {process.error!r}")
 
     # -- what the program asks of the world --------------------------------------------------------------------------
 
@@ -72,4 +73,4 @@ class Guardian:
         self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
 
     def take_lock(self, watcher: Process) -> bool:
-        return watcher.locks.claim("guardian")
+        return watcher.locks.lock("guardian")

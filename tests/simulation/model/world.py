@@ -302,13 +302,17 @@ class World:
         if code == 75 and process.error is None:
             ledger = process.ledger.leases
             if all(lease_id not in ledger or not ledger[lease_id].open for lease_id in claim.lease_ids):
-                self.violated(Invariant.HONEST_EXIT_CODE, f"{process.name} exits with 75 though everything of its is proven gone")
+                self.violated(
+                    Invariant.HONEST_EXIT_CODE, f"{process.name} exits with 75 though everything of its is proven gone"
+                )
         if code == 75:
             return
         for lease_id in mine:
             for resource in self.oracle.existing():
                 if resource.lease_id == lease_id:
-                    self.violated(Invariant.HONEST_EXIT_CODE, f"{process.name} exits with {code} while {resource} exists")
+                    self.violated(
+                        Invariant.HONEST_EXIT_CODE, f"{process.name} exits with {code} while {resource} exists"
+                    )
             self.oracle.reported_gone[lease_id] = process.name
 
     # -- faults that happen at a time or at a step ---------------------------------------------------------------------

@@ -25,11 +25,12 @@ from orchestrator.emulator.model.queue_records import QueuedResource
 from orchestrator.emulator.model.records import Node
 from tests.simulation.oracle import bounds
 from tests.simulation.oracle.claims import FOREVER, Claim, Resource, is_ours, labels_of
+from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:
     from tests.simulation.model.faults import CallOutcome
     from tests.simulation.model.process import Process
-    from tests.simulation.model.vm import SimFleet, NodeVms
+    from tests.simulation.model.vm import NodeVms, SimFleet
     from tests.simulation.model.world import World
 
 _ORDER = {state: rank for rank, state in enumerate(LeaseState)}
@@ -93,7 +94,7 @@ class Oracle:
         if claim is not None:
             claim.requested_at[lease_id] = now
             if row.valid_until is None or row.valid_until > now + claim.wait_s * 1.01 + 1.0:
-                self.violated("I11", f"{known} may wait until {row.valid_until}, longer than anybody said")
+                self.violated(Invariant.DEADLINE, f"{known} may wait until {row.valid_until}, longer than anybody said")
             else:
                 claim.waiting_until[lease_id] = self.intended_at.get(known.node_id, now) + row.valid_until - now
         self._check_new(known, row)
@@ -106,15 +107,19 @@ class Oracle:
     def _check_new(self, known: Resource, found: Node | QueuedResource) -> None:
         now, lease_id = self.timeline.now, known.lease_id
         if known.node_id not in self.intents:
-            self.violated("I4", f"{known} exists, but no intent was committed before")
+            self.violated(Invariant.INTENT_FIRST, f"{known} exists, but no intent was committed before")
         if not is_ours(found) or not lease_id:
-            self.violated("I4", f"{known} carries not both marks: a list alone could not find it")
+            self.violated(Invariant.INTENT_FIRST, f"{known} carries not both marks: a list alone could not find it")
         if lease_id in self.called_gone_at:
             self.violated(
-                "I3", f"{known} comes to life {now - self.called_gone_at[lease_id]:.1f} s after it was called gone"
+                Invariant.GONE_IS_TRUE,
+                f"{known} comes to life {now - self.called_gone_at[lease_id]:.1f} s after it was called gone",
             )
         if lease_id in self.reported_gone:
-            self.violated("I7", f"{known} comes to life, though {self.reported_gone[lease_id]} said it was gone")
+            self.violated(
+                Invariant.HONEST_EXIT_CODE,
+                f"{known} comes to life, though {self.reported_gone[lease_id]} said it was gone",
+            )
         self.check_labels(found, known)
 
     def _check_one_at_a_time(self, known: Resource, other: Resource) -> None:
@@ -122,7 +127,7 @@ class Oracle:
         assert known.claim is not None
         race = known.claim.races.get(known.lease_id)
         if race is None or other.lease_id not in race.lease_ids:
-            self.violated("I6", f"{known} and {other} of one run are there at once")
+            self.violated(Invariant.ONE_SLICE, f"{known} and {other} of one run are there at once")
 
     def check_labels(self, found: Node | QueuedResource, known: Resource | None = None) -> None:
         """I11: no label may promise more than the person did; whoever reads it by the server's clock would believe it."""
@@ -132,7 +137,7 @@ class Oracle:
             return
         over_s = int(said) - claim.final_at(known.lease_id)
         if over_s > 15.0:
-            self.violated("I11", f"{known} is labelled to live {over_s:.0f} s too long")
+            self.violated(Invariant.DEADLINE, f"{known} is labelled to live {over_s:.0f} s too long")
 
     def resource_gone(self, uid: str) -> None:
         resource = self.resources[uid]
@@ -154,11 +159,13 @@ class Oracle:
         if until <= begin:
             return True
         if why == "another one was first" and bounds.loser_delete_is_due(self.world, claim, resource):
-            self.violated("I6", f"{resource} lost its race, and no delete of it has left")
+            self.violated(Invariant.ONE_SLICE, f"{resource} lost its race, and no delete of it has left")
         verdict = bounds.bound(self.world, claim, resource, begin)
         self.world.verdicts[resource.uid] = (until - begin, verdict)
         if until - begin > verdict.allowed_s:
-            which = {"its deadline": "I11", "another one was first": "I6"}.get(why, "I1")
+            which = {"its deadline": Invariant.DEADLINE, "another one was first": Invariant.ONE_SLICE}.get(
+                why, Invariant.BILLING_BOUND
+            )
             was = "was billed" if resource.request is None else "was listed"
             self.violated(
                 which,
@@ -288,7 +295,7 @@ class Oracle:
         known.first_delete_at = known.first_delete_at or self.timeline.now
         known.deleted_by = known.deleted_by or caller
         if known.foreign or not is_ours(found):
-            self.violated("I5", f"{caller} deletes {known}, which is not ours")
+            self.violated(Invariant.OURS_ONLY, f"{caller} deletes {known}, which is not ours")
             return
         claim = known.claim
         if claim is not None and process is claim.owner:
@@ -298,7 +305,7 @@ class Oracle:
                 return
             if self.certainly_claimed(claim, known, caller):
                 who = process.name if process else caller
-                self.violated("I2", f"{who} deletes {known}, which {claim.label} surely claims")
+                self.violated(Invariant.CLAIM_RESPECTED, f"{who} deletes {known}, which {claim.label} surely claims")
 
     def delete_accepted(self, found: Node | QueuedResource, outcome: CallOutcome) -> None:
         if outcome.effect is not None and outcome.effect.kind in _FAILING:
@@ -345,11 +352,11 @@ class Oracle:
         if self.world.trace is not None:
             self.world.log(f"ledger: {type(event).__name__} {after.name.node} → {after.state}")
         if before is not None and _ORDER[after.state] < _ORDER[before.state]:
-            self.violated("I8", f"{after.name.node} went from {before.state} back to {after.state}")
+            self.violated(Invariant.FORWARD_ONLY, f"{after.name.node} went from {before.state} back to {after.state}")
         match event:
             case Intent():
                 if after.name.node in self.intents:
-                    self.violated("I4", f"the name {after.name.node} is used a second time")
+                    self.violated(Invariant.INTENT_FIRST, f"the name {after.name.node} is used a second time")
                 self.intents[after.name.node], self.intended_at[after.name.node] = after, now
             case Ready():
                 claim = self.claim_of(after.id)
@@ -374,7 +381,7 @@ class Oracle:
                 self.called_gone_at.setdefault(after.id, now)
                 for resource in self.existing():
                     if resource.lease_id == after.id:
-                        self.violated("I3", f"{resource} is called gone while it exists")
+                        self.violated(Invariant.GONE_IS_TRUE, f"{resource} is called gone while it exists")
             case Held() | Extended() | Detached():
                 self._moved(event, after, now)
         if type(event) is Gone:
@@ -387,7 +394,10 @@ class Oracle:
         if isinstance(event, Detached):
             claim.detached_at, claim.kept = now, lease.id
             if not bounds.could_be_armed(self.world):
-                self.violated("I1", f"{lease.name.node} is left to a switch that can never have been armed")
+                self.violated(
+                    Invariant.ARMED_HANDOVER,
+                    f"{lease.name.node} is handed over to a watchdog that never can have been armed",
+                )
             return
         if isinstance(event, Extended):
             claim.extended_at, claim.extension_requested_s = now, 0.0
@@ -407,7 +417,8 @@ class Oracle:
             most_s = bounds.periods(self.world).linger_s * 1.01 + 5.0
             if ahead_s > most_s:
                 self.violated(
-                    "I11", f"{lease.name.node} is held for {ahead_s:.0f} s, results may wait for {most_s:.0f} s"
+                    Invariant.DEADLINE,
+                    f"{lease.name.node} is held for {ahead_s:.0f} s, results may wait for {most_s:.0f} s",
                 )
         claim.hold_s, claim.hold_until, claim.kept = ahead_s, now + ahead_s * 1.01, lease.id
         self.world.watch_resources()

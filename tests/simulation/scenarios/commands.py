@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord, results_wait
+from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.text import names
@@ -177,7 +177,7 @@ def type_collect(world: World) -> None:
     machine = world.laptop
     for lease in machine.ledger.open_leases():
         for attempt in machine.ledger.attempts.values():
-            if not results_wait(attempt, lease):
+            if not has_uncollected_results(attempt, lease):
                 continue
             run = RunRecord(attempt.run_id, "run", "job.yaml", "emulated", 0.0, "runs/x")
             left = Left(run, attempt, lease, CollectRequest(attempt.id, Path("runs"), ("*",)))
@@ -238,9 +238,7 @@ def run_gc_elsewhere(world: World, every_s: float) -> None:
     """What a timer somewhere else does: a gc run that knows nothing but the project. Worth its time when there is something."""
     if world.oracle.existing() and not world.elsewhere.processes:
         deadline_s = max(every_s * 0.9, 5.0)
-        world.elsewhere.run(
-            "gc", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="gc"
-        )
+        world.elsewhere.run("gc", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="gc")
     world.timeline.after(every_s, run_gc_elsewhere, world, every_s)
 
 

@@ -1,0 +1,261 @@
+"""The proof of absence, and the command that waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core.lease import absence
+from orchestrator.core.lease.absence import Verdict
+from orchestrator.core.lease.lease import (
+    Settled,
+)
+from orchestrator.core.lease.slices import Listing
+from orchestrator.engine.effects.base import Now
+from orchestrator.engine.jobs import run
+from orchestrator.engine.leases import obligations, recover, release
+from orchestrator.errors import AuthError, CloudError
+from tests.simulation.model.faults import FOREVER, cloud_fault
+from tests.simulation.model.world import (
+    NO_LAYER,
+)
+from tests.simulation.mutants.registry import (
+    RUN,
+    NoEffect,
+    Plays,
+    mutant,
+    one,
+    scenario,
+)
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def command_only() -> Plays:
+    """Nobody else would finish a teardown."""
+    for at in (0.5, 2.0, 4.0, 8.0, 12.0):
+        failing = [cloud_fault("operation_fails", "nodes.delete")]
+        yield f"Ctrl-C twice at {at} s", one(RUN, layers=NO_LAYER, signals=[at, at + 0.3], delete_effects=failing)
+        slow = {"rates": {"e503": 0.5}, "rates_until": 60.0, "signals": [at]}
+        yield f"Ctrl-C at {at} s, the API stutters", one(RUN, layers=NO_LAYER, **slow)
+        gone = {"forbidden": {"laptop-api": [(at, at + 60.0)]}, "signals": [at + 0.5]}
+        yield f"no permission from {at} s on", one(RUN, layers=NO_LAYER, **gone)
+
+
+@scenario
+def create_seen_late() -> Plays:
+    late = [cloud_fault("hidden", "nodes.create", seconds=8.0)]
+    for down_at in (3.0, 4.0, 5.0, 6.0, 7.0):
+        workload = replace(RUN, down_at=down_at)
+        yield f"down at {down_at} s", one(workload, layers=NO_LAYER, create_effects=late)
+        crash = {"crashes": [(None, down_at, "cli")], "command_after_s": 0.5}
+        yield f"killed at {down_at} s", one(RUN, layers=NO_LAYER, create_effects=late, **crash)
+
+
+@scenario
+def failing_deletes() -> Plays:
+    for kind in ("operation_fails", "operation_forgets"):
+        effects = [cloud_fault(kind, "nodes.delete")] * 2
+        yield kind, one(RUN, layers=NO_LAYER, delete_effects=effects)
+
+
+@scenario
+def stalled_delete() -> Plays:
+    """Accepted, DELETING, and nothing more happens until somebody asks once more."""
+    for times in (1, 2):
+        stalled = [cloud_fault("stalled", "nodes.delete")] * times
+        yield f"{times} times", one(RUN, layers=NO_LAYER, delete_effects=stalled)
+
+
+@scenario
+def create_operation_unlisted() -> Plays:
+    """The create goes on, its node is not visible yet, and of the operations nobody hears but that there may be more."""
+    unlisted = [("operations.list", (0.0, 30.0), cloud_fault("unreachable", "operations.list"))]
+    hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
+    for tenth in range(2, 6):
+        rest = {"lost_creates": 9, "signals": [tenth / 10], "spoiled": unlisted, **hidden}
+        yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NO_LAYER, **rest)
+
+
+@scenario
+def create_with_unknown_verb() -> Plays:
+    """The operations are all there, and the create among them has a name that nobody here ever heard."""
+    hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
+    for tenth in range(2, 6):
+        rest = {"lost_creates": 9, "signals": [tenth / 10], "create_verb": "provision", **hidden}
+        yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NO_LAYER, **rest)
+
+
+@scenario
+def create_lands_between_replies() -> Plays:
+    """The node comes while the answer that knows of no create is on its way; the list that follows is an old one."""
+    stale = [("nodes.list", (5.0, 60.0), cloud_fault("stale_list", "nodes.list", seconds=20.0))]
+    for late_s in (9.0, 11.0, 13.0, 14.0):
+        late = [cloud_fault("late", "nodes.create", seconds=late_s)] * 9
+        rest = {"create_effects": late, "spoiled": stale, "slow_replies": {"operations.list": 4.0}}
+        yield f"{late_s} s late", one(RUN, layers=NO_LAYER, signals=[0.4], **rest)
+
+
+@scenario
+def permission_revoked() -> Plays:
+    for at in (3.0, 8.0):
+        yield f"from {at} s on", one(RUN, layers=NO_LAYER, forbidden={"laptop-api": [(at, FOREVER)]})
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("an accepted delete counts as done (dstack)", "worlds")
+def accepted_delete_is_done() -> Iterator[None]:
+    async def one_pass(self: Any, capabilities: Any) -> Verdict:
+        await self._delete(await Now())
+        return Verdict(gone=self._deleted_at is not None)
+
+    with patch.object(release._Teardown, "one_pass", one_pass):
+        yield
+
+
+@mutant("a 404 counts as gone while a create may still land (dstack)", "deaths")
+def one_404_is_gone() -> Iterator[None]:
+    def judge(lease: Any, evidence: Any, now: float, capabilities: Any) -> Verdict:
+        return Verdict(gone=evidence.view is None)
+
+    with patch.object(absence, "judge", judge):
+        yield
+
+
+@mutant("the proof does not wait for creates to settle", "deaths")
+def unsettled_create_ignored() -> Iterator[None]:
+    with patch.object(absence, "settles_at", lambda *_, **__: None):
+        yield
+
+
+@mutant("a successful create counts as settled before its node is visible", "create_seen_late")
+def invisible_create_settled() -> Iterator[None]:
+    settled = absence.settles_at
+    with patch.object(absence, "settles_at", lambda *a, **k: settled(*a, **{**k, "seen": True})):
+        yield
+
+
+@mutant("get and list are asked before the create has settled", "deaths")
+def stale_proof() -> Iterator[None]:
+    async def one_pass(self: Any, capabilities: Any) -> Verdict:
+        now = await Now()
+        view = await self._ask(release.Get(self.lease.name))
+        if view is not None and not isinstance(view, release.CloudError) and await self._should_delete(view, now):
+            await self._delete(now)
+            view = await self._ask(release.Get(self.lease.name))
+        listing = await self._ask(release.ListSlices(*release._place(self.lease))) if view is None else None
+        creates = await self._creates() if view is None else ()
+        evidence = release.Evidence(view, listing, creates, self._seen)
+        return absence.judge(self.lease, evidence, await Now(), capabilities)
+
+    with patch.object(release._Teardown, "one_pass", one_pass):
+        yield
+
+
+@mutant("a partial list of operations counts as complete", "create_operation_unlisted")
+def partial_operations_complete() -> Iterator[None]:
+    async def creates(self: Any) -> Any:
+        if self.lease.sends == 1 and self.lease.operation is not None:
+            return await whole(self)
+        listing = await self._ask(release.ListOperations(*release._place(self.lease)))
+        return listing if isinstance(listing, CloudError) else tuple(filter(self._is_our_create, listing.rows))
+
+    whole = release._Teardown._creates
+    with patch.object(release._Teardown, "_creates", creates):
+        yield
+
+
+@mutant("an operation with an unknown verb does not count as a create", "create_with_unknown_verb")
+def unknown_verb_ignored() -> Iterator[None]:
+    ours = release._Teardown._is_our_create
+
+    def known(self: Any, operation: Any) -> bool:
+        return operation.verb.lower() in release.CREATE_VERBS and ours(self, operation)
+
+    with patch.object(release._Teardown, "_is_our_create", known):
+        yield
+
+
+@mutant("the proof does not look again after the create has settled", "create_lands_between_replies")
+def single_look() -> Iterator[None]:
+    ask, note = release._Teardown._ask, release.note
+    settled: set[Any] = set()
+
+    async def noted(event: Any) -> None:
+        await note(event)
+        if isinstance(event, Settled):
+            settled.add(event.lease_id)
+
+    async def asked(self: Any, question: Any) -> Any:
+        if isinstance(question, release.Get) and self.lease.id in settled:
+            settled.discard(self.lease.id)
+            return None  # as it was a moment ago
+        return await ask(self, question)
+
+    with patch.object(release, "note", noted), patch.object(release._Teardown, "_ask", asked):
+        yield
+
+
+@mutant("a delete under way is never sent again", "stalled_delete")
+def stalled_delete_not_repeated() -> Iterator[None]:
+    with patch.object(release, "DELETE_AGAIN_S", float("inf")):
+        yield
+
+
+@mutant('403 is read as "not there" (SkyPilot, tpuz)', "worlds", "command_only")
+def forbidden_is_gone() -> Iterator[None]:
+    ask = release._Teardown._ask
+
+    async def asked(self: Any, question: Any) -> Any:
+        answer = await ask(self, question)
+        return None if isinstance(answer, AuthError) else answer
+
+    judge = absence.judge
+
+    def judged(lease: Any, evidence: Any, now: float, capabilities: Any) -> Verdict:
+        listing = evidence.listing or Listing(())
+        return judge(lease, replace(evidence, listing=listing), now, capabilities)
+
+    with patch.object(release._Teardown, "_ask", asked), patch.object(absence, "judge", judged):
+        yield
+
+
+@mutant("a delete is sent once, and the failure of its operation is never read", "failing_deletes")
+def failed_delete_not_repeated() -> Iterator[None]:
+    async def should_delete(self: Any, view: Any, now: float) -> bool:
+        return bool(self._deleted_at is None)
+
+    with patch.object(release._Teardown, "_should_delete", should_delete):
+        yield
+
+
+@mutant("the teardown gives up after a time and records the slice as gone (dstack: 15 minutes)", "permission_revoked")
+def gives_up_as_gone() -> Iterator[None]:
+    real = release.release_all
+
+    async def release_all(owed: Any, capabilities: Any, *, budget_s: float) -> Any:
+        results = await real(owed, capabilities, budget_s=budget_s)
+        for released in results:
+            if not released.gone:
+                await release.note(release.Gone(released.lease.id, await Now(), evidence="gave up"))
+        return [replace(released, gone=True) for released in results]
+
+    with patch.object(obligations, "release_all", release_all), patch.object(recover, "release_all", release_all):
+        yield
+
+
+@mutant("the command exits after the first failed look", "command_only")
+def leaves_early() -> Iterator[None]:
+    with patch.object(obligations, "RELEASE_S", 0.0):
+        yield
+
+
+@mutant("a second signal interrupts the teardown", "command_only")
+def second_signal_interrupts() -> Iterator[None]:
+    with patch.object(release, "Shield", NoEffect), patch.object(run, "Shield", NoEffect):
+        yield

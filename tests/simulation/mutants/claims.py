@@ -1,0 +1,227 @@
+"""Claims: heartbeats, labels, extensions, and the hand-over of a run to its job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.lease import (
+    LeaseState,
+)
+from orchestrator.engine.effects.base import Now, ReadLease, Record
+from orchestrator.engine.jobs import attempt, monitor, run
+from orchestrator.engine.leases import release, renewal
+from orchestrator.errors import CloudUnavailable, Vanished
+from tests.simulation.model.faults import FOREVER, cloud_fault
+from tests.simulation.model.world import (
+    GC_ONLY,
+    NO_LAYER,
+    WATCHDOG_ONLY,
+)
+from tests.simulation.mutants.registry import (
+    RUN,
+    NoEffect,
+    Plays,
+    mutant,
+    no_op,
+    one,
+    power_cut,
+    scenario,
+)
+from tests.simulation.scenarios.random_worlds import Workload
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def long_runs() -> Plays:
+    for workers in (1, 2):
+        workload = Workload("run", lasts_s=420.0, workers=workers, gc_every_s=30.0)
+        yield f"{workers} workers", one(workload)
+
+
+@scenario
+def kept() -> Plays:
+    yield "kept", one(Workload("keep", lasts_s=4.0, hold_s=90.0))
+
+
+@scenario
+def kept_labels_fail() -> Plays:
+    for kind in ("operation_fails", "operation_forgets"):
+        effects = [cloud_fault(kind, "nodes.patch", seconds=1.0)]
+        yield kind, one(Workload("keep", lasts_s=4.0, hold_s=90.0), patch_effects=effects)
+
+
+@scenario
+def extended() -> Plays:
+    for workers in (1, 2):
+        workload = Workload("run", lasts_s=300.0, workers=workers, extend_at=15.0, gc_every_s=30.0)
+        yield f"{workers} workers", one(workload)
+
+
+@scenario
+def extended_reply_lost() -> Plays:
+    workload = Workload("up", hold_s=60.0, extend_at=20.0, gc_every_s=10.0, life_s=60.0)
+    yield "a hold", one(workload, layers=GC_ONLY, lost_patches=2, **power_cut(40.0))
+
+
+@scenario
+def extended_at_hand_over() -> Plays:
+    for tenth in range(60, 120):
+        workload = Workload("detached", lasts_s=80.0, extend_at=tenth / 10)
+        yield f"at {tenth / 10} s", one(workload)
+
+
+@scenario
+def extended_before_followed() -> Plays:
+    for extend_at in (10.0, 18.6, 23.0):
+        workload = Workload("detached", lasts_s=40.0, life_s=30.0, extend_at=extend_at, boot_s=4.0)
+        yield f"extended at {extend_at} s", one(workload)
+
+
+@scenario
+def down_at_hand_over() -> Plays:
+    for tenth in range(70, 110, 2):
+        yield f"down at {tenth / 10} s", one(Workload("detached", lasts_s=40.0, down_at=tenth / 10))
+
+
+@scenario
+def proven_by_other_process() -> Plays:
+    workload = Workload("run", lasts_s=20.0, down_at=15.0)
+    rest = {"stopped": [(10.0, 40.0)], "forbidden": {"laptop-api": [(30.0, FOREVER)]}}
+    yield "down, then no permission", one(workload, layers=NO_LAYER, **rest)
+
+
+@scenario
+def client_cut_off() -> Plays:
+    for at in (12.0, 15.0):
+        yield f"at {at} s", one(RUN, layers=WATCHDOG_ONLY, cut={"laptop-api": [(at, FOREVER)]})
+
+
+@scenario
+def detached_unarmed() -> Plays:
+    yield "no switch", one(Workload("detached", lasts_s=10.0), script_runs=False)
+    yield "no permission", one(Workload("detached", lasts_s=10.0), forbidden={"vm-api": [(0.0, FOREVER)]})
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("an attached run sends no heartbeat", "worlds")
+def no_heartbeat() -> Iterator[None]:
+    with patch.object(attempt, "SendHeartbeats", NoEffect):
+        yield
+
+
+@mutant("an attached run never renews its label", "long_runs")
+def no_renewal() -> Iterator[None]:
+    with patch.object(renewal.LeaseRenewal, "_renew", no_op):
+        yield
+
+
+@mutant("`--keep` is written to the ledger, not to the labels", "kept")
+def kept_in_ledger_only() -> Iterator[None]:
+    with patch.object(renewal, "_write", no_op):
+        yield
+
+
+@mutant("an accepted label update counts as done", "kept_labels_fail")
+def label_update_believed() -> Iterator[None]:
+    asked: list[bool] = []
+
+    def shows(view: Any, said: Any) -> bool:
+        asked.append(True)
+        return len(asked) % 2 == 0  # before: no, it has to be sent; after: surely
+
+    with patch.object(renewal, "_shows", shows):
+        yield
+
+
+@mutant("an update may shorten a claim", "extended")
+def claim_may_shrink() -> Iterator[None]:
+    with patch.object(claim_labels, "read_claimed_until", lambda said: 0.0):
+        yield
+
+
+@mutant("heartbeats continue while the release waits for the API", "client_cut_off")
+def heartbeats_during_release() -> Iterator[None]:
+    with patch.object(run, "Disconnect", NoEffect):
+        yield
+
+
+@mutant("a detached run starts although its watchdog proved nothing (SkyPilot#5946)", "detached_unarmed")
+def detach_unarmed() -> Iterator[None]:
+    async def handed_over(lease: Any, capabilities: Any) -> Any:
+        await renewal._write(lease, renewal.apply(lease, renewal.Detached(lease.id, await Now())), capabilities)
+        await Record(renewal.Detached(lease.id, await Now()))
+        return await ReadLease(lease.id)
+
+    with patch.object(attempt, "wait_for_watchdogs", no_op), patch.object(attempt, "hand_over", handed_over):
+        yield
+
+
+@mutant("an extension whose reply was lost is added again", "extended_reply_lost")
+def extended_twice() -> Iterator[None]:
+    real = renewal._write
+
+    async def write(before: Any, wanted: Any, capabilities: Any, **how: Any) -> None:
+        if before.deadline == wanted.deadline:
+            return await real(before, wanted, capabilities, **how)
+        for _ in range(5):
+            found, skew_s = await renewal._listed(wanted)
+            said = await renewal._said(before, wanted, found, skew_s, capabilities)
+            try:
+                await renewal.SetLabels(wanted.name, {**found.labels, **said})
+            except CloudUnavailable:
+                await renewal.Sleep(1.0)
+            else:
+                return None
+        return None
+
+    with patch.object(renewal, "_write", write):
+        yield
+
+
+@mutant(
+    "whatever follows a detached job uses the limit of the job file, not the extended one", "extended_before_followed"
+)
+def follower_ignores_extension() -> Iterator[None]:
+    real = monitor.end_of
+
+    def end_of(lease: Any, began: float, max_duration_s: float) -> Any:
+        return real(lease, began, min(max_duration_s, 30.0))
+
+    with patch.object(monitor, "end_of", end_of):
+        yield
+
+
+@mutant("a slice that is released during a hand-over is reported as a bug", "down_at_hand_over")
+def released_during_hand_over() -> Iterator[None]:
+    alone = renewal._alone
+
+    async def unfiltered(lease: Any, made: Any) -> Any:
+        try:
+            return await alone(lease, made)
+        except Vanished as error:
+            raise (error.__cause__ or error) from None
+
+    with patch.object(renewal, "_alone", unfiltered):
+        yield
+
+
+@mutant("two commands update the labels of one slice at once", "extended_at_hand_over")
+def concurrent_label_updates() -> Iterator[None]:
+    with patch.object(renewal, "_alone", lambda lease, made: made()):
+        yield
+
+
+@mutant("a release ignores the proof that another process recorded", "proven_by_other_process")
+def other_proof_ignored() -> Iterator[None]:
+    async def unread(lease: Any) -> Any:
+        return replace(lease, state=LeaseState.DOWN)
+
+    with patch.object(release, "as_written", unread):
+        yield

@@ -1,0 +1,147 @@
+"""Clocks: the wall clock of the client is wrong, is set, or differs after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core.lease import timekeeping
+from orchestrator.engine.effects.base import Now
+from orchestrator.engine.leases import renewal
+from orchestrator.engine.provision import acquire
+from orchestrator.ledger.clocks import Clocks
+from tests.simulation.model.faults import cloud_fault
+from tests.simulation.model.world import (
+    GC_ONLY,
+    NO_LAYER,
+)
+from tests.simulation.mutants.registry import (
+    RUN,
+    Plays,
+    mutant,
+    no_op,
+    one,
+    scenario,
+    succeeds,
+)
+from tests.simulation.scenarios.random_worlds import Workload
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def wrong_clock() -> Plays:
+    for offset_s in (-86400.0, 86400.0):
+        workload = replace(RUN, lasts_s=30.0, life_s=200.0, gc_every_s=20.0)
+        crash = {"crashes": [(None, 12.0, "machine")]} if offset_s > 0 else {}
+        yield f"{offset_s:+.0f} s", one(workload, clock_offset_s=offset_s, **crash)
+        alone = {"crashes": [(None, 12.0, "machine")], "clock_offset_s": offset_s, "script_runs": False}
+        yield f"{offset_s:+.0f} s, for gc", one(workload, layers=GC_ONLY, **alone)
+
+
+@scenario
+def clock_set_forward_at_create() -> Plays:
+    """The create comes late and unanswered; then the wall clock says that two hours have passed."""
+    late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
+    for tenth in range(3, 12):
+        rest = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
+        yield f"Ctrl-C at {tenth / 10} s", one(RUN, layers=NO_LAYER, signals=[tenth / 10], **rest)
+
+
+@scenario
+def clock_set_in_a_run() -> Plays:
+    for by_s in (7200.0, -7200.0, 86400.0):
+        for at in (2.0, 12.0):
+            yield f"{by_s:+.0f} s at {at} s", succeeds(RUN, clock_steps=[(at, by_s)])
+
+
+@scenario
+def clock_corrected_while_held() -> Plays:
+    workload = Workload("up", hold_s=60.0, timer_s=10.0)
+    for behind_s in (7200.0, 86400.0):
+        yield f"{behind_s:.0f} s", one(workload, clock_offset_s=-behind_s, clock_steps=[(20.0, behind_s)])
+
+
+@scenario
+def restarted_with_another_clock() -> Plays:
+    """The create is on its way when the power fails; when it is back, the wall clock is two hours ahead."""
+    late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
+    for tenth in range(3, 12):
+        rest = {"crashes": [(None, tenth / 10, "machine")], "reboot_after_s": 0.5, "command_after_s": 0.2}
+        steps = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
+        yield f"power cut at {tenth / 10} s", one(RUN, layers=NO_LAYER, **rest, **steps)
+
+
+@scenario
+def restarted_after_the_hold() -> Plays:
+    """Off while the hold ended. The recovery of the next start is the only one who could act."""
+    workload = Workload("up", hold_s=300.0, timer_s=10.0)
+    alone = {"layers": replace(NO_LAYER, timer=True), "crashes": [(None, 20.0, "machine")], "reboot_after_s": 600.0}
+    yield "the wall clock goes on", one(workload, **alone)  # type: ignore[arg-type]
+    yield "the wall clock went back", one(workload, clock_steps=[(30.0, -7200.0)], **alone)  # type: ignore[arg-type]
+
+
+@scenario
+def laptop_asleep_at_create() -> Plays:
+    for tenth in range(0, 8):
+        begin = tenth / 50
+        yield f"lid closed at {begin} s", one(Workload("up", hold_s=200.0), asleep=[(begin, begin + 900.0)])
+
+
+@scenario
+def clock_behind_and_create_hidden() -> Plays:
+    hidden = [cloud_fault("hidden", "nodes.create", seconds=9.0)]
+    yield "seen late", one(RUN, clock_offset_s=-86400.0, create_effects=hidden)
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("times in labels are those of the client's clock", "wrong_clock")
+def client_clock() -> Iterator[None]:
+    async def no_skew(*_: Any, **__: Any) -> float:
+        return 0.0
+
+    with patch.object(renewal, "clock_skew", no_skew), patch.object(acquire, "clock_skew", no_skew):
+        yield
+
+
+@mutant(
+    "the time of the ledger is the wall clock",
+    "clock_set_forward_at_create",
+    "clock_set_in_a_run",
+    "clock_corrected_while_held",
+)
+def ledger_time_is_wall_clock() -> Iterator[None]:
+    with patch.object(Clocks, "now", lambda self, cloud: self._host.wall()):
+        yield
+
+
+@mutant("after a restart the wall clock says how much time has passed", "restarted_with_another_clock")
+def wall_clock_after_restart() -> Iterator[None]:
+    anchored = timekeeping.anchored
+    with patch.object(timekeeping, "anchored", lambda before, leases, **rest: anchored(before, (), **rest)):
+        yield
+
+
+@mutant("after a restart the server is not asked for the time", "restarted_after_the_hold")
+def server_time_not_asked() -> Iterator[None]:
+    with patch.object(renewal, "ask_time", no_op):
+        yield
+
+
+@mutant("a slow reply is read as clock skew", "laptop_asleep_at_create")
+def slow_reply_is_clock_skew() -> Iterator[None]:
+    async def clock_skew(listing: Any, *, asked_at: float, said: bool = False) -> float:
+        return (listing.server_now or 0.0) - await Now()
+
+    with patch.object(renewal, "clock_skew", clock_skew), patch.object(acquire, "clock_skew", clock_skew):
+        yield
+
+
+@mutant("the watchdog starts with times of the client's clock", "clock_behind_and_create_hidden")
+def watchdog_starts_with_client_times() -> Iterator[None]:
+    with patch.object(acquire, "restamped", lambda script, labels: script):
+        yield

@@ -1,0 +1,124 @@
+"""Deadlines: nothing is waited for past the end of a slice, and results are held for a limited time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core.lease.lease import (
+    Held,
+)
+from orchestrator.core.lease.slices import SliceState
+from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
+from orchestrator.engine.jobs import collection
+from orchestrator.engine.provision import acquire
+from orchestrator.errors import CloudUnavailable
+from tests.simulation.model.world import (
+    GUARDIAN_ONLY,
+    NO_LAYER,
+    WATCHDOG_ONLY,
+)
+from tests.simulation.mutants.registry import (
+    RUN,
+    Plays,
+    mutant,
+    one,
+    scenario,
+)
+from tests.simulation.scenarios.random_worlds import Workload
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def slow_create() -> Plays:
+    workload = replace(RUN, life_s=30.0)
+    yield "READY after its deadline", one(workload, layers=NO_LAYER, provision_s=100.0)
+
+
+@scenario
+def deadline_with_dead_worker() -> Plays:
+    workload = Workload("run", lasts_s=900.0, life_s=300.0)
+    yield "no answer at the deadline", one(workload, layers=NO_LAYER, worker_dies=[(0, 200.0, None)])
+    yield (
+        "no answer at the end of the job",
+        one(replace(workload, lasts_s=250.0), layers=NO_LAYER, worker_dies=[(0, 254.0, None)]),
+    )
+
+
+@scenario
+def deadline_while_collecting() -> Plays:
+    """Results come and come: the deadline is the end of it."""
+    yield "after the job", one(replace(RUN, life_s=200.0, collect_s=1500.0), layers=NO_LAYER)
+    yield "at the deadline", one(replace(RUN, lasts_s=900.0, life_s=300.0, collect_s=1500.0), layers=NO_LAYER)
+
+
+@scenario
+def results_left_behind() -> Plays:
+    """There is no room for the results: the slice is held for them, for no longer than was said, and goes once they came."""
+    full = replace(RUN, no_room_until=1e6)
+    yield "the guardian ends the hold", one(full, layers=GUARDIAN_ONLY)
+    yield "the switch ends the hold", one(full, layers=WATCHDOG_ONLY, crashes=[(None, 60.0, "machine")])
+    yield "the deadline comes first", one(replace(full, life_s=60.0), layers=GUARDIAN_ONLY)
+    yield "in vain, again and again", one(replace(full, collect_at=60.0), layers=GUARDIAN_ONLY)
+    later = replace(full, no_room_until=50.0, collect_at=60.0)
+    yield "collected", one(later, layers=NO_LAYER)
+    yield "collected, slowly", one(replace(later, collect_s=100.0), layers=GUARDIAN_ONLY)
+    yield (
+        "killed while it collects",
+        one(replace(later, collect_s=100.0), layers=GUARDIAN_ONLY, crashes=[(None, 90.0, "cli")]),
+    )
+    yield "of a detached run", one(replace(full, kind="detached"), layers=WATCHDOG_ONLY)
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("a command waits for its slice past the deadline of the slice", "slow_create")
+def waits_past_deadline() -> Iterator[None]:
+    real = acquire.wait_until_ready
+
+    async def patient(lease: Any, capabilities: Any, *, give_up_at: float, operation: str | None = None) -> Any:
+        for pause_s in acquire.retry.pauses(longest_s=10.0):
+            view = await acquire._look(lease)
+            if view is not None and view.state is SliceState.READY:
+                return await real(lease, capabilities, give_up_at=give_up_at, operation=operation)
+            if await Now() > give_up_at:
+                raise CloudUnavailable("still not READY")
+            await acquire.Sleep(pause_s)
+        raise AssertionError
+
+    with patch.object(acquire, "wait_until_ready", patient):
+        yield
+
+
+@mutant("artifacts are collected past the deadline", "deadline_while_collecting")
+def collects_past_deadline() -> Iterator[None]:
+    with patch.object(collection, "LAST_COLLECT_S", 1800.0):
+        yield
+
+
+@mutant("a slice with uncollected results is held to its deadline", "results_left_behind")
+def results_held_to_deadline() -> Iterator[None]:
+    real = collection.keep
+
+    async def keep(owed: Any, until: float, capabilities: Any) -> Any:
+        return await real(owed, owed.lease.deadline, capabilities)
+
+    with patch.object(collection, "keep", keep):
+        yield
+
+
+@mutant("a slice is held for its results in the ledger, not in its labels", "results_left_behind")
+def results_held_in_ledger_only() -> Iterator[None]:
+    async def keep(owed: Any, until: float, capabilities: Any) -> Any:
+        lease, owed.lease = owed.lease, None
+        await Record(Held(lease.id, await Now(), until))
+        owed.kept_until = until
+        await Unlock(lease.id)
+        return await ReadLease(lease.id)
+
+    with patch.object(collection, "keep", keep):
+        yield

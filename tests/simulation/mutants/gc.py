@@ -1,0 +1,142 @@
+"""`tpujob gc` from a machine that knows nothing but the project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.slices import Listing
+from orchestrator.core.text import names
+from orchestrator.engine.leases import gc
+from orchestrator.engine.leases.gc import collect_garbage
+from tests.simulation.model.cloud import PROJECT
+from tests.simulation.model.faults import FaultPlan, cloud_fault
+from tests.simulation.model.world import (
+    GC_ONLY,
+    NO_LAYER,
+    ZONES,
+    Result,
+    Violation,
+    World,
+)
+from tests.simulation.mutants.registry import (
+    RUN,
+    Plays,
+    mutant,
+    one,
+    power_cut,
+    scenario,
+    seeds,
+)
+from tests.simulation.oracle.invariants import Invariant
+from tests.simulation.scenarios.random_worlds import Workload
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def gc_beside_runs() -> Plays:
+    yield "a run", one(Workload("run", lasts_s=100.0, gc_every_s=20.0))
+
+
+@scenario
+def gc_only_flaky_api() -> Plays:
+    flaky = {"rates": {"e503": 0.1, "lost_reply": 0.1}}
+    return seeds(20, replace(RUN, gc_every_s=600.0), GC_ONLY, **flaky, **power_cut(12.0))
+
+
+@scenario
+def gc_only_failing_deletes() -> Plays:
+    effects = [cloud_fault("operation_fails", "nodes.delete")] * 10
+    return seeds(3, replace(RUN, gc_every_s=60.0), GC_ONLY, delete_effects=effects, **power_cut(12.0))
+
+
+@scenario
+def gc_among_foreign_slices() -> Plays:
+    yield "neighbours", one(replace(RUN, gc_every_s=10.0, foreign_slices=True))
+
+
+@scenario
+def gc_partial_lists() -> Plays:
+    """A gc run that could not see a zone says so: it is never done."""
+
+    def played() -> Result:
+        def workload(world: World) -> None:
+            RUN(world)
+            program = collect_garbage(PROJECT, ZONES, world.capabilities, deadline_s=30.0)
+            process = world.laptop.run("gc", program, role="timer")
+            assert process is not None
+
+            def ended(_: Any) -> None:
+                if process.result is not None and process.result.done:
+                    world.violations.append(_untrue(world))
+
+            process.on_exit = ended
+
+        return World(3, workload, FaultPlan(unreachable=1.0), layers=NO_LAYER).run()
+
+    yield "zones unreachable all the time", played
+
+
+def _untrue(world: World) -> Violation:
+    return Violation(
+        Invariant.HONEST_EXIT_CODE,
+        world.faults.elapsed_s(),
+        "gc says that it saw everything, though every list was partial",
+    )
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("a list that names unreachable zones counts as complete", "gc_partial_lists")
+def partial_list_complete() -> Iterator[None]:
+    with patch.object(Listing, "complete", property(lambda self: True)):
+        yield
+
+
+@mutant("gc judges by age, not by the claim (janitors)", "gc_beside_runs")
+def gc_by_age() -> Iterator[None]:
+    def read(view: Any, timings: Any) -> claim_labels.LabelClaim:
+        until = (view.created_at or 0.0) + 30.0
+        return claim_labels.LabelClaim(until, until)
+
+    with patch.object(claim_labels, "read_claim", read):
+        yield
+
+
+@mutant("gc sends each question once (boskos)", "gc_only_flaky_api")
+def gc_asks_once() -> Iterator[None]:
+    async def wait(self: Any, pause_s: float) -> bool:
+        return False
+
+    with patch.object(gc._Collection, "wait", wait):
+        yield
+
+
+@mutant("gc deletes everything with the label (ml-auto-solutions)", "gc_among_foreign_slices")
+def gc_by_label() -> Iterator[None]:
+    with patch.object(names, "is_ours", lambda node, labels: labels.get("tpujob") == "1"):
+        yield
+
+
+@mutant("gc deletes everything with the name prefix", "gc_among_foreign_slices")
+def gc_by_prefix() -> Iterator[None]:
+    with patch.object(names, "is_ours", lambda node, labels: node.startswith("tpujob-")):
+        yield
+
+
+@mutant("gc counts an accepted delete as done", "gc_only_failing_deletes")
+def gc_believes_delete() -> Iterator[None]:
+    real = gc._Collection._see_off
+
+    async def see_off(self: Any, name: Any) -> None:
+        await real(self, name)
+        if name in self.collected.ended and name in self._deleted_at:
+            self.collected.ended[name] = replace(self.collected.ended[name], gone=True)
+
+    with patch.object(gc._Collection, "_see_off", see_off):
+        yield

@@ -1,0 +1,159 @@
+"""Intent before effect: the ledger, the guardian and the name of a slice come before its create call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.core.lease import absence, claim_labels
+from orchestrator.core.lease.lease import (
+    Created,
+    CreateRefused,
+    Intent,
+    Sent,
+)
+from orchestrator.engine.effects.base import Lock, Now, Record, StartGuardian
+from orchestrator.engine.effects.cloud import Create
+from orchestrator.engine.leases import release
+from orchestrator.engine.provision import acquire, search
+from orchestrator.errors import CloudUnavailable
+from tests.simulation.model.faults import FaultPlan, cloud_fault
+from tests.simulation.model.world import (
+    NO_LAYER,
+    ZONES,
+    Result,
+    World,
+)
+from tests.simulation.mutants.registry import (
+    RUN,
+    NoEffect,
+    Plays,
+    mutant,
+    one,
+    scenario,
+)
+from tests.simulation.scenarios import commands
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def lost_create() -> Plays:
+    for lost in (1, 2):
+        yield f"{lost} replies lost", one(RUN, layers=NO_LAYER, lost_creates=lost)
+        late = [cloud_fault("late", "nodes.create", seconds=6.0)]
+        yield f"{lost} late", one(RUN, layers=NO_LAYER, create_effects=late * lost)
+
+
+@scenario
+def stockout_leaves_node() -> Plays:
+    effects = [cloud_fault("create_fails_leaving_node", "nodes.create", state="TERMINATED")]
+    yield "the failed create leaves a node", one(RUN, layers=NO_LAYER, create_effects=effects, stockouts=ZONES[:1])
+
+
+@scenario
+def taken_name() -> Plays:
+    def played() -> Result:
+        def workload(world: World) -> None:
+            RUN(world)
+            commands.take_name(world)
+
+        return World(3, workload, FaultPlan(), layers=NO_LAYER).run()
+
+    yield "somebody else has the name", played
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("the ledger records the slice after the create call (Terraform)", "deaths")
+def create_before_intent() -> Iterator[None]:
+    async def acquired(lease: Any, request: Any, capabilities: Any) -> Any:
+        await Lock(lease.id)
+        await StartGuardian()
+        operation = await Create(_stamped(lease, request, capabilities, await Now()))
+        await Record(Intent(lease))
+        await Record(Sent(lease.id, await Now()), Created(lease.id, await Now(), operation.name))
+        return await acquire.wait_until_ready(
+            lease, capabilities, give_up_at=await Now() + capabilities.timings.provision_s
+        )
+
+    with patch.object(search, "acquire", acquired):
+        yield
+
+
+@mutant("the guardian starts after the create call", "deaths_guardian_only")
+def guardian_after_create() -> Iterator[None]:
+    create = acquire._create
+
+    async def created(*args: Any, **named: Any) -> None:
+        await create(*args, **named)
+        await StartGuardian()
+
+    with (
+        patch.object(acquire, "StartGuardian", lambda: NoEffect(answer=True)),
+        patch.object(acquire, "_create", created),
+    ):
+        yield
+
+
+@mutant("there is no guardian", "deaths_guardian_only")
+def no_guardian() -> Iterator[None]:
+    with patch.object(acquire, "StartGuardian", lambda: NoEffect(answer=True)):
+        yield
+
+
+@mutant("a create whose reply was lost is repeated under another name (SkyPilot#797)", "lost_create")
+def retries_under_new_name() -> Iterator[None]:
+    real = acquire._create
+
+    async def created(lease: Any, request: Any, *, give_up_at: float) -> None:
+        try:
+            await Record(Sent(lease.id, await Now()))
+            operation = await Create(request)
+        except CloudUnavailable:
+            name = replace(request.name, node=request.name.node + "x")
+            await real(lease, replace(request, name=name), give_up_at=give_up_at)
+        else:
+            await Record(Created(lease.id, await Now(), operation.name))
+
+    with patch.object(acquire, "_create", created):
+        yield
+
+
+@mutant("a lost reply counts as a refusal", "lost_create")
+def lost_reply_is_refusal() -> Iterator[None]:
+    async def created(lease: Any, request: Any, *, give_up_at: float) -> None:
+        await Record(Sent(lease.id, await Now()))
+        try:
+            operation = await Create(request)
+        except CloudUnavailable as error:
+            await Record(CreateRefused(lease.id, await Now(), error.message))
+            raise
+        await Record(Created(lease.id, await Now(), operation.name))
+
+    with patch.object(acquire, "_create", created):
+        yield
+
+
+@mutant(
+    "the next zone is asked before the slice in this one is proven gone (dstack, SkyPilot#2990)", "stockout_leaves_node"
+)
+def next_zone_before_proof() -> Iterator[None]:
+    async def let_go(held: Any, capabilities: Any, reason: str) -> None:
+        await release.note(release.Down(held.lease.id, await Now(), reason))
+
+    with patch.object(search, "release_owed", let_go):
+        yield
+
+
+@mutant("a foreign node with the chosen name is adopted and deleted", "taken_name")
+def adopts_foreign() -> Iterator[None]:
+    with patch.object(absence, "is_ours", lambda view, lease: True), patch.object(acquire, "is_ours", lambda *_: True):
+        yield
+
+
+def _stamped(lease: Any, request: Any, capabilities: Any, now: float) -> Any:
+    return replace(request, labels={**request.labels, **claim_labels.labels(lease, now, capabilities.timings)})

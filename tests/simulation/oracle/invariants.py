@@ -1,0 +1,45 @@
+"""The invariants of the guarantee, by name. docs/invariants.md prints this table; a test keeps both the same."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Invariant(StrEnum):
+    BILLING_BOUND = "billing bound"
+    CLAIM_RESPECTED = "claim respected"
+    GONE_IS_TRUE = "gone is true"
+    INTENT_FIRST = "intent first"
+    OURS_ONLY = "ours only"
+    ONE_SLICE = "one slice"
+    HONEST_EXIT_CODE = "honest exit code"
+    FORWARD_ONLY = "forward only"
+    ONE_TEARDOWN = "one teardown"
+    CALL_RATE = "call rate"
+    DEADLINE = "deadline"
+    ARMED_HANDOVER = "armed handover"
+    METER = "meter"
+    RUN_SUCCEEDS = "run succeeds"
+    NO_BUG = "no bug"
+
+
+STATEMENTS = {
+    Invariant.BILLING_BOUND: "A slice without a claim is absent within the bound of the table of promises.",
+    Invariant.CLAIM_RESPECTED: "No layer deletes a slice that is certainly claimed.",
+    Invariant.GONE_IS_TRUE: "A lease is GONE only while its slice does not exist, and its slice never comes back.",
+    Invariant.INTENT_FIRST: "The ledger holds the name of a slice before the create call leaves; a name is used once; "
+    "each slice carries the label and the name prefix of tpujob.",
+    Invariant.OURS_ONLY: "No layer deletes a node or queued request that lacks the label or the name prefix.",
+    Invariant.ONE_SLICE: "A run never has two slices at once, except in a race; the losers of a race are deleted in bound.",
+    Invariant.HONEST_EXIT_CODE: "A command exits with 75 exactly when a slice of its own is not proven absent, kept or "
+    "handed over.",
+    Invariant.FORWARD_ONLY: "The state of a lease never goes back.",
+    Invariant.ONE_TEARDOWN: "Concurrent teardowns of one slice all end well, whichever of them sends the last delete.",
+    Invariant.CALL_RATE: "No process or watchdog sends more than about one API call a second in the long run.",
+    Invariant.DEADLINE: "No label, queued request or held slice reaches past what was asked for; no slice outlives its "
+    "deadline by more than its bound.",
+    Invariant.ARMED_HANDOVER: "A run is handed over to its job only when a watchdog proved that it can delete the slice.",
+    Invariant.METER: "The billing meter of the emulator counts exactly the time for which nodes existed.",
+    Invariant.RUN_SUCCEEDS: "A run that may restart after a preemption succeeds.",
+    Invariant.NO_BUG: "No program ends with an unexpected exception.",
+}
