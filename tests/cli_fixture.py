@@ -7,7 +7,6 @@ the test's process, beside an emulator that many tests share; that costs a quart
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -21,7 +20,6 @@ from typing import Any
 
 import psutil
 import pytest
-import typer
 
 from orchestrator.cli import app, console
 from orchestrator.core.lease.lease import Lease
@@ -222,7 +220,6 @@ class Tpujob(Cli):
         self.monkeypatch.setattr(sys, "argv", ["tpujob", *words])
         with self.monkeypatch.context() as patch:
             patch.setattr(os, "_exit", end)
-            patch.setattr(app, "app", _commands())
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             made = _collect_locks(patch)
@@ -230,9 +227,8 @@ class Tpujob(Cli):
                 app.main()
             except _Ended as ended:
                 (code,) = ended.args
-            for owners in made:  # as the end of a process does
-                for lock in list(owners._held):
-                    owners.release(lock)
+            for locks in made:  # as the end of a process does
+                locks.close()
         return Said(words, code, *self.capfd.readouterr())
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
@@ -281,18 +277,12 @@ class _Ended(BaseException):
     """In place of the end of this process."""
 
 
-@functools.cache
-def _commands() -> Any:
-    """The tree of all commands, which takes longer to build than many of them run."""
-    return typer.main.get_command(app.app)
-
-
 def _collect_locks(patch: pytest.MonkeyPatch) -> list[FileLocks]:
     made: list[FileLocks] = []
 
-    def init(owners: FileLocks, directory: Path) -> None:
-        original(owners, directory)
-        made.append(owners)
+    def init(locks: FileLocks, directory: Path) -> None:
+        original(locks, directory)
+        made.append(locks)
 
     original = FileLocks.__init__
     patch.setattr(FileLocks, "__init__", init)

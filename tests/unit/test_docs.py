@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import typer.main
 
 from orchestrator import __version__, errors
-from orchestrator.cli.app import app
+from orchestrator.cli import tree
+from orchestrator.cli.commands import COMMANDS
 from tests import ROOT
 
 PAGES = sorted(
@@ -53,16 +53,8 @@ def all_code() -> list[Any]:
 
 
 def commands() -> dict[str, Any]:
-    """Every command by its words, groups too: `emulator up`, `emulator`."""
-    found: dict[str, Any] = {}
-
-    def walk(words: str, command: Any) -> None:
-        found[words] = command
-        for name, child in getattr(command, "commands", {}).items():
-            walk(f"{words} {name}".strip(), child)
-
-    walk("", typer.main.get_command(app))
-    return found
+    """Every command by its full name, groups too: `emulator up`, `emulator`."""
+    return tree.everything()
 
 
 # -- the command line ----------------------------------------------------------------------------------------------
@@ -95,7 +87,7 @@ def test_every_exit_code_that_an_error_can_have_is_explained() -> None:
 @pytest.mark.parametrize("words", [words for words in commands() if words])
 def test_every_command_argument_and_option_says_what_it_is_for(words: str) -> None:
     command = commands()[words]
-    assert (command.help or "").endswith((".", "?"))
+    assert (command.help or COMMANDS[words].summary).endswith((".", "?"))
     assert [param.name for param in command.params if not (getattr(param, "help", None) or "").strip()] == []
 
 

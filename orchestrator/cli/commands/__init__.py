@@ -1,0 +1,258 @@
+"""The commands, one room for each group of the help, and the table by which they are found without an import.
+
+The command tree (`cli.tree`), the help and the completion read this table; only the tree imports a command, when it is
+called. Commands parse arguments and render; they reach engine, ledger, clouds and workers through the client alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """One row: `summary` is the first sentence of the function's docstring, which a test compares."""
+
+    summary: str
+    function: str = ""  # "module:function" below this package; empty: a group of commands
+    examples: tuple[str, ...] = ()
+
+
+GROUPS: dict[str, dict[str, Command]] = {
+    "Jobs": {
+        "run": Command(
+            "Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it.",
+            "jobs.run:run",
+            (
+                "tpujob run jobs/mnist.yaml",
+                "tpujob run jobs/mnist.yaml --keep 30m  # hold the slice for the next run",
+                "tpujob run jobs/mnist.yaml --ttl 2h --cloud google --project my-project",
+            ),
+        ),
+        "submit": Command(
+            "Start a job and leave: the same as `run --detach`.",
+            "jobs.submit:submit",
+            ("tpujob submit jobs/mnist.yaml", "tpujob submit jobs/mnist.yaml --ttl 6h"),
+        ),
+        "attach": Command(
+            "Follow a detached run to its end: log, artifacts, proof.",
+            "jobs.attach:attach",
+            ("tpujob attach mnist  # the newest run of this job", "tpujob attach 20261122-0930-mnist-7k2f"),
+        ),
+        "collect": Command(
+            "Bring home the results that a run left on its slice, and release it, proven.",
+            "jobs.collect:collect",
+            ("tpujob collect mnist", "tpujob collect mnist --max-results 80GB"),
+        ),
+        "cancel": Command(
+            "End a run, detached or in another terminal: its slice is deleted, and proven gone.",
+            "jobs.cancel:cancel",
+            ("tpujob cancel mnist",),
+        ),
+        "plan": Command(
+            "Check a job file and show what `run` would do: candidates, prices, the exact request.",
+            "jobs.plan:plan",
+            ("tpujob plan jobs/mnist.yaml", "tpujob plan jobs/mnist.yaml --json"),
+        ),
+        "bench": Command(
+            "Run the variants of a job one after the other, then print the comparison.",
+            "jobs.bench:bench",
+            ("tpujob bench jobs/mnist-compare.yaml", "tpujob bench jobs/mnist-compare.yaml --markdown"),
+        ),
+    },
+    "Slices": {
+        "up": Command(
+            "Bring a TPU slice to READY and hold it.",
+            "slices.up:up",
+            (
+                "tpujob up --accelerator v5litepod-8 --zone us-central1-a",
+                "tpujob up trainer --accelerator v6e-8 --zone us-east5 --spot --ttl 8h --idle 30m",
+                "tpujob up --accelerator v5litepod-16 --zone any --dry-run  # show the plan and create nothing",
+            ),
+        ),
+        "down": Command(
+            "Delete a slice and prove that it is gone.",
+            "slices.down:down",
+            ("tpujob down", "tpujob down trainer", "tpujob down --all"),
+        ),
+        "stop": Command(
+            "Stop a held slice: it keeps its disk, its name and its quota.",
+            "slices.stop:stop",
+            ("tpujob stop", "tpujob stop trainer"),
+        ),
+        "start": Command(
+            "Start a stopped slice again.", "slices.start:start", ("tpujob start", "tpujob start trainer")
+        ),
+        "status": Command(
+            "Every slice of tpujob in the project, asked of the API, and what it cost so far; and what is not proven gone.",
+            "slices.status:status",
+            ("tpujob status", "tpujob status --json"),
+        ),
+        "extend": Command(
+            "Move the end of a slice: its deadline, or the end of its hold.",
+            "slices.extend:extend",
+            ("tpujob extend mnist --by 1h", "tpujob extend trainer --by 30m"),
+        ),
+        "ssh": Command(
+            "Open a shell on a worker, or run one command there.",
+            "slices.ssh:ssh",
+            ("tpujob ssh", "tpujob ssh trainer --worker 1", "tpujob ssh trainer -- python3 -V"),
+        ),
+        "offers": Command(
+            "Show which TPUs there are: types, shapes, zones, and dated prices of a whole slice per hour.",
+            "slices.offers:offers",
+            ("tpujob offers", "tpujob offers --type v6e-8 --zone us-east5"),
+        ),
+    },
+    "Results": {
+        "list": Command("The runs of this machine, newest first.", "results.list_runs:list_runs", ("tpujob list",)),
+        "show": Command(
+            "One run: what became of it, how long each part took, what it cost, and its files.",
+            "results.show:show",
+            ("tpujob show mnist", "tpujob show mnist --json"),
+        ),
+        "logs": Command(
+            "What the workers of a run wrote, as far as it arrived here.",
+            "results.logs:logs",
+            ("tpujob logs mnist", "tpujob logs -f mnist", "tpujob logs mnist --worker 1"),
+        ),
+        "compare": Command(
+            "Runs side by side: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
+            "results.compare:compare",
+            ("tpujob compare mnist-ddp mnist-single", "tpujob compare mnist-ddp mnist-single --markdown"),
+        ),
+    },
+    "Guarantee": {
+        "gc": Command(
+            "Delete every slice of tpujob in the project whose claim is over, whoever made it.",
+            "guarantee.gc:gc",
+            ("tpujob gc --dry-run", "tpujob gc --zone us-central1", "tpujob gc --local"),
+        ),
+        "install-gc": Command(
+            "Have this machine run `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.",
+            "guarantee.install_gc:install_gc",
+            ("tpujob install-gc",),
+        ),
+        "doctor": Command(
+            "Which layers of the guarantee are live for this machine and project, what is alive, and its worst-case cost.",
+            "guarantee.doctor:doctor",
+            ("tpujob doctor", "tpujob doctor --json"),
+        ),
+        "forget": Command(
+            "Stop asking after a slice whose deletion cannot be proven.",
+            "guarantee.forget:forget",
+            ("tpujob forget trainer",),
+        ),
+        "drill": Command(
+            "Rehearse ten disasters on a private emulator: who is killed, who deletes the slice, and within which bound.",
+            "guarantee.drill:drill",
+            ("tpujob drill", "tpujob drill --list"),
+        ),
+    },
+    "Emulator": {
+        "emulator": Command("Start, stop and inspect the emulated Cloud TPU, and make it fail."),
+        "emulator up": Command(
+            "Start the emulator and print the environment for gcloud, curl and Python.",
+            "emulator.daemon:up",
+            ("tpujob emulator up", "tpujob emulator up --grpc", 'eval "$(tpujob emulator up)"'),
+        ),
+        "emulator env": Command(
+            'Print the environment of the running emulator: eval "$(tpujob emulator env)".',
+            "emulator.daemon:env",
+            ('eval "$(tpujob emulator env)"', "tpujob emulator env --json"),
+        ),
+        "emulator stop": Command(
+            "Stop the emulator, with every emulated VM and its processes.",
+            "emulator.daemon:stop",
+            ("tpujob emulator stop",),
+        ),
+        "emulator status": Command(
+            "Show whether the emulator runs, its nodes, and its billing meter.",
+            "emulator.daemon:status",
+            ("tpujob emulator status", "tpujob emulator status --json"),
+        ),
+        "emulator requests": Command(
+            "List the newest calls to the emulated API: caller, reply, method, path, and the faults they met.",
+            "emulator.faults:requests",
+            ("tpujob emulator requests", "tpujob emulator requests --node tpujob-mnist-7k2f --last 10"),
+        ),
+        "emulator fault": Command("Add, list and clear faults: what fails, at which calls."),
+        "emulator fault add": Command(
+            "Add a fault; it stays until it is cleared.",
+            "emulator.faults:add_fault",
+            (
+                "tpujob emulator fault add status status=429 --on nodes.delete --first 3",
+                "tpujob emulator fault add lost_reply --on nodes.create --calls 1",
+            ),
+        ),
+        "emulator fault load": Command(
+            "Add the faults of a file: all of them, or none if one is invalid.",
+            "emulator.faults:load_faults",
+            ("tpujob emulator fault load faults.json",),
+        ),
+        "emulator fault list": Command(
+            "List the faults, with how many calls each of them matched and spoiled.",
+            "emulator.faults:list_faults",
+            ("tpujob emulator fault list",),
+        ),
+        "emulator fault clear": Command(
+            "Remove faults: the emulator works again.",
+            "emulator.faults:clear_faults",
+            ("tpujob emulator fault clear", "tpujob emulator fault clear f1 f2"),
+        ),
+        "emulator preempt": Command(
+            "Preempt a node as Google preempts spot capacity: PREEMPTED, still listed, not billed, its hosts off.",
+            "emulator.nodes:preempt",
+            ("tpujob emulator preempt tpujob-mnist-7k2f --notice 30s",),
+        ),
+        "emulator maintain": Command(
+            "Start a maintenance event: announced to the VMs and in the API, then the hosts go off and boot again.",
+            "emulator.nodes:maintain",
+            ("tpujob emulator maintain tpujob-mnist-7k2f --notice 30s --lasts 10s",),
+        ),
+        "emulator vanish": Command(
+            "Delete a node as another user would: the API no longer shows it.",
+            "emulator.nodes:vanish",
+            ("tpujob emulator vanish tpujob-mnist-7k2f",),
+        ),
+        "emulator put": Command(
+            "Put a node into a state, as a failing host does.",
+            "emulator.nodes:put",
+            ("tpujob emulator put tpujob-mnist-7k2f REPAIRING --for 20s",),
+        ),
+        "emulator worker": Command(
+            "Make one worker refuse or ignore SSH connections, or freeze its whole machine.",
+            "emulator.nodes:worker",
+            ("tpujob emulator worker tpujob-mnist-7k2f 0 frozen",),
+        ),
+        "emulator rehearse": Command(
+            "Start a rehearsal from a file, or show the current one.",
+            "emulator.supply:rehearse",
+            ("tpujob emulator rehearse jobs/rehearsals/spot-anywhere.yaml", "tpujob emulator rehearse --end"),
+        ),
+        "emulator capacity": Command("Set, list and clear how many chips there are, where, and when."),
+        "emulator capacity set": Command(
+            "Set how many chips there are.",
+            "emulator.supply:set_capacity",
+            (
+                "tpujob emulator capacity set us-central1-a/v5litepod-8 none --until 2m  # a stockout of two minutes",
+                "tpujob emulator capacity set '*/*' 16 --tier spot",
+            ),
+        ),
+        "emulator capacity list": Command(
+            "List what was set.", "emulator.supply:list_capacity", ("tpujob emulator capacity list",)
+        ),
+        "emulator capacity clear": Command(
+            "Remove every limit: there is enough of everything.",
+            "emulator.supply:clear_capacity",
+            ("tpujob emulator capacity clear",),
+        ),
+    },
+}
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+
+def children(parent: str) -> dict[str, Command]:
+    """Return the commands right below a group, by their own name; `""` is `tpujob` itself."""
+    begin = f"{parent} " if parent else ""
+    names = {name: name.removeprefix(begin) for name in COMMANDS if name.startswith(begin)}
+    return {last: COMMANDS[name] for name, last in names.items() if " " not in last}

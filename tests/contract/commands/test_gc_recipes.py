@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
-from orchestrator.cli.app import app
+from orchestrator.cli import tree
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.engine.leases.gc import DEADLINE_S
 from tests import ROOT
@@ -82,8 +81,7 @@ def every_recipe() -> list[list[str]]:
 @pytest.mark.parametrize("number", range(4))
 def test_our_own_parser_takes_the_command_line_and_it_names_the_cloud_and_the_project(number: int) -> None:
     words = every_recipe()[number]
-    root = typer.main.get_command(app)
-    context = root.commands[words[0]].make_context(words[0], list(words[1:]))  # type: ignore[attr-defined]
+    context = tree.everything()[words[0]].make_context(words[0], list(words[1:]))
     assert words[0] == "gc"
     assert (context.params["cloud"], context.params["project"]) == ("google", "my-project")
     assert context.params["all_zones"] and not context.params["dry_run"] and not context.params["local"]

@@ -1,58 +1,56 @@
-"""`tpujob emulator rehearse|capacity …`: what the emulated cloud has for whom, and in time. docs/emulator.md."""
+"""`tpujob emulator rehearse|capacity`: which capacity the emulated cloud has, and when. See docs/emulator.md."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
-from orchestrator.cli.commands.emulator.faults import ask
-from orchestrator.cli.options import Json
+from orchestrator.cli.commands.emulator.daemon import ask
+from orchestrator.cli.console import emit, emit_json
+from orchestrator.cli.options import Json, duration
+from orchestrator.core.text.durations import format_duration
+from orchestrator.errors import UserError
 
-capacity = typer.Typer(
-    help="Capacity: how many chips there are, where, and when.", no_args_is_help=True, rich_markup_mode=None
-)
 EVERYTHING, NOTHING = "all", "none"
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(capacity, name="capacity")
-    app.command("rehearse")(rehearse)
-
-
 def rehearse(
-    path: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A YAML or JSON file, or - for stdin.", show_default=False)
-    ] = None,
-    end: Annotated[bool, typer.Option("--end", help="No limits and no faults any more; settings stay.")] = False,
+    path: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A YAML or JSON file; - reads stdin.")] = None,
+    end: Annotated[bool, typer.Option("--end", help="Remove limits and faults; settings stay.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Begin a whole rehearsal, capacity, quota, preemptions, faults and settings, in place of the last one; or show it."""
-    from orchestrator.errors import UserError
-
+    """Start a rehearsal from a file, or show the current one. It sets capacity, quota, preemptions, faults and settings."""
     if path is not None and end:
         raise UserError("A file begins a rehearsal and --end ends it: give one of them.")
     if end:
-        return _show_rehearsal(ask("DELETE", "rehearsal"), as_json)
-    if path is None:
-        return _show_rehearsal(ask("GET", "rehearsal"), as_json)
-    return _show_rehearsal(ask("PUT", "rehearsal", _read(path)), as_json)
+        reply = ask("DELETE", "rehearsal")
+    elif path is None:
+        reply = ask("GET", "rehearsal")
+    else:
+        reply = ask("PUT", "rehearsal", _read(path))
+    if as_json:
+        emit_json(reply)
+        return
+    for name, value in reply.items():
+        if name != "settings":
+            emit(f"{name}\t{len(value) if isinstance(value, list) else value}")
 
 
-@capacity.command("set")
 def set_capacity(
     place: Annotated[str, typer.Argument(metavar="ZONE/TYPE", help="Either may be a glob: us-*/v5litepod-8, */*.")],
-    chips: Annotated[str, typer.Argument(metavar="CHIPS|none|all", help="How many there are at once.")],
-    tier: Annotated[str, typer.Option("--tier", help="Only for on-demand, spot or flex-start.")] = "any",
-    from_: Annotated[str | None, typer.Option("--from", help="Not before so long from now: 30s, 5m.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="No longer than so long from now.")] = None,
+    chips: Annotated[str, typer.Argument(metavar="CHIPS|none|all", help="How many chips there are at once.")],
+    tier: Annotated[str, typer.Option("--tier", help="Only on-demand, spot or flex-start.")] = "any",
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DURATION", help="Begin this long from now: 30s, 5m.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="DURATION", help="End this long from now.")] = None,
     as_json: Json = False,
 ) -> None:
-    """From now on there are so many chips, or none; what was set last decides. A stockout of two minutes: none --until 2m."""
-    from orchestrator.cli.options import duration
-    from orchestrator.errors import UserError
-
+    """Set how many chips there are. Of the entries that match, the last one decides."""
     zone, slash, accelerator_type = place.partition("/")
     if not (zone and slash and accelerator_type):
         raise UserError(f"{place!r} is not of the form ZONE/TYPE.")
@@ -63,70 +61,43 @@ def set_capacity(
     for name, option, text in (("from_s", "--from", from_), ("until_s", "--until", until)):
         if text is not None:
             row[name] = duration(option, text, least="0s", most="365d")
-    _show_capacity(ask("POST", "capacity", row), as_json)
+    _show(ask("POST", "capacity", row), as_json)
 
 
-@capacity.command("list")
 def list_capacity(as_json: Json = False) -> None:
-    """What was set; the last that fits and holds decides."""
-    _show_capacity(ask("GET", "capacity"), as_json)
+    """List what was set. Of the entries that match and hold, the last one decides."""
+    _show(ask("GET", "capacity"), as_json)
 
 
-@capacity.command("clear")
 def clear_capacity() -> None:
-    """Enough of everything again."""
-    _show_capacity(ask("DELETE", "capacity"), as_json=False)
+    """Remove every limit: there is enough of everything."""
+    _show(ask("DELETE", "capacity"), as_json=False)
 
 
 def _read(path: Path) -> Any:
-    import sys
-
-    import yaml
-
-    from orchestrator.errors import UserError
-
     try:
         return yaml.safe_load(sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read as YAML: {error}") from error
 
 
-def _show_capacity(said: dict[str, Any], as_json: bool) -> None:
-    from orchestrator.cli.console import emit, emit_json
-
+def _show(reply: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        return emit_json(said)
-    for place in said["no_capacity"]:
+        emit_json(reply)
+        return
+    for place in reply["no_capacity"]:
         emit(f"{place}\tany\tnone\t(setting no_capacity)")
-    for row in said["capacity"]:
+    for row in reply["capacity"]:
         amount = "all" if row["chips"] is None else f"{row['used']} of {row['chips']} chips" if row["chips"] else "none"
         emit(f"{row['zone']}/{row['type']}\t{row['tier']}\t{amount}\t{_when(row)}")
-    if not said["capacity"] and not said["no_capacity"]:
+    if not reply["capacity"] and not reply["no_capacity"]:
         emit("enough of everything")
-    return None
 
 
 def _when(row: dict[str, Any]) -> str:
-    from orchestrator.core.text.durations import format_duration
-
     if not row["holds"] and row["age_s"] < row["from_s"]:
         return f"in {format_duration(row['from_s'] - row['age_s'])}"
     if not row["holds"]:
         return "over"
     left = "" if row["until_s"] is None else f" for {format_duration(row['until_s'] - row['age_s'])}"
     return f"now{left}"
-
-
-def _show_rehearsal(said: dict[str, Any], as_json: bool) -> None:
-    from orchestrator.cli.console import emit, emit_json
-
-    if as_json:
-        return emit_json(said)
-    for name, rows in said.items():
-        if name == "settings":
-            continue
-        if isinstance(rows, list):
-            emit(f"{name}\t{len(rows)}")
-        else:
-            emit(f"{name}\t{rows}")
-    return None

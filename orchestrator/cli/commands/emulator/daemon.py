@@ -1,0 +1,140 @@
+"""`tpujob emulator up|env|stop|status`: the daemon, and how the other commands of this room ask it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator import settings
+from orchestrator.cli.console import console, emit, emit_json
+from orchestrator.cli.options import Json
+from orchestrator.emulator.daemon import control
+from orchestrator.errors import UserError
+
+# Comments to the shell, so that `eval "$(tpujob emulator env)"` skips them.
+CLIENTS = """\
+# gcloud: gcloud compute tpus tpu-vm list --zone=-
+# curl:   curl -H "Authorization: Bearer $(cat $TPUJOB_EMULATOR_TOKEN_FILE)" \\
+#           $TPUJOB_EMULATOR_URL/v2/projects/emulated/locations/-/nodes
+# python: TpuClient(transport="rest", credentials=Credentials(TOKEN), client_options={"api_endpoint": URL})
+#         (over gRPC, with the async client, in pytest: docs/emulator.md)"""
+
+
+def directory() -> Path:
+    """Return the emulator's state directory; make the state directory around it. Raises ConfigError."""
+    return settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
+
+
+def ask(method: str, path: str, body: Any = None) -> Any:
+    """Return the reply of the daemon's admin API; start the daemon if none runs. Raises UserError if it refuses."""
+    try:
+        return control.request(control.ensure_running(directory()), method, f"/_emulator/{path}", body)
+    except control.DaemonRefused as error:
+        raise UserError(error.message, hint="see docs/emulator.md") from error
+
+
+def up(
+    grpc: Annotated[bool, typer.Option("--grpc", help="Serve gRPC too, on a port of its own.")] = False,
+    grpc_port: Annotated[
+        int, typer.Option("--grpc-port", min=0, max=65535, help="The gRPC port; by default a free one.")
+    ] = 0,
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one."),
+    ] = 0,
+    lend_torch: Annotated[
+        bool | None,
+        typer.Option(
+            "--lend-torch/--no-lend-torch",
+            help="On nodes created from now on, `command:` jobs can import this machine's torch; a TPU VM has none. "
+            "The setting stays until it is changed.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the emulator and print the environment for gcloud, curl and Python. Other commands start it when they need it."""
+    if lend_torch and importlib.util.find_spec("torch") is None:
+        raise UserError(
+            "--lend-torch: tpujob's Python environment has no torch",
+            hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
+        )
+    state = directory()
+    endpoint = control.ensure_running(state, port)
+    if port not in (0, _port_of(endpoint.url)):
+        raise UserError(
+            f"The emulator is already running at {endpoint.url}.", hint="`tpujob emulator stop` first; its nodes stay"
+        )
+    try:
+        if grpc or grpc_port:
+            control.open_grpc(endpoint, grpc_port)
+        if lend_torch is not None:
+            control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
+    except control.DaemonRefused as error:
+        hint = "an emulator of an older tpujob does not know this: `tpujob emulator stop` first; its nodes stay"
+        raise UserError(error.message, hint=hint) from error
+    _show_environment(endpoint, state, as_json)
+
+
+def env(as_json: Json = False) -> None:
+    """Print the environment of the running emulator: eval "$(tpujob emulator env)"."""
+    state = directory()
+    endpoint = control.running(state)
+    if endpoint is None:
+        raise UserError("The emulator is not running.", hint="`tpujob emulator up` starts it")
+    _show_environment(endpoint, state, as_json)
+
+
+def stop() -> None:
+    """Stop the emulator, with every emulated VM and its processes. Nodes are kept."""
+    emit("stopped" if control.stop(directory()) else "it was not running")
+
+
+def status(as_json: Json = False) -> None:
+    """Show whether the emulator runs, its nodes, and its billing meter."""
+    endpoint = control.running(directory())
+    shape: dict[str, Any] = {"running": endpoint is not None}
+    if endpoint is not None:
+        shape |= {
+            "url": endpoint.url,
+            "pid": endpoint.pid,
+            "billing": control.request(endpoint, "GET", "/_emulator/billing"),
+        }
+    if as_json:
+        emit_json(shape)
+    elif endpoint is None:
+        emit("not running; commands start it when they need it")
+    else:
+        emit(f"running at {endpoint.url}, process {endpoint.pid} (emulated: nothing here costs money)")
+        for row in shape["billing"]["nodes"]:
+            state = "billing" if row["until"] is None else "ended"
+            emit(f"{row['name']}\t{row['type']}\t{row['zone']}\t{state}\t{row['node_seconds']:.1f} s")
+
+
+def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) -> None:
+    found = control.client_environment(endpoint, state)
+    path = str(control.ssh_programs(state))
+    if as_json:
+        emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
+        return
+    console().say(
+        "emulator",
+        f"running at {endpoint.url}, process {endpoint.pid}: an emulated Cloud TPU, nothing here costs money",
+    )
+    if control.request(endpoint, "GET", "/_emulator/settings").get("lend_torch"):
+        console().say(
+            "emulator",
+            "this machine's torch is lent to the commands of jobs (`tpujob emulator up --no-lend-torch` ends that)",
+        )
+    for name, value in found.items():
+        emit(f"export {name}={shlex.quote(value)}")
+    emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')
+    emit(CLIENTS)
+
+
+def _port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])

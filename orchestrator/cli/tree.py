@@ -1,0 +1,128 @@
+"""The tree of commands for typer: each is imported when it is called, or when its own help or completion is asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Annotated, Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from orchestrator import __version__
+from orchestrator.cli import commands, help_text
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+PROGRAM = "tpujob"
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command or a group of commands in the tree: name and summary are known, the rest is loaded."""
+
+    def __init__(self, full_name: str) -> None:
+        super().__init__(full_name.rpartition(" ")[2], short_help=commands.COMMANDS[full_name].summary)
+        self.full_name = full_name
+
+    @functools.cached_property
+    def loaded(self) -> Any:
+        """The click command of it."""
+        return _group(self.full_name) if not commands.COMMANDS[self.full_name].function else _command(self.full_name)
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Parse arguments with the command that this stands for."""
+        return self.loaded.make_context(*args, **extra)
+
+
+class _Command(TyperCommand):
+    full_name = ""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return help_text.usage_pieces(self)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_text.of_command(self.full_name, self))
+
+
+class _Group(TyperGroup):
+    full_name = ""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_text.of_group(self.full_name) if self.full_name else help_text.of_tpujob())
+
+
+@functools.cache
+def root() -> Any:
+    """Return the click group of `tpujob`. Call it with `prog_name=PROGRAM`; it ends with SystemExit."""
+    return _group("", completion=True, callback=_version)
+
+
+def everything() -> dict[str, Any]:
+    """Return the click commands and groups, all imported, by their full names; `""` is `tpujob` itself."""
+    found = {"": root()}
+    for name in commands.COMMANDS:  # a group comes before its commands
+        parent, _, last = name.rpartition(" ")
+        found[name] = found[parent].commands[last].loaded
+    return found
+
+
+def _version(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help=help_text.OPTIONS[0][1])
+    ] = False,
+) -> None:
+    pass
+
+
+def _print_version(given: bool) -> None:
+    if given:
+        print(f"tpujob {__version__}")
+        raise typer.Exit
+
+
+def _group(full_name: str, callback: Any = lambda: None, completion: bool = False) -> Any:
+    app = _typer(add_completion=completion, cls=_Group, no_args_is_help=True)
+    app.callback()(callback)
+    group: Any = typer.main.get_command(app)
+    group.full_name = full_name
+    for name in commands.children(full_name):
+        group.add_command(LazyCommand(f"{full_name} {name}".strip()))
+    return _without_pydantic(group)
+
+
+def _command(full_name: str) -> Any:
+    module, _, function = commands.COMMANDS[full_name].function.partition(":")
+    app = _typer(add_completion=False)
+    callback = getattr(importlib.import_module(f"{commands.__name__}.{module}"), function)
+    app.command(full_name.rpartition(" ")[2], cls=_Command)(callback)
+    command: Any = typer.main.get_command(app)
+    command.full_name = full_name
+    return _without_pydantic(command)
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=dict(HELP_OPTIONS), **settings
+    )
+
+
+def _without_pydantic(command: Any) -> Any:
+    """From 0.29 on, typer imports pydantic (65 ms) to convert every value, also a missing one: convert only what needs it."""
+    for param in command.params:
+        if hasattr(param, "get_runtime_param"):
+            param.get_runtime_param = functools.partial(_Conversion, param.get_runtime_param)
+    return command
+
+
+class _Conversion:
+    """In place of typer's `RuntimeParam`."""
+
+    def __init__(self, typers_own: Any) -> None:
+        self._typers_own = typers_own
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None and param.nargs == 1 and not param.multiple:
+            return None
+        if type(value) is param.type_descriptor.annotation and not param.type_descriptor.is_ranged:
+            return value
+        return self._typers_own().coerce(value, param=param, ctx=ctx)
