@@ -1,68 +1,43 @@
-"""The cloud of the simulation: the emulator's production state machine, a network in front of it, and a book of what was true.
+"""The cloud of the simulation: the state machine of the emulator, and a report of every change to the oracle.
 
-A call is three events: it leaves, it has its effect, its reply arrives. Between any two of them the caller may die, the
-reply may be lost, or the API may be away. What a call does to the cloud is decided by `CloudState` alone; faults that
-belong to the cloud are passed to it as the `effect` it knows. What is queued goes through `talk`.
+`CloudState` alone decides what a call does. A fault that belongs to the cloud is passed to it as the `effect` that it knows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clouds.tpu.error_translation import NotFound, http_error, operation_error
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.clouds.tpu.replies import STATES
 from orchestrator.core.lease.slices import (
-    Listing,
     Operation,
     SliceName,
     SliceRequest,
     SliceState,
     SliceView,
-    WorkerAddress,
 )
 from orchestrator.emulator.api_errors import ApiError
-from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Settings
 from orchestrator.emulator.model.records import OperationRecord as Record
 from orchestrator.emulator.wire.queue_request import parse_queued
-from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,
     BadRequest,
     CloudError,
-    CloudUnavailable,
-    Vanished,
     WrongState,
 )
 from tests.simulation.model.faults import CallOutcome
-from tests.simulation.model.multi_call import MultiCall
-from tests.simulation.model.vm import NodeVms
+from tests.simulation.model.hosts import NodeVms
 
 if TYPE_CHECKING:
-    from tests.simulation.model.process import Process, Token
+    from tests.simulation.model.process import Process
     from tests.simulation.model.world import World
 
-# Effect → what the faults call it.
-CALLS = {
-    "Create": "nodes.create",
-    "Get": "nodes.get",
-    "ListSlices": "nodes.list",
-    "Delete": "nodes.delete",
-    "StartSlice": "nodes.start",
-    "StopSlice": "nodes.stop",
-    "GetOperation": "operations.get",
-    "ListOperations": "operations.list",
-    "Workers": "nodes.get",
-    "SetLabels": "nodes.patch",
-    "GetGuestAttributes": "nodes.getGuestAttributes",
-    "ListZones": "locations.list",
-}
+
 ERRORS: dict[str, type[CloudError]] = {
     "NOT_FOUND": NotFound,
     "ALREADY_EXISTS": AlreadyExists,
@@ -175,7 +150,7 @@ class FakeCloud:
             operation = self.state.queue.create(row, "v2", self.timeline.now, outcome.effect, queue.request_id)
         finally:
             self.settle()
-        return _operation(operation)
+        return operation_of(operation)
 
     def create(self, request: SliceRequest, outcome: CallOutcome) -> Operation:
         name = request.name
@@ -193,7 +168,7 @@ class FakeCloud:
             )  # fmt: skip
         finally:
             self.settle()
-        return _operation(operation)
+        return operation_of(operation)
 
     def delete(self, full: str, outcome: CallOutcome, caller: str, process: Process | None) -> Record:
         self.state.advance(self.timeline.now)
@@ -247,7 +222,7 @@ class FakeCloud:
         return self.look().node(full)
 
 
-def _operation(record: Any) -> Operation:
+def operation_of(record: Any) -> Operation:
     error = operation_error(record.error) if record.error is not None else None
     return Operation(record.name, record.ended_at is not None, record.verb, record.target, error)
 
@@ -265,136 +240,3 @@ def view_of(node: Node) -> SliceView:
         node.created_at,
         node.spot,
     )
-
-
-class CloudClient:
-    """`core.lease.slices.Cloud` for one process: what it sends travels, and may get lost."""
-
-    __slots__ = ("_outcome", "capabilities", "cloud", "machine", "process")
-
-    def __init__(self, cloud: FakeCloud, process: Process) -> None:
-        self.cloud, self.process, self.machine = cloud, process, process.machine
-        self.capabilities = process.world.capabilities
-        self._outcome = CallOutcome()
-
-    # -- a call travels ----------------------------------------------------------------------------------------------
-
-    def send(self, verb: str, effect: Any, token: Token) -> None:
-        world, process = self.cloud.world, self.process
-        kind = type(effect)
-        if ((kind is Get or kind is Delete) and effect.name.queued) or (
-            kind is ListSlices and effect.queued and world.queues
-        ):
-            MultiCall(self.cloud, process, effect, token).advance()
-            return
-        world.count_call(process)
-        outcome = world.faults.outcome_of_call(verb, "client", self.machine.edge, process)
-        if outcome.reaches:
-            world.timeline.after(outcome.there_s, self._arrive, effect, token, outcome)
-            world.passes_crash_point(process)
-        else:
-            world.faults.note_failed_call(process, outcome)
-            process.answer_later(outcome.there_s + outcome.back_s, token, None, outcome.error)
-
-    def _arrive(self, effect: Any, token: Token, outcome: CallOutcome) -> None:
-        """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
-        self._outcome = outcome
-        process, world = self.process, self.cloud.world
-        answer: Any = None
-        error: BaseException | None = outcome.error
-        try:
-            result = effect.perform(process)
-            if error is None:
-                answer = result
-        except NoReply:
-            error = CloudUnavailable("connection reset")
-        except ApiError as refusal:
-            error = error or self.cloud.error_of(refusal)
-        except CloudError as failure:
-            error = error or failure
-        if outcome.error is not None:
-            world.faults.note_failed_call(process, outcome)
-        if process.alive and world.passes_crash_point(process):
-            return
-        process.answer_later(outcome.back_s, token, answer, error)
-
-    # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
-
-    def create(self, request: SliceRequest) -> Operation:
-        return (self.cloud.create if request.queue is None else self.cloud.ask)(request, self._outcome)
-
-    def get(self, name: SliceName) -> SliceView | None:
-        try:
-            return view_of(self.cloud.node(full_name(name)))
-        except ApiError:
-            return None
-
-    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
-        nodes, unreachable = self.cloud.look().listed(project, zone, self._outcome.effect)
-        return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.cloud.now())))
-
-    def delete(self, name: SliceName) -> Operation | None:
-        try:
-            return _operation(self.cloud.delete(full_name(name), self._outcome, self.process.role, self.process))
-        except ApiError as refusal:
-            if refusal.status == "NOT_FOUND":
-                return None
-            raise
-
-    def start(self, name: SliceName) -> Operation:
-        operation = self.cloud.state.change_power(
-            full_name(name), "start", "v2", self.cloud.now(), self._outcome.effect
-        )
-        self.cloud.settle()
-        return _operation(operation)
-
-    def stop(self, name: SliceName) -> Operation:
-        operation = self.cloud.state.change_power(full_name(name), "stop", "v2", self.cloud.now(), self._outcome.effect)
-        self.cloud.settle()
-        return _operation(operation)
-
-    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
-        try:
-            changes = {"labels": dict(labels)}
-            operation = self.cloud.state.patch(full_name(name), changes, "v2", self.cloud.now(), self._outcome.effect)
-        except ApiError as refusal:
-            if refusal.status == "NOT_FOUND":
-                raise Vanished(refusal.message) from None
-            raise
-        self.cloud.settle()
-        self.cloud.world.oracle.check_labels(self.cloud.state.nodes[full_name(name)])
-        return _operation(operation)
-
-    def operation(self, name: str) -> Operation | None:
-        try:
-            return _operation(self.cloud.settled().operation(name, self._outcome.effect))
-        except ApiError:
-            return None
-
-    def operations(self, project: str, zone: str) -> Listing[Operation]:
-        effect = self._outcome.effect
-        if effect is not None and effect.kind == "unreachable":
-            return Listing((), (zone,))
-        here = f"projects/{project}/locations/{zone}/"
-        known = self.cloud.settled().operations.values()
-        found = (_operation(record) for record in known if record.name.startswith(here))
-        verb = self.cloud.world.plan.create_verb
-        return Listing(tuple(replace(one, verb=verb) if verb and one.verb == "create" else one for one in found))
-
-    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
-        try:
-            node = self.cloud.node(full_name(name))
-        except ApiError as refusal:
-            raise Vanished(refusal.message) from None
-        if not node.hosts:
-            raise CloudUnavailable(f"{name.node} has no addresses yet")
-        return tuple(WorkerAddress(index, "127.0.0.1", 1) for index in range(node.workers))
-
-    def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
-        return tuple(host.attributes for host in self.cloud.node(full_name(name)).hosts)
-
-    def zones(self, project: str) -> Listing[str]:
-        return Listing(self.cloud.world.zones)
-
-    def preview(self, request: SliceRequest) -> dict[str, Any]:
-        raise AssertionError("nobody previews in a simulation")

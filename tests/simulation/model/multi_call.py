@@ -145,6 +145,6 @@ def reply_json(
     if call == "list_nodes":
         nodes, silent = state.listed(project, zone, outcome.effect)
         return {"nodes": [node_json.node_json(node, "v2") for node in nodes], "unreachable": silent}
-    silent = state.silent(zone, outcome.effect)
+    silent = state.unreachable(zone, outcome.effect)
     rows = state.queue.listed(project, zone, silent)
     return {"queuedResources": [queued_json(row, "v2") for row in rows], "unreachable": silent}

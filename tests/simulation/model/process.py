@@ -18,9 +18,9 @@ from orchestrator.engine.guardian import loop
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted, TpujobError
 from orchestrator.ledger.clocks import Clocks
-from tests.simulation.model.cloud import CALLS, CloudClient
+from tests.simulation.model.cloud_client import CALLS, CloudClient
+from tests.simulation.model.fleet import SimFleet
 from tests.simulation.model.ledger import InMemoryLedger
-from tests.simulation.model.vm import SimFleet
 
 if TYPE_CHECKING:
     from tests.simulation.model.guardian import Guardian

@@ -21,10 +21,11 @@ from orchestrator.engine.slices.held import UpOutcome
 from orchestrator.errors import TpujobError
 from tests.simulation.model.cloud import FakeCloud
 from tests.simulation.model.faults import TRAVEL_S, FaultInjector, FaultPlan
+from tests.simulation.model.fleet import SimFleet
+from tests.simulation.model.hosts import Worker
 from tests.simulation.model.machine import Machine
 from tests.simulation.model.process import Process
 from tests.simulation.model.timeline import Timeline
-from tests.simulation.model.vm import SimFleet, Worker
 from tests.simulation.oracle.bounds import Allowance
 from tests.simulation.oracle.claims import Resource
 from tests.simulation.oracle.invariants import Invariant

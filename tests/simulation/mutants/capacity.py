@@ -16,7 +16,7 @@ from orchestrator.core.lease.lease import (
     Purpose,
 )
 from orchestrator.engine.effects.base import ReadLease
-from orchestrator.engine.jobs import run
+from orchestrator.engine.jobs import attempt, run
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
 from tests.simulation.model.faults import FOREVER, cloud_fault
@@ -196,10 +196,10 @@ def name_reused() -> Iterator[None]:
     real, drafts = run.attempt, []
 
     async def attempted(job: Any, capabilities: Any, outcome: Any) -> None:
-        drafts.append(outcome.drafts)
+        drafts.append(job.drafts)
         await real(job, capabilities, outcome)
 
-    with patch.object(run, "attempt", attempted), patch.object(run, "Make", lambda _: NoEffect(answer=drafts[-1])):
+    with patch.object(run, "attempt", attempted), patch.object(attempt, "Make", lambda _: NoEffect(answer=drafts[-1])):
         yield
 
 

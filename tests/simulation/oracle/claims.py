@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.emulator.model.queue_records import QueuedResource, State
 from orchestrator.emulator.model.records import Node
-from orchestrator.engine.leases.obligations import Draft
+from orchestrator.engine.provision.drafts import Draft
 
 if TYPE_CHECKING:
+    from tests.simulation.model.hosts import NodeVms
     from tests.simulation.model.process import Process
-    from tests.simulation.model.vm import NodeVms
 
 FOREVER = 1e18
 COMING = (State.CREATING, State.WAITING, State.PROVISIONING)

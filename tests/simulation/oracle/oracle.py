@@ -29,8 +29,9 @@ from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:
     from tests.simulation.model.faults import CallOutcome
+    from tests.simulation.model.fleet import SimFleet
+    from tests.simulation.model.hosts import NodeVms
     from tests.simulation.model.process import Process
-    from tests.simulation.model.vm import NodeVms, SimFleet
     from tests.simulation.model.world import World
 
 _ORDER = {state: rank for rank, state in enumerate(LeaseState)}

@@ -19,15 +19,15 @@ from orchestrator.engine.jobs.collection import Left, collect_again
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun, Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.gc import collect_garbage
-from orchestrator.engine.leases.obligations import Draft
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.extend import extend
 from orchestrator.engine.slices.held import UpRequest, down, up
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.simulation.model.cloud import PROJECT
+from tests.simulation.model.fleet import SimSavedWork, SimStartRequest
 from tests.simulation.model.machine import command
-from tests.simulation.model.vm import SimSavedWork, SimStartRequest
 from tests.simulation.model.world import ZONES
 from tests.simulation.oracle.claims import Claim
 
@@ -69,7 +69,7 @@ def drafts(
     run: str | None = None,
     maker: Process | None = None,
 ) -> tuple[Draft, ...]:
-    """As `engine.jobs.prepare` makes them, without files and keys. `maker`: the command, once it runs."""
+    """As `engine.provision.drafts` makes them, without files and keys. `maker`: the command, once it runs."""
     now = (maker or world.laptop).now()
     first = len(candidates.zones) - candidates.queued
     queued = [number >= first for number in range(len(candidates.zones))]
@@ -100,7 +100,9 @@ def _draft(
     queue = None
     if queued:
         queue = QueueTerms(candidates.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
-    return lease, SliceRequest(name, TYPE, RUNTIME, candidates.spot, labels=labels, metadata=metadata, queue=queue)
+    return Draft(
+        lease, SliceRequest(name, TYPE, RUNTIME, candidates.spot, labels=labels, metadata=metadata, queue=queue)
+    )
 
 
 def type_run(
@@ -125,28 +127,22 @@ def type_run(
         wait_s=candidates.in_queue_s,
     )
 
-    def draft(used_s: float, spent_usd: float) -> tuple[Draft, ...]:
-        if life_s - used_s < LEAST_LEFT_S:
-            raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
-        made = drafts(world, candidates, life_s=life_s - used_s, handle=name, run=run.id, maker=claim.owner)
-        claim.ask_for(made, world.timeline.now, race=candidates.race)
-        return made
-
     run = RunRecord(
         names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x"
     )
     attempt = Attempt(f"{run.id}-1", run.id)
+    drafter = _Drafter(world, candidates, life_s, claim, run)
     setup_s = min(1.0, lasts_s / 5)
 
     def phase(title: str, state: AttemptState, seconds: float, code: int) -> JobPhase:
-        request: Any = lambda attempt, lease, workers, meeting_point: SimStartRequest(attempt.id, title, seconds, code)  # noqa: E731
+        request: Any = lambda attempt, lease, workers, coordinator: SimStartRequest(attempt.id, title, seconds, code)  # noqa: E731
         return JobPhase(title, state, request)
 
     job = JobRun(
-        run=run, attempt=attempt, drafts=draft(0.0, 0.0), held=None, bundle=None,
+        run=run, attempt=attempt, drafts=drafter.make(), held=None, bundle=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
-        wait_s=candidates.wait_s, race=candidates.race, max_restarts=candidates.restarts, redraft=draft,
+        wait_s=candidates.wait_s, race=candidates.race, max_restarts=candidates.restarts, drafter=drafter,
         saved_work=SimSavedWork() if candidates.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
     world.queues |= candidates.queued > 0
@@ -156,6 +152,27 @@ def type_run(
     world.main = world.main or claim.owner
     if detach and claim.owner is not None:
         claim.owner.on_exit = lambda process: start_collector(world, process, job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafter:
+    """The drafter of one run. The oracle hears of every name."""
+
+    world: World
+    candidates: Candidates
+    life_s: float
+    claim: Claim
+    run: RunRecord
+
+    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
+        left_s = self.life_s - used_s
+        if left_s < LEAST_LEFT_S:
+            raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
+        made = drafts(
+            self.world, self.candidates, life_s=left_s, handle=self.run.name, run=self.run.id, maker=self.claim.owner
+        )
+        self.claim.ask_for(made, self.world.timeline.now, race=self.candidates.race)
+        return made
 
 
 def start_collector(world: World, process: Process, job: JobRun) -> None:

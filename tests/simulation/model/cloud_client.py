@@ -1,0 +1,184 @@
+"""The cloud as one process reaches it: a call leaves, has its effect, and its reply arrives.
+
+Between any two of these events the caller may die, the reply may be lost, or the API may be unreachable. Calls about queued
+slices take several calls each: see `multi_call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.lease.slices import (
+    Listing,
+    Operation,
+    SliceName,
+    SliceRequest,
+    SliceView,
+    WorkerAddress,
+)
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.active_faults import NoReply
+from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
+from orchestrator.errors import (
+    CloudError,
+    CloudUnavailable,
+    Vanished,
+)
+from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
+from tests.simulation.model.faults import CallOutcome
+from tests.simulation.model.multi_call import MultiCall
+
+if TYPE_CHECKING:
+    from tests.simulation.model.process import Process, Token
+
+
+# Effect → what the faults call it.
+CALLS = {
+    "Create": "nodes.create",
+    "Get": "nodes.get",
+    "ListSlices": "nodes.list",
+    "Delete": "nodes.delete",
+    "StartSlice": "nodes.start",
+    "StopSlice": "nodes.stop",
+    "GetOperation": "operations.get",
+    "ListOperations": "operations.list",
+    "Workers": "nodes.get",
+    "SetLabels": "nodes.patch",
+    "GetGuestAttributes": "nodes.getGuestAttributes",
+    "ListZones": "locations.list",
+}
+
+
+class CloudClient:
+    """`core.lease.slices.Cloud` for one process: what it sends travels, and may get lost."""
+
+    __slots__ = ("_outcome", "capabilities", "cloud", "machine", "process")
+
+    def __init__(self, cloud: FakeCloud, process: Process) -> None:
+        self.cloud, self.process, self.machine = cloud, process, process.machine
+        self.capabilities = process.world.capabilities
+        self._outcome = CallOutcome()
+
+    # -- a call travels ----------------------------------------------------------------------------------------------
+
+    def send(self, verb: str, effect: Any, token: Token) -> None:
+        world, process = self.cloud.world, self.process
+        kind = type(effect)
+        if ((kind is Get or kind is Delete) and effect.name.queued) or (
+            kind is ListSlices and effect.queued and world.queues
+        ):
+            MultiCall(self.cloud, process, effect, token).advance()
+            return
+        world.count_call(process)
+        outcome = world.faults.outcome_of_call(verb, "client", self.machine.edge, process)
+        if outcome.reaches:
+            world.timeline.after(outcome.there_s, self._arrive, effect, token, outcome)
+            world.passes_crash_point(process)
+        else:
+            world.faults.note_failed_call(process, outcome)
+            process.answer_later(outcome.there_s + outcome.back_s, token, None, outcome.error)
+
+    def _arrive(self, effect: Any, token: Token, outcome: CallOutcome) -> None:
+        """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
+        self._outcome = outcome
+        process, world = self.process, self.cloud.world
+        answer: Any = None
+        error: BaseException | None = outcome.error
+        try:
+            result = effect.perform(process)
+            if error is None:
+                answer = result
+        except NoReply:
+            error = CloudUnavailable("connection reset")
+        except ApiError as refusal:
+            error = error or self.cloud.error_of(refusal)
+        except CloudError as failure:
+            error = error or failure
+        if outcome.error is not None:
+            world.faults.note_failed_call(process, outcome)
+        if process.alive and world.passes_crash_point(process):
+            return
+        process.answer_later(outcome.back_s, token, answer, error)
+
+    # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
+
+    def create(self, request: SliceRequest) -> Operation:
+        return (self.cloud.create if request.queue is None else self.cloud.ask)(request, self._outcome)
+
+    def get(self, name: SliceName) -> SliceView | None:
+        try:
+            return view_of(self.cloud.node(full_name(name)))
+        except ApiError:
+            return None
+
+    def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        nodes, unreachable = self.cloud.look().listed(project, zone, self._outcome.effect)
+        return Listing(tuple(view_of(node) for node in nodes), tuple(unreachable), float(int(self.cloud.now())))
+
+    def delete(self, name: SliceName) -> Operation | None:
+        try:
+            return operation_of(self.cloud.delete(full_name(name), self._outcome, self.process.role, self.process))
+        except ApiError as refusal:
+            if refusal.status == "NOT_FOUND":
+                return None
+            raise
+
+    def start(self, name: SliceName) -> Operation:
+        operation = self.cloud.state.change_power(
+            full_name(name), "start", "v2", self.cloud.now(), self._outcome.effect
+        )
+        self.cloud.settle()
+        return operation_of(operation)
+
+    def stop(self, name: SliceName) -> Operation:
+        operation = self.cloud.state.change_power(full_name(name), "stop", "v2", self.cloud.now(), self._outcome.effect)
+        self.cloud.settle()
+        return operation_of(operation)
+
+    def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
+        try:
+            changes = {"labels": dict(labels)}
+            operation = self.cloud.state.patch(full_name(name), changes, "v2", self.cloud.now(), self._outcome.effect)
+        except ApiError as refusal:
+            if refusal.status == "NOT_FOUND":
+                raise Vanished(refusal.message) from None
+            raise
+        self.cloud.settle()
+        self.cloud.world.oracle.check_labels(self.cloud.state.nodes[full_name(name)])
+        return operation_of(operation)
+
+    def operation(self, name: str) -> Operation | None:
+        try:
+            return operation_of(self.cloud.settled().operation(name, self._outcome.effect))
+        except ApiError:
+            return None
+
+    def operations(self, project: str, zone: str) -> Listing[Operation]:
+        effect = self._outcome.effect
+        if effect is not None and effect.kind == "unreachable":
+            return Listing((), (zone,))
+        here = f"projects/{project}/locations/{zone}/"
+        known = self.cloud.settled().operations.values()
+        found = (operation_of(record) for record in known if record.name.startswith(here))
+        verb = self.cloud.world.plan.create_verb
+        return Listing(tuple(replace(one, verb=verb) if verb and one.verb == "create" else one for one in found))
+
+    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
+        try:
+            node = self.cloud.node(full_name(name))
+        except ApiError as refusal:
+            raise Vanished(refusal.message) from None
+        if not node.hosts:
+            raise CloudUnavailable(f"{name.node} has no addresses yet")
+        return tuple(WorkerAddress(index, "127.0.0.1", 1) for index in range(node.workers))
+
+    def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
+        return tuple(host.attributes for host in self.cloud.node(full_name(name)).hosts)
+
+    def zones(self, project: str) -> Listing[str]:
+        return Listing(self.cloud.world.zones)
+
+    def preview(self, request: SliceRequest) -> dict[str, Any]:
+        raise AssertionError("nobody previews in a simulation")
