@@ -39,7 +39,7 @@ class Offered:
             return 0.0
         return self.spot_usd_per_hour if spot else self.usd_per_hour
 
-    def shape(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         kind = self.kind
         return {
             "accelerator_type": self.accelerator,

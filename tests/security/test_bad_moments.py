@@ -80,7 +80,7 @@ def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_del
     assert f"a slice named {name} exists that tpujob did not make; it is neither used nor deleted" in said.stderr
     assert alive(tpujob) == {name}
     shown = tpujob("status").stdout
-    assert f"(nobody's label on it: {name}, v5litepod-4, us-central1-a, " in shown
+    assert f"(no owner label: {name}, v5litepod-4, us-central1-a, " in shown
     assert "not in this machine's ledger" in shown
     deletes = [row for row in tpujob.requests() if row["method"] == "DELETE" and name in row["path"]]
     assert [row for row in deletes if not row["path"].endswith("-probe")] == []

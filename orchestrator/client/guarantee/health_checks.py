@@ -73,11 +73,11 @@ def cloud(target: Target) -> HealthCheck:
 
 def credentials(target: Target, secrets: Redactor) -> HealthCheck:
     """Are they good for a question to the API?"""
-    from orchestrator.client.guarantee.teardown_client import reach
+    from orchestrator.client.guarantee.teardown_client import connect
 
     began = time.monotonic()
     try:
-        zones = reach(target, secrets).zones(target.project).rows
+        zones = connect(target, secrets).zones(target.project).rows
     except TpujobError as error:
         return failed("credentials", error)
     took_ms = (time.monotonic() - began) * 1000
@@ -93,7 +93,7 @@ def guardian(directory: Path) -> HealthCheck:
         return HealthCheck(name, False, f"switched off by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
     began = time.monotonic()
     try:
-        guardians.start_guardian(directory)
+        guardians.start_guardian(directory).close()
     except guardians.GuardianNotStarted as error:
         return HealthCheck(name, False, str(error), "nothing can be created without it", TpujobError.exit_code)
     took_ms = (time.monotonic() - began) * 1000

@@ -1,4 +1,7 @@
-"""`python -m orchestrator.client.guarantee.recovery DIRECTORY`, for the guardian: finish every overdue teardown, wait for the proof."""
+"""`python -m orchestrator.client.guarantee.recovery DIRECTORY`, started by the guardian: finish every overdue teardown.
+
+Exits with 0 once every one is proven, else with 75.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import os
 import sys
 from pathlib import Path
 
+from orchestrator import settings
+from orchestrator.client.session import Session
+
 BUDGET_S = 3600.0
 
 
 def main() -> None:
-    from orchestrator import settings
-    from orchestrator.client.session import Session
-
     session = Session(settings.resolve(None, None, os.environ), Path(sys.argv[1]), light=True)
     session.recover(budget_s=BUDGET_S)
     sys.stderr.flush()
-    os._exit(session.exit_code())
+    os._exit(session.exit_code())  # abandoned network threads must not keep the process
 
 
 if __name__ == "__main__":

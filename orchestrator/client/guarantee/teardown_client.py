@@ -1,4 +1,4 @@
-"""The light way to a target's cloud, for commands that work without a ledger and without google-cloud-tpu."""
+"""Connect to a target's cloud without a ledger and without google-cloud-tpu: enough to ask and to delete."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from orchestrator import settings
+from orchestrator.clouds.google.credentials import connect_light, read_token
+from orchestrator.emulator.daemon import control
+from orchestrator.errors import CloudUnavailable
 
 if TYPE_CHECKING:
     from orchestrator.clouds.tpu.light_client import LightApi
@@ -13,12 +16,12 @@ if TYPE_CHECKING:
     from orchestrator.settings import Target
 
 
-def reach(target: Target, secrets: Redactor) -> LightApi:
-    """Starts the embedded emulator where that is meant and does not run. Raises TpujobError."""
-    from orchestrator.clouds.google.credentials import connect_light, read_token
-    from orchestrator.emulator.daemon import control
-    from orchestrator.errors import CloudUnavailable
+def connect(target: Target, secrets: Redactor) -> LightApi:
+    """Return the client of the target's cloud; start the embedded emulator where that is the target.
 
+    `secrets` learns the emulator's token. Raises AuthError without credentials, CloudUnavailable when the emulator does not
+    start, ConfigError for an unusable state directory.
+    """
     if target.kind == settings.GOOGLE:
         return connect_light(target)
     if target.endpoint is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator import catalog
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
-from orchestrator.client.slices.inventory import Asked
+from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.clouds.google import gcloud_text
 from orchestrator.core.lease.lease import Intent, Lease, Mode, adopted
 from orchestrator.core.lease.slices import SliceView
@@ -62,7 +62,7 @@ def _whose(session: Session, view: SliceView) -> str:
     return "yours, but not in this machine's ledger" if owner == session.owner else f"owner {owner or 'unknown'}"
 
 
-def _adopt(session: Session, asked: Asked, view: SliceView) -> Lease:
+def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
     """Write the slice into the ledger, which from then on owes its proof of absence."""
     # Both times are the server's: this machine's clock may be set to anything.
     made_at, asked_at = view.created_at, asked.server_now

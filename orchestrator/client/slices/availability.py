@@ -1,6 +1,6 @@
-"""What the API said that a project really has: asked zone by zone, kept with its date in the state directory.
+"""What the API answered that a project has: asked zone by zone, kept with its date in the state directory.
 
-`tpujob offers --refresh` asks; `offers`, `plan`, `run` and `up` read the answer.
+`tpujob offers --refresh` asks; `offers`, `plan`, `run` and `up` read the kept answer.
 """
 
 from __future__ import annotations
@@ -8,46 +8,43 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.planning import availability
 from orchestrator.core.planning.availability import Availability
+from orchestrator.errors import CloudError
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.clouds.tpu.light_client import LightApi
 
 AT_ONCE = 8  # zones that are asked at the same time
-FILE = "offering.json"
+FILE = "availability.json"
 
 
 def known(session: Session) -> Availability | None:
-    """What was said of this session's project. None: nobody asked, or what is kept cannot be read."""
+    """Return the kept answer about the session's project; None when it was never asked or the file is unreadable."""
     try:
-        said = json.loads((session.directory / FILE).read_text(encoding="utf-8"))
+        kept = json.loads((session.directory / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return availability.from_shape(said, _whose(session))
+    return availability.from_dict(kept, _project(session))
 
 
 def refresh(session: Session) -> Availability:
-    """Raises TpujobError when not one zone answers."""
-    from orchestrator.client.guarantee.teardown_client import reach
+    """Ask every zone, keep the answer and return it. Raises CloudError when no zone answers."""
+    from orchestrator.client.guarantee import teardown_client  # a connection costs time, and `known` needs none
 
-    cloud = reach(session.target, session.reporter.secrets)
-    project = session.target.project
-    zones = cloud.zones(project).rows
-    found = _ask(cloud, project, zones, _whose(session))
+    cloud = teardown_client.connect(session.target, session.reporter.secrets)
+    zones = cloud.zones(session.target.project).rows
+    found = _ask(cloud, session.target.project, zones, _project(session))
     _keep(session.directory / FILE, found)
     return found
 
 
-def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], whose: str) -> Availability:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from orchestrator.errors import CloudError
-
+def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str) -> Availability:
     answers: dict[str, tuple[str, ...]] = {}
     silent: dict[str, str] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -61,15 +58,15 @@ def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], whose: str) -> A
                 errors.append(error)
     if errors and not answers:
         raise errors[0]
-    return Availability(whose, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
+    return Availability(full_name, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
 
 
-def _whose(session: Session) -> str:
+def _project(session: Session) -> str:
     return f"{session.target.kind}:{session.target.project}"
 
 
 def _keep(path: Path, found: Availability) -> None:
-    """A reader sees the old answer or the new one."""
+    """Replace the file atomically: a reader finds the old answer or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(found.shape(), indent=1), encoding="utf-8")
     aside.replace(path)

@@ -1,19 +1,21 @@
-"""Who is alive, by the API's own word: every slice of tpujob in a project, whoever made it, asked in a bounded time.
+"""Ask the API for every slice of tpujob in a project, whichever user or machine made it, in a bounded time.
 
-`status` and `down` ask here. What they say does not depend on the ledger; it only adds what this machine knows of a slice.
-An answer says how complete it is: a question that failed says why, and a list that left zones out names them.
+`status` and `down` ask here; the ledger only adds what this machine knows of a slice. Each answer states how complete it is:
+a question that failed has its error, a list that left zones out names them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.slices import EVERYWHERE
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TeardownUnproven
+from orchestrator.report.layout import clock
 from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
@@ -26,23 +28,21 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 
 
 @dataclass
-class Asked:
-    """One project of one cloud. Its thread fills it in as answers come, so what came in time counts."""
+class ProjectInventory:
+    """The slices of one project of one cloud. Its thread fills it in as answers arrive, so what arrived in time counts."""
 
     cloud: str
     project: str
-    running: bool = True  # False: its emulator is not running, so nothing of it is
-    at: float | None = None  # unix seconds of the last list, for people: the server's clock, or else ours; None: none
-    server_now: float | None = None  # the same, where the server said it
+    running: bool = True  # False: its emulator is not running, and so it has no slices
+    at: float | None = None  # unix seconds of the last list: the server's clock, else this machine's; None: no list
+    server_now: float | None = None  # the same by the server's clock; None: not stated
     unreachable: tuple[str, ...] = ()
     error: CloudError | None = None
-    views: dict[tuple[str, str], SliceView] = field(
-        default_factory=dict
-    )  # by zone and node: what carries both our marks
-    odd: dict[tuple[str, str], str] = field(default_factory=dict)  # and only one of them: why it is shown all the same
-    single: dict[str, SliceView | CloudError | None] = field(
-        default_factory=dict
-    )  # by lease: those that were not listed
+    # By zone and node: slices with our name and our label; in `odd`, those with one of the two, and which.
+    views: dict[tuple[str, str], SliceView] = field(default_factory=dict)
+    odd: dict[tuple[str, str], str] = field(default_factory=dict)
+    # By lease id: what `get` answered for leases that were not listed.
+    single: dict[str, SliceView | CloudError | None] = field(default_factory=dict)
     bug: BaseException | None = None
 
     @property
@@ -51,7 +51,7 @@ class Asked:
 
     @property
     def exit_code(self) -> int:
-        """0 when complete; 77 when a person has to sign in or to get a permission; else 75."""
+        """0 when complete; 77 without credentials or a permission; else 75."""
         if self.complete:
             return 0
         return AuthError.exit_code if isinstance(self.error, AuthError) else TeardownUnproven.exit_code
@@ -59,8 +59,6 @@ class Asked:
     @property
     def summary(self) -> str:
         """One line: which cloud was asked, when, and how completely."""
-        from orchestrator.report.layout import clock
-
         place = f"project {self.project}" if self.cloud != EMULATED else "emulated cloud"
         if not self.running:
             return f"{place} · its emulator is not running, so nothing runs there"
@@ -71,16 +69,16 @@ class Asked:
 
     @property
     def why(self) -> str:
-        """Why it is not complete."""
+        """Why it is not complete; empty when it is."""
         error = [self.error.message] if self.error else []
         return "; ".join([*error, *([f"no answer from {', '.join(self.unreachable)}"] if self.unreachable else [])])
 
     def view_of(self, lease: Lease) -> SliceView | CloudError | None:
-        """None: it is not visible. An error: nobody knows."""
+        """The slice of the lease; None: not visible; an error: unknown."""
         listed = self.views.get(_key(lease.name))
         return listed or self.single.get(lease.id, self.error or CloudUnavailable("it was made after the question"))
 
-    def shape(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "cloud": self.cloud,
             "project": self.project,
@@ -92,16 +90,16 @@ class Asked:
         }
 
 
-def worst(every: list[Asked]) -> int:
-    """The exit code of all of them: 75 outranks 77."""
-    codes = {asked.exit_code for asked in every}
+def worst(inventories: Iterable[ProjectInventory]) -> int:
+    """Return the exit code of all of them: 75 outranks 77."""
+    codes = {each.exit_code for each in inventories}
     return next((code for code in (TeardownUnproven.exit_code, AuthError.exit_code) if code in codes), 0)
 
 
-def ask(session: Session, leases: list[Lease]) -> list[Asked]:
-    """This command's project first, and every other one in which these leases are. Takes ASK_S at most.
+def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
+    """Return the inventory of the session's project, then of every other project of these leases, within ASK_S seconds.
 
-    Raises no CloudError: what could not be asked is in the answer.
+    Raises no CloudError: it is in the inventory.
     """
     places: dict[tuple[str, str], list[Lease]] = {(session.target.kind, session.target.project): []}
     for lease in leases:
@@ -113,9 +111,9 @@ def ask(session: Session, leases: list[Lease]) -> list[Asked]:
 
 def _begin(
     session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float
-) -> tuple[Asked, threading.Thread | None]:
-    asked = Asked(kind, project)
-    if not leases and _nobody_there(session, kind):
+) -> tuple[ProjectInventory, threading.Thread | None]:
+    asked = ProjectInventory(kind, project)
+    if not leases and _has_no_emulator(session, kind):
         asked.running = False
         return asked, None
     try:
@@ -135,7 +133,7 @@ def _begin(
     return asked, thread
 
 
-def _nobody_there(session: Session, kind: str) -> bool:
+def _has_no_emulator(session: Session, kind: str) -> bool:
     """An emulator that does not run has no slices, and is not started to be asked."""
     from orchestrator.emulator.daemon import control
 
@@ -143,8 +141,8 @@ def _nobody_there(session: Session, kind: str) -> bool:
     return own and control.running(session.emulator_directory) is None
 
 
-def _wait(session: Session, asked: Asked, thread: threading.Thread, give_up_at: float) -> Asked:
-    """What is known when the time is over, or sooner if that is all."""
+def _wait(session: Session, asked: ProjectInventory, thread: threading.Thread, give_up_at: float) -> ProjectInventory:
+    """Return what arrived by `give_up_at`, or the whole answer before that."""
     while thread.is_alive() and (left_s := give_up_at - time.monotonic()) > 0:
         session.reporter.progress("status", f"asking the API about project {asked.project}, {left_s:.0f} s left")
         thread.join(min(left_s, 1.0))
@@ -156,7 +154,7 @@ def _wait(session: Session, asked: Asked, thread: threading.Thread, give_up_at: 
     return replace(asked, error=late, views={**asked.views}, odd={**asked.odd}, single={**asked.single})
 
 
-def _look(asked: Asked, cloud: Cloud, leases: list[Lease], give_up_at: float) -> None:
+def _look(asked: ProjectInventory, cloud: Cloud, leases: list[Lease], give_up_at: float) -> None:
     pause_s = FIRST_PAUSE_S
     while True:
         error = _list(asked, cloud)
@@ -174,8 +172,8 @@ def _look(asked: Asked, cloud: Cloud, leases: list[Lease], give_up_at: float) ->
                 asked.single[lease.id] = no_answer
 
 
-def _list(asked: Asked, cloud: Cloud) -> CloudError | None:
-    """Nodes and queued requests; where those cannot be listed, at least the nodes, which are what is billed."""
+def _list(asked: ProjectInventory, cloud: Cloud) -> CloudError | None:
+    """List nodes and queued requests; where requests cannot be listed, the nodes alone, which are what is billed."""
     try:
         _note(asked, cloud, queued=True)
     except CloudError as silent:
@@ -188,14 +186,14 @@ def _list(asked: Asked, cloud: Cloud) -> CloudError | None:
     return None
 
 
-def _note(asked: Asked, cloud: Cloud, *, queued: bool) -> None:
+def _note(asked: ProjectInventory, cloud: Cloud, *, queued: bool) -> None:
     listing = cloud.list(asked.project, EVERYWHERE, queued=queued)
     asked.at, asked.server_now = listing.server_now or time.time(), listing.server_now
     asked.unreachable = tuple(place.rpartition("/")[2] for place in listing.unreachable)
     for view in listing.rows:
         if names.is_ours(view.name.node, view.labels):
             asked.views[_key(view.name)] = view
-        elif half := names.half_ours(view.name.node, view.labels):
+        elif half := names.ownership_doubt(view.name.node, view.labels):
             asked.views[_key(view.name)], asked.odd[_key(view.name)] = view, half
 
 

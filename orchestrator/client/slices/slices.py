@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator import catalog
 from orchestrator.client import plan_report
@@ -25,15 +25,12 @@ from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.cloud import Get, Workers
-from orchestrator.engine.jobs import prepare
+from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.runtime.retry import until
 from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.engine.slices import extend as extension
 from orchestrator.engine.slices import held
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
-
-if TYPE_CHECKING:
-    from orchestrator.engine.leases.obligations import Draft
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
 LEAST_LIFE_S, LONGEST_LIFE_S, LEAST_IDLE_S = 6 * 60.0, 7 * 86400.0, 60.0
@@ -131,21 +128,21 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     plan = _plan(session, options, handle, existing)
     if existing is None:
         _report_plan(session, plan, options)
-    drafting = _Drafting(session, plan, handle, options.idle_s)
+    drafter = PlanDrafter(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
     session.recover(spare=handle)
     request = held.UpRequest(
         handle,
-        drafting.draft(),
+        drafter.make(),
         session.held(handle),
         options.max_duration_s,
         options.recreate,
         wait_s=options.wait_s,
-        redraft=drafting.draft,
+        drafter=drafter,
     )
     brought = session.on_cloud(partial(held.up, request))
     if brought.owed.released is not None:
         session.note(brought.owed.released)
-    drafting.forget_keys(unless=brought.lease)
+    session.forget_drafts(drafter.made, kept=brought.lease)
     if brought.error is not None:
         brought.error.exit_code = session.exit_code(brought.exit_code)
         raise brought.error
@@ -166,11 +163,11 @@ def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
     _finish_ending(session, handle)
     plan = _plan(session, options, handle, session.held(handle))
     _report_plan(session, plan, options)
-    drafting = _Drafting(session, plan, handle, options.idle_s)
+    drafter = PlanDrafter(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
     session.recover(spare=handle)
-    _, request = drafting.draft()[0]
+    _, request = drafter.make()[0]
     preview = session.preview(request)
-    drafting.forget_keys()
+    session.forget_drafts(drafter.made)
     return preview
 
 
@@ -243,28 +240,6 @@ def _report_plan(session: Session, plan: Plan, options: UpOptions) -> None:
         session.reporter.say("plan", f"{ends} (`--idle` says otherwise, `--idle never` switches it off)")
 
 
-class _Drafting:
-    """Makes leases with their create requests, and deletes the keys of those that came to nothing."""
-
-    def __init__(self, session: Session, plan: Plan, handle: str, idle_s: float | None) -> None:
-        self._session = session
-        self._plan = plan
-        self._handle = handle
-        self._idle_s = idle_s
-        self._made: list[str] = []
-
-    def draft(self) -> tuple[Draft, ...]:
-        place = plan_report.place(self._session)
-        made = prepare.drafts(self._plan, place, handle=self._handle, purpose=Purpose.HOLD, idle_s=self._idle_s)
-        self._made.extend(lease.id for lease, _ in made)
-        return made
-
-    def forget_keys(self, *, unless: Lease | None = None) -> None:
-        for lease_id in self._made:
-            if (unless is None or lease_id != unless.id) and lease_id not in self._session.unproven:
-                self._session.forget_keys(lease_id)
-
-
 # -- down --------------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +298,7 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
     session.announce()
     session.recover()
     lease = session.need(name)
-    if session.locks.alive(lease.id):
+    if session.locks.is_locked(lease.id):
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
         )

@@ -40,7 +40,7 @@ def session(directory: Path, project: str = "p") -> Any:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cloud]:
     clouds: list[Cloud] = []
-    monkeypatch.setattr("orchestrator.client.guarantee.teardown_client.reach", lambda target: clouds[-1])
+    monkeypatch.setattr("orchestrator.client.guarantee.teardown_client.connect", lambda target, secrets: clouds[-1])
     return clouds
 
 

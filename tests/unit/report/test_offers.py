@@ -68,7 +68,7 @@ def test_what_a_project_has_is_marked_and_what_is_newer_than_the_table_is_there_
     has = [one(rows, "v5litepod-8", zone).has for zone in ("us-central1-a", "us-west4-a", "us-east1-b")]
     assert has == [True, None, False]
     new = one(rows, "v9-8", "us-central1-a")
-    assert new.kind is None and new.shape()["chips"] is None and new.shape()["usd_per_hour"] is None
+    assert new.kind is None and new.as_json()["chips"] is None and new.as_json()["usd_per_hour"] is None
     assert lines([new], by_zone=True)[1].split() == ["v9-8", "us-central1-a"]
 
 

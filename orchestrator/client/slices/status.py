@@ -1,0 +1,228 @@
+"""`status`: every slice of tpujob that the API shows or the ledger has open, with its claim and its cost."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator import catalog, settings
+from orchestrator.client.session import Session
+from orchestrator.client.slices import inventory
+from orchestrator.client.slices.inventory import ProjectInventory
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.absence import is_ours
+from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.slices import SliceState, SliceView
+from orchestrator.core.text import names
+from orchestrator.errors import CloudError
+from orchestrator.report import costs
+from orchestrator.report.layout import day_clock
+from orchestrator.settings import EMULATED, GOOGLE
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """One slice. Times are unix seconds: the ledger's time of its cloud, or the server's where the ledger has no lease.
+
+    None in a field means unknown; `purpose`, `lease`, `in_use` and `followed` are None for a slice without a lease here.
+    """
+
+    name: str
+    node: str
+    project: str
+    zone: str
+    accelerator_type: str
+    spot: bool
+    purpose: str | None
+    lease: str | None  # the state of its lease
+    lease_id: str | None
+    state: str  # the API's own word; `not visible`, or `unknown: …` where the API gave no answer
+    created_at: float | None
+    deadline: float | None
+    ends_at: float | None
+    hold_until: float | None
+    down_at: float | None
+    in_use: bool | None
+    followed: bool | None  # does a process here follow the detached run on it?
+    usd_per_hour: float | None
+    usd_so_far: float | None
+    usd_at_most: float | None
+    budget_usd: float | None
+    mode: str | None
+    emulated: bool
+    run: str | None
+    owner: str | None
+    yours: bool
+    remark: str | None
+    now: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "now"}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The answer of every project that was asked, and the slices."""
+
+    cloud: str
+    project: str
+    why: str  # which cloud this is, and why
+    projects: tuple[ProjectInventory, ...]
+    slices: tuple[SliceRow, ...]
+    google_not_asked: str | None  # why Google Cloud was not asked; None: it was
+
+    @property
+    def exit_code(self) -> int:
+        """0, 75 without a complete answer, 77 without credentials or a permission; 75 outranks 77."""
+        return inventory.worst(self.projects)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cloud": self.cloud,
+            "project": self.project,
+            "why": self.why,
+            "asked_at": self.projects[0].at,
+            "complete": all(each.complete for each in self.projects),
+            "asked": [each.as_json() for each in self.projects],
+            "not_asked": [{"cloud": "google", "why": self.google_not_asked}] if self.google_not_asked else [],
+            "slices": [row.as_json() for row in self.slices],
+        }
+
+
+def status(session: Session) -> Status:
+    """Return every slice of tpujob: asked of the API, in this project and in those of open leases; recovery included.
+
+    An API that does not answer raises nothing: see `Status.exit_code`. Takes `inventory.ASK_S` seconds at most, and the
+    recovery of what earlier commands left.
+    """
+    before = {lease.id for lease in session.ledger.open_leases()}
+    asked = inventory.ask(session, session.ledger.open_leases())
+    session.recover(look=all(each.complete for each in asked))
+    session.note_overdue()
+    target = session.target
+    rows = tuple(_rows(session, asked, before))
+    return Status(target.kind, target.project, target.why, tuple(asked), rows, _google_not_asked(session, asked))
+
+
+def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | None:
+    """A slice of an earlier day may be billed there, so the reason is worth a line."""
+    if any(each.cloud == GOOGLE for each in asked):
+        return None
+    source = session.target.source
+    return "no project is configured" if source == "default" else f"{source} names an emulator"
+
+
+def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> list[SliceRow]:
+    """The open leases, and every other slice that the API showed. `before`: the leases that were open when it was asked."""
+    places = {(each.cloud, each.project): each for each in asked}
+    known = session.ledger.leases()
+    rows = [_leased(session, lease, places.get((lease.cloud, lease.name.project))) for lease in known if lease.open]
+    accounted = {lease.name.node for lease in known if lease.open or lease.id in before}
+    closed = {lease.name.node: lease for lease in known if not lease.open}
+    for each in asked:
+        for key, view in each.views.items():
+            if view.name.node not in accounted:
+                remark = each.odd.get(key) or _remark(view, closed.get(view.name.node))
+                rows.append(_unleased(session, each, view, remark))
+    return rows
+
+
+def _remark(view: SliceView, closed: Lease | None) -> str:
+    """What the ledger has about a slice for which it has no open lease."""
+    if closed is None or not is_ours(view, closed):
+        return "not in this machine's ledger"
+    if closed.state is LeaseState.FORGOTTEN:
+        return f"forgotten here, {closed.reason}"
+    return f"was proven absent {day_clock(closed.gone_at)}, and is listed now"
+
+
+def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
+    now, waiting = session.now(lease.cloud), session.results_on(lease)
+    view = asked.view_of(lease) if asked is not None else CloudError("it was made after the question")
+    return SliceRow(
+        name=lease.handle,
+        node=lease.name.node,
+        project=lease.name.project,
+        zone=lease.name.zone,
+        accelerator_type=lease.accelerator_type,
+        spot=lease.spot,
+        purpose=str(lease.purpose),
+        lease=str(lease.state),
+        lease_id=lease.id,
+        state=_state(view),
+        created_at=lease.created_at,
+        deadline=lease.deadline,
+        ends_at=lease.ends_at,
+        hold_until=lease.hold_until,
+        down_at=lease.down_at,
+        in_use=session.locks.is_locked(lease.id),
+        followed=session.is_followed(lease),
+        usd_per_hour=lease.usd_per_hour,
+        usd_so_far=costs.of_lease(lease, now),
+        usd_at_most=costs.at_most(lease),
+        budget_usd=lease.budget_usd,
+        mode=str(lease.mode),
+        emulated=lease.cloud == EMULATED,
+        run=lease.run,
+        owner=lease.owner,
+        yours=True,
+        remark=None if waiting is None else f"results of {waiting} are on it: `tpujob collect {waiting}`",
+        now=now,
+    )
+
+
+def _state(view: SliceView | CloudError | None) -> str:
+    """Neither a slice that is not visible nor one that was not asked about is absent."""
+    if view is None:
+        return "not visible"
+    return f"unknown: {view.message}" if isinstance(view, Exception) else view.native_state
+
+
+def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark: str) -> SliceRow:
+    """A slice that is only in the API: its labels, and its price by the table."""
+    now = asked.at or 0.0  # the server's clock, by which its labels are written
+    claim = claim_labels.read_claim(view, settings.pace_of(asked.cloud, os.environ))
+    if claim is not None and claim.remarks:
+        claim = None  # it is not stated, only how gc would judge it
+    ends_at = min(claim.claimed_until, claim.deadline) if claim else None
+    price = catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot)
+    billed = view.state not in (SliceState.QUEUED, SliceState.TOMBSTONE)
+    since = view.created_at
+
+    def usd(until: float | None) -> float | None:
+        if not billed:
+            return 0.0
+        return None if price is None or since is None or until is None else price * max(until - since, 0.0) / 3600
+
+    owner = view.labels.get(names.OWNER)
+    return SliceRow(
+        name=view.labels.get(names.NAME) or view.name.node,
+        node=view.name.node,
+        project=view.name.project,
+        zone=view.name.zone,
+        accelerator_type=view.accelerator_type,
+        spot=view.spot,
+        purpose=None,
+        lease=None,
+        lease_id=view.labels.get(names.LEASE_ID),
+        state=view.native_state,
+        created_at=since,
+        deadline=claim.deadline if claim else None,
+        ends_at=ends_at,
+        hold_until=None,
+        down_at=None,
+        in_use=None,
+        followed=None,
+        usd_per_hour=price,
+        usd_so_far=usd(now),
+        usd_at_most=usd(ends_at),
+        budget_usd=None,
+        mode=view.labels.get(names.MODE),
+        emulated=asked.cloud == EMULATED,
+        run=None,
+        owner=owner,
+        yours=owner == session.owner,
+        remark=remark,
+        now=now,
+    )
