@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client.events import Alert, Event, Failure, LogLines, Notice, Progress, Reporter
+from orchestrator.client.events import Alert, Event, Failure, LogLines, Notice, Progress, Reporter, RunResult, relative
+from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -36,10 +38,17 @@ class Console:
         self._status: Status | None = None
         self._passing = ""
         self._passed_at = 0.0
+        self._streams_json = False
+
+    def stream_json(self) -> None:
+        """Print every event from now on as a JSON object on a line of stdout, and nothing else there."""
+        self._streams_json = True
 
     def show(self, event: Event) -> None:
         """Render one event. Called by `reporter`, from any thread."""
         with self._lock:
+            if self._streams_json:
+                self._stream(event)
             match event:
                 case Progress():
                     with contextlib.suppress(OSError, ValueError):
@@ -50,8 +59,24 @@ class Console:
                     self.loud(event.text)
                 case Failure():
                     self._fail(event.message, event.hint)
-                case LogLines():
+                case LogLines() if not self._streams_json:
                     emit("\n".join(f"worker{event.worker} | {line}" for line in event.lines))
+                case RunResult():
+                    self._show_result(event)
+
+    def _show_result(self, result: RunResult) -> None:
+        self.quiet()
+        if not self._streams_json:
+            for line in result.lines:
+                emit(line)
+        if not result.detached:
+            took = format_duration(result.ended_at - result.started_at)
+            self.say("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
+
+    def _stream(self, event: Event) -> None:
+        shape = json.loads(json.dumps(event.as_json(), default=str))
+        text = json.dumps(self.secrets.hide_all(shape), ensure_ascii=False)
+        _print(text if text.isprintable() else json.dumps(json.loads(text)))
 
     def say(self, stage: str, text: str) -> None:
         self.quiet()
@@ -64,7 +89,7 @@ class Console:
         self._write(text, color=BOLD_RED if self._color else "")
 
     def fail(self, error: TpujobError) -> None:
-        self._fail(error.message, error.hint or "")
+        self.reporter.fail(error)
 
     def _fail(self, message: str, hint: str) -> None:
         self.quiet()
@@ -135,8 +160,6 @@ def _print(text: str) -> None:
 
 
 def emit_json(data: Any) -> None:
-    import json
-
     # Values, not the text: a number that looks like a secret must not end what is well-formed.
     plain = json.loads(json.dumps(data, default=str))
     text = json.dumps(console().secrets.hide_all(plain), indent=2, ensure_ascii=False)

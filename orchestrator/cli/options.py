@@ -15,6 +15,10 @@ Cloud = Annotated[
 ]
 Project = Annotated[str | None, typer.Option("--project", metavar="PROJECT", help="Google Cloud project id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable shape on stdout.")]
+EventStream = Annotated[
+    bool,
+    typer.Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result."),
+]
 Name = Annotated[str | None, typer.Argument(help="The slice's name; by default yours.")]
 Worker = Annotated[int | None, typer.Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]

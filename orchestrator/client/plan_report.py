@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.session import Session
 from orchestrator.core.planning.plan import Plan
 from orchestrator.core.text.sizes import format_size
-from orchestrator.engine.jobs.prepare import Place
+from orchestrator.engine.provision.drafts import Place
 from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
@@ -31,7 +31,13 @@ def place(session: Session) -> Place:
 
 
 def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> None:
-    """`spec`: of the job that is to run there."""
+    """Report the plan. `spec`: of the job that is to run there."""
+    for line in lines_of(session, plan, emulated_cores, spec):
+        session.reporter.say("plan", line)
+
+
+def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> list[str]:
+    """Return the plan in sentences."""
     emulated = session.target.kind == "emulated"
     brings_code = spec is not None and (spec.train is None or spec.train.entry is not None)
     lines = plan_lines(
@@ -45,5 +51,4 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, s
     )
     if spec is not None and spec.limits.max_results is not None:
         lines.append(f"brings home {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
-    for line in [*lines, *dropped_lines(plan.dropped)]:
-        session.reporter.say("plan", line)
+    return [*lines, *dropped_lines(plan.dropped)]

@@ -7,13 +7,14 @@ that find nothing to do are quick because nothing is imported either: the engine
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from orchestrator import settings
+from orchestrator import fork, settings
 from orchestrator.client.events import Event, Reporter
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.text import names
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from orchestrator.core.lease.slices import Capabilities, Cloud, SliceRequest
     from orchestrator.emulator.daemon.control import Endpoint
     from orchestrator.engine.effects.base import Program
+    from orchestrator.engine.guardian.process import Guardian
     from orchestrator.engine.leases.release import Released
+    from orchestrator.engine.runtime.interpreter import Interpreter
     from orchestrator.engine.runtime.world import RealWorld
 
 T = TypeVar("T")
@@ -57,8 +60,10 @@ class Session:
         *,
         quiet: bool = False,
         light: bool = False,
+        cloud_is_named: bool = False,
     ) -> None:
         self.target = target
+        self.cloud_is_named = cloud_is_named  # by the caller, not by the settings
         self.directory = directory
         self.reporter = reporter or Reporter(_ignore)
         self.ledger = Ledger(directory / "ledger.sqlite3")
@@ -66,6 +71,8 @@ class Session:
         self.locks = FileLocks(directory / "locks")
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
+        self._running: list[Interpreter] = []
+        self._asked_to_end: tuple[int, str] | None = None  # and no program was told of it yet
         self._asked_time: set[str] = set()
         self._quiet = quiet
         self._light = light
@@ -98,7 +105,8 @@ class Session:
 
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(target, directory, reporter, quiet=quiet, light=light)
+        named = cloud is not None or project is not None
+        return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named)
 
     # -- the world ------------------------------------------------------------------------------------------------
 
@@ -145,17 +153,44 @@ class Session:
         from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 
         interpreter = Interpreter(self.world(cloud))
+        with fork.no_fork():
+            self._running.append(interpreter)
+            if self._asked_to_end is not None:
+                interpreter.interrupt(*self._asked_to_end)
         try:
             result = interpreter.run(program)
         except Abandoned:
             raise self._left_behind(interpreter.pending) from None
+        finally:
+            with fork.no_fork():
+                self._running.remove(interpreter)
+                if interpreter.interrupted:
+                    self._asked_to_end = None
         self._interrupted = interpreter.pending
         return result
+
+    def interrupt(self, number: int = signal.SIGINT, by: str = "") -> None:
+        """Act as this signal on the program that runs, or else on the next one, from any thread: it unwinds and releases."""
+        with fork.no_fork():
+            self._asked_to_end = (number, by)
+            for interpreter in self._running:
+                interpreter.interrupt(number, by)
+
+    def close(self) -> None:
+        """End what a process that lives on would keep: heartbeats, locks, the guardian's wait. No program runs any more.
+
+        The guardian then releases what is owed and not proven gone, as it does after the end of a process. In a forked child
+        this closes nothing of the parent's.
+        """
+        self.locks.close()
+        for world in self._worlds.values():
+            world.close()
+        self.ledger.close()
 
     def _left_behind(self, interrupted: Interrupted | None) -> TpujobError:
         """The person left before the proof: say what that means for each slice that this process answers for."""
         reason = TeardownUnproven("you left before it was proven")
-        owed = [lease for lease in self.ledger.open_leases() if self.locks.holds(lease.id)]
+        owed = [lease for lease in self.ledger.open_leases() if self.locks.is_held(lease.id)]
         for lease in owed:
             self._loud(_unasked(lease, reason))
         if not owed and interrupted is not None:
@@ -166,16 +201,17 @@ class Session:
         """Run a program that needs to know what the cloud can promise."""
         return self.run(build(self.world(cloud).cloud.capabilities), cloud)
 
-    def _guardian(self) -> Callable[[], object] | None:
+    def _guardian(self) -> Callable[[], Guardian] | None:
         from orchestrator.engine.guardian import process
 
         if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
             return None
 
-        def arm() -> None:
-            pid = process.start_guardian(self.directory, lambda text: self.reporter.say("guardian", text))
+        def arm() -> Guardian:
+            guardian = process.start_guardian(self.directory, lambda text: self.reporter.say("guardian", text))
             log = self.directory / "guardian.log"
-            self._guardian_words = f"guardian {pid}, once this command has ended (log: {log})"
+            self._guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
+            return guardian
 
         return arm
 
@@ -214,6 +250,10 @@ class Session:
         from orchestrator.clouds.tpu.client import preview
 
         return preview(request)
+
+    @property
+    def runs_directory(self) -> Path:
+        return Path(self.target.runs_dir or "runs").absolute()
 
     @property
     def emulator_directory(self) -> Path:
@@ -347,6 +387,12 @@ class Session:
 
         shutil.rmtree(self.directory / "leases" / lease_id, ignore_errors=True)
 
+    def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
+        """Delete the keys of leases that came to nothing, or whose slices are proven gone. `kept`: the slice that stays."""
+        for lease_id in made:
+            if (kept is None or lease_id != kept.id) and lease_id not in self.unproven:
+                self.forget_keys(lease_id)
+
     def exit_code(self, code: int = 0) -> int:
         return TeardownUnproven.exit_code if self.unproven else code
 
@@ -381,17 +427,17 @@ class Session:
         """The run whose results are all that this slice is held for."""
         if lease.run is None:
             return None
-        from orchestrator.core.lease.attempt import results_wait
+        from orchestrator.core.lease.attempt import has_uncollected_results
 
         try:
             _, attempt = self.ledger.find_run(lease.run)
         except UnknownRun:
             return None
-        return lease.run if results_wait(attempt, lease) else None
+        return lease.run if has_uncollected_results(attempt, lease) else None
 
     def is_followed(self, lease: Lease) -> bool:
         """Does a process here follow the job on it to its end, to bring its artifacts home? (The collector, or an `attach`.)"""
-        return any(a.lease_id == lease.id and self.locks.alive(a.id) for a in self.ledger.attempts_open())
+        return any(a.lease_id == lease.id and self.locks.is_locked(a.id) for a in self.ledger.attempts_open())
 
     @staticmethod
     def one_of(found: list[Lease]) -> Lease | None:
@@ -403,7 +449,7 @@ class Session:
     def alone(self, work: str) -> None:
         """Wait until no other process does the same, such as `up` of one name. Held until this process ends."""
         told = False
-        while not self.locks.claim(work):
+        while not self.locks.lock(work):
             if not told:
                 self.reporter.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
                 told = True

@@ -1,15 +1,97 @@
-"""Follow a detached run to its end: its log, its artifacts, the release of its slice."""
+"""Follow a detached run to its end: its log, its artifacts, the release of its slice. Leaving early changes nothing."""
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
+from orchestrator.client.jobs import results
+from orchestrator.client.jobs.logs import stored_lines
+from orchestrator.client.jobs.output import JobOutput
+from orchestrator.core.lease.lease import LeaseState
+from orchestrator.engine.jobs import attach as engine
+from orchestrator.errors import UserError
+from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.report.words import fate
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.core.lease.attempt import Attempt, RunRecord
+    from orchestrator.engine.jobs.job_run import Outcome
 
 
 def attach(session: Session, run: str) -> RunResult:
-    """Follow the run of this id or name to its end and return its result."""
-    raise NotImplementedError
+    """Follow the run of this id or name to its end, collect its artifacts, release its slice, and return the result.
+
+    One process follows a run. Beside another one this reads the log along, and takes its place if it dies. Of a run that
+    has ended, the log is reported and the result comes from the ledger. With `result.detached` the run goes on: Ctrl-C
+    ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached.
+    """
+    session.recover(look=True)
+    found, attempt = session.ledger.find_run(run)
+    while attempt.state.ended or not session.locks.lock(attempt.id):
+        if not attempt.state.ended:
+            session.reporter.say(
+                "attach", "another process follows it already: reading along, and ready to take its place"
+            )
+        attempt = _read_along(session, found, attempt)
+        if attempt.state.ended:
+            return _ended(session, found, attempt)
+    attempt = _after_lock(session, found, attempt)
+    if attempt.state.ended:
+        return _ended(session, found, attempt)
+    outcome = _follow(session, found, attempt)
+    if outcome.detached:
+        return results.left_again(session, outcome)
+    return results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
+
+
+def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
+    lease = session.of_run(found.id)
+    if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
+        raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
+    session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
+    directory, limits = Path(found.directory), found.spec.get("limits", {})
+    with closing(JobOutput(directory, session.reporter, anew=True)) as output:
+        to = engine.Attachment(
+            found,
+            attempt,
+            lease,
+            CollectRequest(attempt.id, directory, tuple(found.spec.get("artifacts", ())), limits.get("max_results")),
+            max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
+            sink=output,
+            linger_s=limits.get("linger"),
+        )
+        return session.on_cloud(lambda capabilities: engine.attach(to, capabilities), lease.cloud)
+
+
+def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
+    """Report the log as it arrives here, until no process writes it any more; return the attempt as it is then."""
+    for lines in stored_lines(session, found, attempt, follow=True):
+        session.reporter.emit(lines)
+    if not attempt.state.ended:  # the process that followed it may have died, or have left without the proof
+        session.recover(look=True)
+        _, attempt = session.ledger.find_run(found.id)
+    return attempt
+
+
+def _after_lock(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
+    """Return the attempt as the last holder of its lock left it: that process may have ended it, or died near its end."""
+    lease = session.of_run(found.id)
+    if lease is None or lease.state is not LeaseState.READY:
+        session.locks.unlock(attempt.id)
+        session.recover(look=True)
+        _, attempt = session.ledger.find_run(found.id)
+    return attempt
+
+
+def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:
+    lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
+    lines = [
+        f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}",
+        f"released {fate(lease) if lease is not None else 'nothing was created'}",
+    ]
+    return results.ended_before(session, found, attempt, lease, lines, attempt.exit_code)

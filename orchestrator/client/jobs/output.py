@@ -9,6 +9,16 @@ from typing import BinaryIO, Literal
 
 from orchestrator.client.events import Reporter
 from orchestrator.core.text.redaction import RedactedStream
+from orchestrator.errors import ConfigError
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory of a run. Raises ConfigError."""
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        hint = "`runs_dir:` in the settings names another place"
+        raise ConfigError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
 
 
 class JobOutput:

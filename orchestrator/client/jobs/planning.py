@@ -1,11 +1,25 @@
-"""From a job to its plan, with all that this machine knows: the settings, what was granted, what the project really has.
+"""Plan a job with all that this machine knows: the settings, what was granted, what the project really has.
 
 `run`, `submit`, `bench` and `plan` make their plan here, so that `plan` shows what they do.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client import plan_report
+from orchestrator.client.jobs import job_files
+from orchestrator.client.plan_inputs import known_to
+from orchestrator.core.lease.attempt import LOCAL
+from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.planning.plan import CandidateOrder, make
+from orchestrator.engine.jobs import prepare
+from orchestrator.engine.provision.drafts import PlanDrafter
+from orchestrator.report.plan import candidate_shape, table
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -13,12 +27,22 @@ if TYPE_CHECKING:
     from orchestrator.core.planning.plan import Plan
 
 
-def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
-    """Raises UserError when nothing of what the job can live with may be had."""
-    from orchestrator.client.plan_inputs import known_to
-    from orchestrator.core.planning.plan import CandidateOrder, make
-    from orchestrator.engine.jobs import prepare
+@dataclass(frozen=True, slots=True)
+class PlanPreview:
+    """What a run would ask for. `plan` is None, and `requests` empty, for a job with `on: local`."""
 
+    plan: Plan | None
+    requests: tuple[Mapping[str, Any], ...]  # method, url and body of the create call of each candidate
+    shape: Mapping[str, Any]  # the whole as JSON values
+    notes: tuple[str, ...] = ()  # the plan in sentences
+    table: tuple[str, ...] = ()  # one line for each candidate, under a heading
+
+
+def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
+    """Return the plan of a job whose slice lives `keep_s` longer than the job.
+
+    Raises UserError when none of the alternatives of the job can be asked for.
+    """
     return make(
         prepare.wishes(spec, session.target.timings, keep_s=keep_s),
         default_zone=session.target.zone,
@@ -28,3 +52,79 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
         wait_s=spec.tpu.wait,
         known=known_to(session, spec),
     )
+
+
+def preview_file(session: Session, path: Path) -> PlanPreview:
+    """Return what a run of this job file would ask for; see `preview`. Raises JobSpecError with the lines of all mistakes."""
+    spec, _ = job_files.load(path, session.reporter)
+    return preview(session, spec, path)
+
+
+def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPreview:
+    """Return what a run of this job would ask for, without asking for it. With a `path`, check `code:` and `data_dir:` too.
+
+    Raises UserError for a job that cannot be run.
+    """
+    if path is not None:
+        prepare.check_directories(spec, path)
+    session.recover()
+    if spec.on == "local":
+        return PlanPreview(None, (), _local_shape(spec), table=("this machine\tnothing is asked of any cloud",))
+    prepare.check_bucket(spec, session.target.kind, os.environ)
+    plan = plan_of(session, spec)
+    drafter = PlanDrafter(plan, plan_report.place(session), handle=str(spec.name), purpose=Purpose.RUN)
+    requests = tuple(session.preview(draft.request) for draft in drafter.make())
+    session.forget_drafts(drafter.made)
+    return PlanPreview(
+        plan,
+        requests,
+        _shape(session, spec, plan, requests),
+        tuple(plan_report.lines_of(session, plan, spec=spec)),
+        tuple(table(plan)),
+    )
+
+
+def _shape(session: Session, spec: JobSpec, plan: Plan, requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = plan.candidates[0]
+    return {
+        "job": spec.name,
+        "cloud": session.target.kind,
+        "project": session.target.project,
+        "candidates": [
+            {**candidate_shape(one), "request": request} for one, request in zip(plan.candidates, requests, strict=True)
+        ],
+        "dropped": [asdict(dropped) for dropped in plan.dropped],
+        "order": plan.order,
+        "race": plan.race,
+        "wait_s": plan.wait_s,
+        "asked": plan.asked,
+        "workers": first.workers,
+        "cores": first.cores,
+        "max_duration_s": plan.max_duration_s,
+        "max_results_bytes": spec.limits.max_results,
+        "worst_case_usd": plan.worst_case_usd,
+        "overlap_usd": plan.overlap_usd(session.target.timings.absent_s),
+        "request": requests[0],
+    }
+
+
+def _local_shape(spec: JobSpec) -> dict[str, Any]:
+    """The same keys, for a job that asks no cloud for anything."""
+    return {
+        "job": spec.name,
+        "cloud": LOCAL,
+        "project": None,
+        "candidates": [],
+        "dropped": [],
+        "order": spec.tpu.order,
+        "race": False,
+        "wait_s": 0.0,
+        "asked": None,
+        "workers": 1,
+        "cores": None,
+        "max_duration_s": spec.limits.max_duration_s,
+        "max_results_bytes": spec.limits.max_results,
+        "worst_case_usd": 0.0,
+        "overlap_usd": 0.0,
+        "request": None,
+    }

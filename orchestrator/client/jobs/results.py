@@ -13,8 +13,8 @@ from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRec
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.errors import SliceLost, TpujobError
 from orchestrator.report import costs
-from orchestrator.report.results import describe, metrics, payload_spans
 from orchestrator.report.layout import day_clock
+from orchestrator.report.results import describe, metrics, payload_spans
 from orchestrator.report.words import fate, left_behind, outcome_lines, released_words
 
 if TYPE_CHECKING:
@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:
     """Report the end of a run and return its result. `drafted`: the leases whose keys are of no use any more."""
     owed, lease, collected = outcome.owed, outcome.lease, outcome.collected
-    kept = lease.id if lease is not None and owed.kept_until is not None else None
     if owed.released is not None and not owed.released.gone:
         session.note(owed.released)
-    for lease_id in drafted:
-        if lease_id != kept and lease_id not in session.unproven:
-            session.forget_keys(lease_id)
+    session.forget_drafts(drafted, kept=lease if owed.kept_until is not None else None)
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     if collected is not None and collected.waiting and lease is not None:
@@ -50,9 +47,7 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     """Report that a detached job has started, start its collector, and return where it is."""
     lease, run = outcome.lease, outcome.run.id
     assert lease is not None
-    for lease_id in drafted:
-        if lease_id != lease.id:
-            session.forget_keys(lease_id)
+    session.forget_drafts(drafted, kept=lease)
     session.collect_later(outcome.run)
     worst = "an unknown amount"
     if lease.usd_per_hour is not None:
@@ -169,8 +164,6 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
 
 def _bounds(session: Session, lease: Lease) -> str:
     """Return what would end the slice if this machine never came back."""
-    swept = [ran for ran in session.ledger.sweeps(lease.cloud, lease.name.project) if ran.scope != "local"]
-    sweep = (
-        f"a sweep ran {format_duration(session.now() - swept[0].at)} ago" if swept else "no sweep was ever seen here"
-    )
-    return f"the switch on every worker ✓ · {sweep} (`tpujob doctor`) · no end by the cloud itself"
+    ran_here = [ran for ran in session.ledger.gc_runs(lease.cloud, lease.name.project) if ran.scope != "local"]
+    gc = f"gc ran {format_duration(session.now() - ran_here[0].at)} ago" if ran_here else "no gc run was ever seen here"
+    return f"the switch on every worker ✓ · {gc} (`tpujob doctor`) · no end by the cloud itself"

@@ -1,19 +1,37 @@
-"""Run a job: from a job file to proven absence."""
+"""Run a job: plan, checks, candidates, code and environment, then the engine's program, then the result."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client import plan_report
 from orchestrator.client.events import RunResult
+from orchestrator.client.jobs import job_files, results
+from orchestrator.client.jobs.local_run import run_here
+from orchestrator.client.jobs.output import JobOutput, make_directory
+from orchestrator.client.jobs.planning import plan_of
+from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.jobs import prepare
+from orchestrator.engine.jobs.run import run_job
+from orchestrator.engine.provision.drafts import PlanDrafter
+from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.planning.plan import Plan
 
-__all__ = ["RunOptions", "RunResult", "start_run"]
+__all__ = ["RunOptions", "RunResult", "run_file", "start_run"]
+
+LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project mean nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +44,105 @@ class RunOptions:
     bench: Mapping[str, str] | None = None  # the comparison that this run is a variant of
 
 
-def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, options: RunOptions) -> RunResult:
-    """Run a job and return its result; with `options.detach`, return once it has started.
+def run_file(session: Session, path: Path, options: RunOptions) -> RunResult:
+    """Run the job of this file; see `start_run`. Raises JobSpecError with the lines of all mistakes."""
+    spec, env = job_files.load(path, session.reporter)
+    if spec.on == "local" and session.cloud_is_named:
+        raise UserError(LOCAL_ONLY)
+    return start_run(session, spec, env, path, options)
 
-    `path` is the job file, or any path in the directory to which `code:` is relative.
+
+def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, options: RunOptions) -> RunResult:
+    """Run a job and return its result; with `options.detach`, return once the job has started.
+
+    `path` is the job file, or any path in the directory to which `code:` is relative. `env` has the secrets' values. How
+    the job ended, a failure included, is in the result. Raises UserError for what cannot be run, and CloudError or
+    TpujobError for what comes before the first candidate is asked for: then nothing was created. Raises TeardownUnproven
+    when signals ended the wait for the proof.
     """
-    raise NotImplementedError
+    _check(spec, options)
+    if options.max_duration_s is not None:
+        spec = spec.with_max_duration(options.max_duration_s)
+    prepare.check_directories(spec, path)
+    if spec.on == "local":
+        return run_here(session, spec, env, path, bench=options.bench)
+
+    emulated = session.target.kind == "emulated"
+    plan = plan_of(session, spec, keep_s=options.keep_s or 0.0)
+    if options.detach and spec.on_preemption == "restart":
+        raise UserError(
+            "on_preemption: restart needs somebody who makes the next attempt; a detached run has nobody",
+            hint="run it attached (`tpujob run`), or leave on_preemption out",
+        )
+    if emulated and spec.train is not None:
+        prepare.check_local_training()
+    env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
+    session.announce()
+    emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
+    if not options.detach and (there := _held(session, plan, spec)) is not None:
+        session.reporter.say(
+            "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
+        )
+    plan_report.show_plan(session, plan, emulation.cores if emulation else None, spec)
+    session.recover(look=True)
+
+    run, attempt = prepare.new_run(
+        spec, path, session.target.kind, session.runs_directory, session.now(), bench=options.bench
+    )
+    bundle = prepare.bundle(spec, path, session.directory / "bundles")
+    make_directory(Path(run.directory))
+    drafter = PlanDrafter(
+        plan,
+        plan_report.place(session),
+        handle=run.name,
+        purpose=Purpose.RUN,
+        linger_s=spec.limits.linger,
+        run=run.id,
+    )
+    with closing(JobOutput(Path(run.directory), session.reporter)) as output:
+        job = prepare.job_run(
+            spec,
+            run,
+            attempt,
+            plan=plan,
+            drafter=drafter,
+            held=None if options.detach else _held(session, plan, spec),
+            shipped=bundle,
+            phases=prepare.phases(spec, run, shipped=bundle, env=env, emulation=emulation),
+            sink=output,
+            keep_s=options.keep_s,
+            detach=options.detach,
+        )
+        if not emulated and not options.detach and not inhibit_sleep(f"run {run.id} is attached to this machine"):
+            ttl = format_duration(session.target.timings.ttl_s)
+            session.reporter.say(
+                "note", f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
+            )
+        outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
+    if outcome.detached:
+        return results.left_running(session, outcome, drafter.made)
+    return results.finish(session, outcome, drafter.made)
+
+
+def _check(spec: JobSpec, options: RunOptions) -> None:
+    if options.keep_s is not None and options.detach:
+        raise UserError("--keep holds a slice after a run that is followed to its end; a detached one ends by itself")
+    if spec.on == "local" and (options.keep_s is not None or options.detach):
+        raise UserError(LOCAL_ONLY)
+
+
+def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
+    """Return how many processes stand for the cores of one emulated host: never more than it has, few by default."""
+    declared = spec.train.emulated.cores if spec.train and spec.train.emulated else None
+    real = max(candidate.cores_per_worker for candidate in plan.candidates)
+    return min(declared or session.target.emulated_cores or plan_report.DEFAULT_EMULATED_CORES, real)
+
+
+def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
+    """Return the slice of `tpujob up` on which the job can run."""
+    fitting = (
+        lease
+        for lease in session.open_leases()
+        if prepare.fits(lease, plan, spec, session.now()) and session.results_on(lease) is None
+    )
+    return next(fitting, None)

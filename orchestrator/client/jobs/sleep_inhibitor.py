@@ -15,7 +15,7 @@ ANSWERS_WITHIN_S = 5.0  # or it hangs, and promises nothing
 SAYS_SO = ("sh", "-c", "echo; exec cat")  # started once the system has promised; `cat` ends with the pipe, as we do
 
 
-def stay_awake(why: str) -> bool:
+def inhibit_sleep(why: str) -> bool:
     """True when the system promised not to suspend by itself. Closing a lid may still do it."""
     if sys.platform == "darwin":
         argv = ["caffeinate", "-i", *SAYS_SO]

@@ -11,7 +11,7 @@ from functools import partial
 from orchestrator.core.lease.attempt import AttemptState, Leased, Moved
 from orchestrator.core.lease.lease import Lease, Mode
 from orchestrator.core.lease.slices import Capabilities, SliceState, WorkerAddress
-from orchestrator.engine.effects.base import Lock, Now, Record, Report
+from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase
 from orchestrator.engine.jobs import collection, monitor
@@ -56,8 +56,19 @@ async def _obtain(job: JobRun, capabilities: Capabilities, outcome: Outcome) -> 
             await Report("ready", f"{job.held.name.node} ({job.held.handle}, brought by `tpujob up`)")
             return job.held
         await Report("plan", f"{job.held.handle} is not ready or busy: this run takes a slice of its own")
-    redraft = None if job.redraft is None else partial(job.redraft, outcome.used_s, outcome.spent_usd)
-    search = Search(outcome.drafts, wait_s=job.wait_s, race=job.race, redraft=redraft, attempt=outcome.attempt.id)
+    drafts = job.drafts
+    if outcome.losses:
+        assert job.drafter is not None
+        drafts = await Make(partial(job.drafter.make, outcome.used_s, outcome.spent_usd))
+    search = Search(
+        drafts,
+        wait_s=job.wait_s,
+        race=job.race,
+        drafter=job.drafter,
+        used_s=outcome.used_s,
+        spent_usd=outcome.spent_usd,
+        attempt=outcome.attempt.id,
+    )
     return await find(search, capabilities, outcome.owed)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import Now
-from orchestrator.engine.leases.obligations import Draft, Obligations
+from orchestrator.engine.leases.obligations import Obligations
+from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class JobRun:
     wait_s: float = 0.0  # for capacity
     race: bool = False  # queued candidates all at once
     max_restarts: int = 0  # after so many slices that were lost
-    redraft: Callable[[float, float], tuple[Draft, ...]] | None = None  # anew, after so many seconds and dollars used
+    drafter: Drafter | None = None  # makes the same candidates again, under new names
     saved_work: SavedWork | None = None  # what goes from attempt to attempt
     stall_s: float | None = None  # a job that prints nothing for so long hangs
     linger_s: float | None = None  # results that are not at home wait for so long; None: as the cloud's pace says
@@ -87,7 +88,6 @@ class Outcome:
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     fleet: Fleet | None = None
     detached: bool = False  # the job goes on without this process
-    drafts: tuple[Draft, ...] = ()  # candidates of the attempt to come
     losses: list[Loss] = field(default_factory=list)
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0

@@ -1,33 +1,26 @@
-"""From a job and a plan to a `JobRun`: names, keys, requests, bundle, scripts, environment. Sends nothing."""
+"""From a job and a plan to a `JobRun`: checks, the run's record, bundle, scripts, environment. Sends nothing."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import secrets
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
 from orchestrator.core.jobfile.rules import secret_sources
-from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
-from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
-from orchestrator.core.planning.plan import Candidate, Plan
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.plan import Plan
 from orchestrator.core.text import names, scripts
-from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
-from orchestrator.engine.leases.obligations import Draft
-from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
-from orchestrator.engine.runtime.world import LOGIN_USER
-from orchestrator.errors import DeadlineExceeded, JobSpecError, UserError
+from orchestrator.engine.provision.drafts import Drafter
+from orchestrator.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.model import JobSpec
@@ -132,53 +125,59 @@ def phases(
     env: Mapping[str, str],
     emulation: Emulation | None,
 ) -> tuple[JobPhase, ...]:
-    """`setup` (if there is anything to set up) and `main`, each the same script on every worker."""
+    """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker."""
     own = scripts.chain(spec.setup) if spec.setup else ""
     if spec.train is None:
         main, setup = f"{spec.command}\n", own
         if emulation is not None:
-            main = scripts.saying_what_is_lent(main)
+            main = scripts.announce_lent_device(main)
     else:
         wanted = None if emulation is not None else scripts.requirements_of(spec.train.backend)
         main = scripts.train_main(scripts.train_python(wanted))
         setup = "" if wanted is None else scripts.train_setup(wanted)
         setup += scripts.in_train_environment(own, wanted) if own else ""
 
-    def main_of(attempt: Attempt) -> str:
-        return main if spec.bucket is None else scripts.then_upload(main, _upload(spec, run, attempt))
+    def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
+        sha256 = shipped.sha256 if shipped else None
+        return PhaseScript(phase, text, run, env, sha256, emulation, bucket, tuple(spec.artifacts))
 
-    def setup_of(attempt: Attempt) -> str:
-        return setup
+    first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
 
-    def request(
-        phase: str, script_of: Callable[[Attempt], str]
-    ) -> Callable[[Attempt, Lease, Sequence[str], str], StartRequest]:
+
+@dataclass(frozen=True, slots=True)
+class PhaseScript:
+    """The script of one phase. Called with the addresses of the workers, it returns the request that starts it."""
+
+    phase: str
+    text: str
+    run: RunRecord
+    env: Mapping[str, str]
+    bundle_sha256: str | None
+    emulation: Emulation | None
+    bucket: str | None  # upload the artifacts there after the script
+    artifacts: tuple[str, ...]
+
+    def __call__(self, attempt: Attempt, lease: Lease, hosts: Sequence[str], coordinator: str) -> StartRequest:
         from orchestrator.remote.fleet.fleet import StartRequest
 
-        def build(attempt: Attempt, lease: Lease, hosts: Sequence[str], meeting_point: str) -> StartRequest:
-            return StartRequest(
-                attempt=attempt.id,
-                phase=phase,
-                bundle_sha256=shipped.sha256 if shipped else None,
-                script=script_of(attempt),
-                env_by_worker=[
-                    {**_variables(run, attempt, lease, index, hosts, meeting_point, emulation), **env}
-                    for index in range(len(hosts))
-                ],
-            )
+        return StartRequest(
+            attempt=attempt.id,
+            phase=self.phase,
+            bundle_sha256=self.bundle_sha256,
+            script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
+            env_by_worker=[
+                {**_variables(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
+                for index in range(len(hosts))
+            ],
+        )
 
-        return build
+    def _upload(self, attempt: Attempt) -> str:
+        from orchestrator.remote.ssh import agent
 
-    first = [JobPhase("setup", AttemptState.SETUP, request("setup", setup_of))] if setup else []
-    return (*first, JobPhase("main", AttemptState.RUNNING, request("main", main_of)))
-
-
-def _upload(spec: JobSpec, run: RunRecord, attempt: Attempt) -> str:
-    from orchestrator.remote.ssh import agent
-
-    place = f"{spec.bucket}/{run.id}"
-    command = agent.command("upload", attempt.id, place, json.dumps(list(spec.artifacts)))
-    return f'{command} "$TPUJOB_WORKER"'
+        place = f"{self.bucket}/{self.run.id}"
+        command = agent.command("upload", attempt.id, place, json.dumps(list(self.artifacts)))
+        return f'{command} "$TPUJOB_WORKER"'
 
 
 def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -198,7 +197,7 @@ def _variables(
     lease: Lease,
     index: int,
     hosts: Sequence[str],
-    meeting_point: str,
+    coordinator: str,
     emulation: Emulation | None,
 ) -> dict[str, str]:
     """What every job finds in its environment (docs/job-file.md)."""
@@ -209,7 +208,7 @@ def _variables(
         "TPUJOB_WORKER": str(index),
         "TPUJOB_WORKERS": str(len(hosts)),
         "TPUJOB_HOSTS": ",".join(hosts),
-        "TPUJOB_COORDINATOR": meeting_point,
+        "TPUJOB_COORDINATOR": coordinator,
         "PJRT_DEVICE": "CPU" if emulation else "TPU",
     }
     kind = catalog.lookup(lease.accelerator_type)
@@ -262,7 +261,7 @@ def job_run(
     attempt: Attempt,
     *,
     plan: Plan,
-    draft: Callable[[float, float], tuple[Draft, ...]],
+    drafter: Drafter,
     held: Lease | None,
     shipped: Bundle | None,
     phases: tuple[JobPhase, ...],
@@ -270,13 +269,13 @@ def job_run(
     keep_s: float | None,
     detach: bool = False,
 ) -> JobRun:
-    """`draft` makes the plan's candidates under new names, after so many seconds and dollars used."""
+    """Return what `run_job` runs. The names and keys of the first candidates are made here. Raises CloudUnavailable."""
     directory = Path(run.directory)
     restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
     return JobRun(
         run=run,
         attempt=attempt,
-        drafts=draft(0.0, 0.0),
+        drafts=drafter.make(),
         held=held,
         bundle=shipped,
         phases=phases,
@@ -289,7 +288,7 @@ def job_run(
         wait_s=plan.wait_s,
         race=plan.race,
         max_restarts=restarts,
-        redraft=draft,
+        drafter=drafter,
         saved_work=_luggage(directory, spec) if restarts else None,
         stall_s=spec.limits.stall,
         linger_s=spec.limits.linger,

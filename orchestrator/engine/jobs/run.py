@@ -6,12 +6,10 @@ becomes its outcome; then the lease is released all the same, and the release's 
 
 from __future__ import annotations
 
-from functools import partial
-
 from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.slices import Capabilities
-from orchestrator.engine.effects.base import Lock, Make, Now, ReadLease, Record, Report, Shield, Unlock
+from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
@@ -35,7 +33,7 @@ from orchestrator.errors import (
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     """Never raises a TpujobError: whatever happens is in the outcome, and the slice is released (or said not to be)."""
-    outcome = Outcome(job.run, job.attempt, started_at=await Now(), drafts=job.drafts)
+    outcome = Outcome(job.run, job.attempt, started_at=await Now())
     await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
     try:
@@ -111,8 +109,6 @@ async def _start_over(job: JobRun, capabilities: Capabilities, outcome: Outcome,
     await Shield(raised=False)
     await outcome.enter("wait")
     await Report("restart", f"attempt {number} of at most {job.max_restarts + 1}")
-    assert job.redraft is not None
-    outcome.drafts = await Make(partial(job.redraft, outcome.used_s, outcome.spent_usd))
 
 
 async def _count(job: JobRun, outcome: Outcome, lost: SliceLost, lost_at: float) -> None:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease.lease import Held, Lease
-from orchestrator.core.lease.slices import Capabilities, SliceRequest
+from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
 from orchestrator.engine.leases.renewal import move
 from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
 
 RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
-
-Draft = tuple[Lease, SliceRequest]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.absence import ours
+from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.lease import (
     Created,
     CreateRefused,
@@ -103,7 +103,7 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
 
 async def _adopt(lease: Lease) -> None:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
-    if view is not None and not ours(view, lease):
+    if view is not None and not is_ours(view, lease):
         raise UnexpectedReply(
             f"a slice named {lease.name.node} exists that tpujob did not make; it is neither used nor deleted",
             details=dict(view.labels),

@@ -15,9 +15,10 @@ from orchestrator.core.planning import next_candidate
 from orchestrator.core.planning.next_candidate import Step
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Now, Report, Shield, Sleep, Unlock
-from orchestrator.engine.leases.obligations import RELEASE_S, Draft, Obligations, is_written, report_loser
+from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, is_written, report_loser
 from orchestrator.engine.leases.release import release_all, send_deletes
 from orchestrator.engine.provision.acquire import Seen, begin, look_in, shorten_labels
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 
@@ -31,15 +32,15 @@ class Referee(Protocol):
     def note(self, request: SliceRequest, error: CloudError) -> Step:
         """What follows from that."""
 
-    async def tried(self, draft: Lease, request: SliceRequest, why: str) -> None:
+    async def tried(self, draft: Draft, why: str) -> None:
         """It is proven gone."""
 
 
 async def run(drafts: Sequence[Draft], capabilities: Capabilities, owed: Obligations, referee: Referee) -> Lease | None:
     """The winner; None when nobody is left."""
     racing = _Race(capabilities, owed, referee)
-    for draft, request in drafts:
-        await racing.enter(draft, request)
+    for draft in drafts:
+        await racing.enter(draft)
     began = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
         seen = await racing.look()
@@ -59,31 +60,33 @@ async def run(drafts: Sequence[Draft], capabilities: Capabilities, owed: Obligat
 class _Race:
     def __init__(self, capabilities: Capabilities, owed: Obligations, referee: Referee) -> None:
         self.capabilities, self.owed, self.referee = capabilities, owed, referee
-        self.runners: dict[str, tuple[Lease, SliceRequest]] = {}
-        self.out: dict[str, tuple[Lease, SliceRequest, str]] = {}  # and why; not yet proven gone
+        self.runners: dict[str, Draft] = {}
+        self.out: dict[str, tuple[Draft, str]] = {}  # and why; not yet proven gone
 
     @property
     def price(self) -> str:
         """Of whichever wins."""
-        prices = [lease.usd_per_hour for lease, _ in self.runners.values()]
+        prices = [runner.lease.usd_per_hour for runner in self.runners.values()]
         known = [price for price in prices if price is not None]
         if len(known) < len(prices) or len(set(known)) == 1:
             return format_usd_per_hour(known[0] if len(known) == len(prices) else None)
         return f"{format_usd_per_hour(max(known))} at most"
 
-    async def enter(self, draft: Lease, request: SliceRequest) -> None:
+    async def enter(self, draft: Draft) -> None:
+        lease, request = draft
         await Report("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
-        self.owed.losers.append(draft)  # until it has won
+        self.owed.losers.append(lease)  # until it has won
         try:
-            self.runners[draft.id] = await begin(draft, request, self.capabilities), request
+            self.runners[lease.id] = Draft(await begin(lease, request, self.capabilities), request)
         except NotAllowed as error:
-            raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
+            raise Vanished(f"{lease.name.node} was released by another tpujob command") from error
         except CloudError as error:
-            await self._out(draft, request, error)
+            await self._out(draft, error)
 
     async def look(self) -> Seen | None:
         """The first that is READY."""
-        for lease, request in list(self.runners.values()):
+        for runner in list(self.runners.values()):
+            lease = runner.lease
             try:
                 seen = await look_in(lease)
                 if (
@@ -92,27 +95,29 @@ class _Race:
                 ):
                     raise CloudUnavailable(f"{lease.name.node} was not ready in time")
             except CloudError as error:
-                await self._out(lease, request, error)
+                await self._out(runner, error)
                 continue
             if seen.ready is not None:
                 return seen
         return None
 
-    async def _out(self, lease: Lease, request: SliceRequest, error: CloudError) -> None:
+    async def _out(self, draft: Draft, error: CloudError) -> None:
         """Its delete leaves now; the proof must not keep anybody from seeing that another one is there."""
+        lease = draft.lease
         self.runners.pop(lease.id, None)
-        if self.referee.note(request, error) is Step.STOP:
+        if self.referee.note(draft.request, error) is Step.STOP:
             raise error
-        self.out[lease.id] = lease, request, next_candidate.describe(error)
+        self.out[lease.id] = draft, next_candidate.describe(error)
         if await is_written(lease):
             await send_deletes([lease], reason=next_candidate.describe(error))
             await Shield(raised=False)
 
     async def see_off(self, budget_s: float) -> None:
         """Those that are out. Raises TeardownUnproven if one is not proven gone when the budget is over, and there is one."""
-        owed = [(lease, why) for lease, _, why in self.out.values() if await is_written(lease)]
+        owed = [(draft.lease, why) for draft, why in self.out.values() if await is_written(draft.lease)]
         released = {each.lease.id: each for each in await release_all(owed, self.capabilities, budget_s=budget_s)}
-        for lease, request, why in list(self.out.values()):
+        for draft, why in list(self.out.values()):
+            lease, request = draft
             proof = released.get(lease.id)
             if proof is not None and not proof.gone:
                 if budget_s > 0:
@@ -123,7 +128,7 @@ class _Race:
             self.owed.losers = [other for other in self.owed.losers if other.id != lease.id]
             await Unlock(lease.id)
             await Report("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
-            await self.referee.tried(lease, request, why)
+            await self.referee.tried(draft, why)
         await Shield(raised=False)
 
     async def won_by(self, seen: Seen, took_s: float) -> Lease:
@@ -133,7 +138,7 @@ class _Race:
         del self.runners[winner.id]
         self.owed.lease = winner
         self.owed.losers = [lease for lease in self.owed.losers if lease.id != winner.id]
-        others = [lease for lease, _ in self.runners.values()]
+        others = [runner.lease for runner in self.runners.values()]
         await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
         await Shield(raised=False)
         await Report(

@@ -73,78 +73,82 @@ class _Seeking:
     refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → why not, the last time
 
     def open(self, drafts: tuple[Draft, ...]) -> list[Draft]:
-        return [draft for draft in drafts if not any(next_candidate.covers(one, draft.request) for one in self.closed)]
+        return [
+            draft for draft in drafts if not any(next_candidate.is_excluded(one, draft.request) for one in self.closed)
+        ]
 
     async def round(self, drafts: tuple[Draft, ...]) -> Lease | None:
         """Each candidate once."""
-        queued = [draft for draft in drafts if draft[1].queue is not None]
-        for draft, request in drafts:
-            if (draft, request) not in self.open(drafts):
+        queued = [draft for draft in drafts if draft.request.queue is not None]
+        for draft in drafts:
+            if draft not in self.open(drafts):
                 continue
-            if request.queue is None:
-                lease = await self._one(draft, request)
+            if draft.request.queue is None:
+                lease = await self._one(draft)
             elif self.search.race and len(queued) > 1:
                 racing, queued = self.open(tuple(queued)), []
                 lease = await self._race(racing) if racing else None
-            elif (draft, request) in queued:
-                lease = await self._one(draft, await self._timed(request, among=len(queued)))
-                queued.remove((draft, request))
+            elif draft in queued:
+                lease = await self._one(await self._timed(draft, among=len(queued)))
+                queued.remove(draft)
             else:
                 continue  # it was in the race
             if lease is not None:
                 return lease
         return None
 
-    async def _timed(self, request: SliceRequest, *, among: int) -> SliceRequest:
+    async def _timed(self, draft: Draft, *, among: int) -> Draft:
         """Who waits in turn shares the time."""
+        request = draft.request
         assert request.queue is not None
         if self.search.wait_s <= 0:
-            return request
+            return draft
         left_s = max(self.give_up_at - await Now(), self.search.wait_s / 100)
-        return replace(request, queue=replace(request.queue, valid_for_s=max(left_s / among, LEAST_VALID_S)))
+        queue = replace(request.queue, valid_for_s=max(left_s / among, LEAST_VALID_S))
+        return Draft(draft.lease, replace(request, queue=queue))
 
-    async def _one(self, draft: Lease, request: SliceRequest) -> Lease | None:
-        where = words(request)
-        await Report("create", f"{where} as {request.name.node}", passing=True)
-        self.owed.lease, began = draft, await Now()
+    async def _one(self, draft: Draft) -> Lease | None:
+        where, node = words(draft.request), draft.lease.name.node
+        await Report("create", f"{where} as {node}", passing=True)
+        self.owed.lease, began = draft.lease, await Now()
         try:
-            self.owed.lease = await acquire(draft, request, self.capabilities)
+            self.owed.lease = await acquire(*draft, self.capabilities)
         except NotAllowed as error:
-            raise Vanished(f"{draft.name.node} was released by another tpujob command") from error
+            raise Vanished(f"{node} was released by another tpujob command") from error
         except CloudError as error:
-            await self._refused(draft, request, error)
+            await self._refused(draft, error)
             return None
-        await Report("ready", f"{where} in {await Now() - began:.1f} s · {request.name.node}")
+        await Report("ready", f"{where} in {await Now() - began:.1f} s · {node}")
         return self.owed.lease
 
-    async def _refused(self, draft: Lease, request: SliceRequest, error: CloudError) -> None:
+    async def _refused(self, draft: Draft, error: CloudError) -> None:
         """No other candidate is asked before this one is proven gone: its create may have landed all the same."""
-        if self.note(request, error) is Step.STOP:
+        if self.note(draft.request, error) is Step.STOP:
             raise error
-        where, why = words(request), next_candidate.describe(error)
+        where, why = words(draft.request), next_candidate.describe(error)
         await release_owed(self.owed, self.capabilities, why)
         if self.owed.unproven:
             raise TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
-        reason = (await as_written(draft)).reason
+        reason = (await as_written(draft.lease)).reason
         if reason not in ("", why):  # none: it was refused before it was written down
-            raise Vanished(f"{draft.name.node} was given up meanwhile: {reason}") from error
+            raise Vanished(f"{draft.lease.name.node} was given up meanwhile: {reason}") from error
         await Report("create", f"{where}   {why} (released: absent) → next")
-        await self.tried(draft, request, why)
+        await self.tried(draft, why)
         await Shield(raised=False)
 
-    async def tried(self, draft: Lease, request: SliceRequest, why: str) -> None:
+    async def tried(self, draft: Draft, why: str) -> None:
         if self.search.attempt is not None:
-            await note(Tried(self.search.attempt, await Now(), draft.id, words(request), why))
+            await note(Tried(self.search.attempt, await Now(), draft.lease.id, words(draft.request), why))
 
     def note(self, request: SliceRequest, error: CloudError) -> Step:
         self.refusals[words(request)] = error
         step = next_candidate.step_after(error)
         if step is Step.SKIP:
-            self.closed.add(next_candidate.bucket(request, error))
+            self.closed.add(next_candidate.quota_key(request, error))
         return step
 
     async def _race(self, drafts: list[Draft]) -> Lease | None:
-        timed = [(draft, await self._timed(request, among=1)) for draft, request in drafts]
+        timed = [await self._timed(draft, among=1) for draft in drafts]
         return await race.run(timed, self.capabilities, self.owed, self)
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
@@ -152,7 +156,7 @@ class _Seeking:
         full = [error for error in errors if isinstance(error, CapacityError | Preempted)]
         if not full:
             return errors[-1]
-        places = ", ".join(dict.fromkeys(request.name.zone for _, request in drafts))
+        places = ", ".join(dict.fromkeys(draft.request.name.zone for draft in drafts))
         return CapacityError(
             f"no capacity in any zone that was asked for ({places})",
             hint="name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`",

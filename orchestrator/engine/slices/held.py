@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease.lease import Held, Lease
 from orchestrator.core.lease.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Report, Shield, Sleep, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
-from orchestrator.engine.leases.obligations import RELEASE_S, Draft, Obligations, keep, release_owed
+from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.leases.renewal import move
 from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
+from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
@@ -31,7 +31,7 @@ class UpRequest:
     hold_s: float
     recreate: bool = False  # may a slice that was taken away be deleted and made again?
     wait_s: float = 0.0  # for capacity, altogether; 0: every draft is asked once
-    redraft: Callable[[], tuple[Draft, ...]] | None = None  # the same again, under new names
+    drafter: Drafter | None = None  # makes the same drafts again, under new names
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ async def _bring(wanted: UpRequest, capabilities: Capabilities, brought: UpOutco
     if wanted.existing is not None:
         brought.action = await _revive(wanted.existing, wanted, capabilities, brought)
     if brought.lease is None:
-        await find(Search(wanted.drafts, wait_s=wanted.wait_s, redraft=wanted.redraft), capabilities, brought.owed)
+        await find(Search(wanted.drafts, wait_s=wanted.wait_s, drafter=wanted.drafter), capabilities, brought.owed)
         brought.action = brought.action or "created"
         brought.lease = await keep(brought.owed, await Now() + wanted.hold_s, capabilities)
     brought.owed.lease = None  # from here on it is no longer this command's to end

@@ -27,6 +27,7 @@ from orchestrator.core.lease.slices import (
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.steps import StartRequest
@@ -249,19 +250,19 @@ class VirtualCloud:
 
 
 @dataclass
-class Owners:
-    """Claims per process; a crash drops those of the process that died."""
+class Locks:
+    """The locks of one process; a crash drops those of the process that died."""
 
     held: set[str] = field(default_factory=set)
 
-    def claim(self, lease_id: str) -> bool:
+    def lock(self, lease_id: str) -> bool:
         self.held.add(lease_id)
         return True
 
-    def release(self, lease_id: str) -> None:
+    def unlock(self, lease_id: str) -> None:
         self.held.discard(lease_id)
 
-    def alive(self, lease_id: str) -> bool:
+    def is_locked(self, lease_id: str) -> bool:
         return lease_id in self.held
 
 
@@ -386,11 +387,11 @@ class LedgerInMemory(Ledger):
         database.execute("pragma foreign_keys=on")
         return database
 
-    def _ensure_schema(self) -> None:
-        super()._ensure_schema()
+    def _ensure_schema(self, database: sqlite3.Connection) -> None:
+        super()._ensure_schema(database)
         if LedgerInMemory._empty is None:
             LedgerInMemory._empty = self._connect(":memory:")
-            self._db.backup(LedgerInMemory._empty)
+            database.backup(LedgerInMemory._empty)
 
 
 class Crash(Exception):
@@ -404,7 +405,7 @@ class VirtualWorld:
         self.time = 1_800_000_000.0
         self.cloud = VirtualCloud(self)
         self.ledger = LedgerInMemory(directory / "ledger.sqlite3")
-        self.locks = Owners()
+        self.locks = Locks()
         self.fleet = VirtualFleet(self)
         self.told: list[str] = []
         self.effects: list[str] = []
@@ -482,7 +483,7 @@ class VirtualWorld:
 
 def lease_and_request(
     n: int = 0, *, zone: str = ZONE, now: float = 1_800_000_000.0, purpose: Purpose = Purpose.RUN
-) -> tuple[Lease, SliceRequest]:
+) -> Draft:
     identity = f"{n:010d}"
     name = SliceName("p", zone, f"tpujob-owner0-{identity}")
     lease = Lease(
@@ -502,7 +503,7 @@ def lease_and_request(
     request = SliceRequest(
         name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-lease-id": identity}
     )
-    return lease, request
+    return Draft(lease, request)
 
 
 def job(
@@ -510,7 +511,7 @@ def job(
 ) -> JobRun:
     run = RunRecord("0123456789", "mnist", "jobs/mnist.yaml", "emulated", world.time, "runs/x")
     made = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones)]
-    drafts = tuple((replace(lease, run=run.id), request) for lease, request in made)
+    drafts = tuple(Draft(replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
         run=run,
         attempt=Attempt("0123456789-1", run.id),

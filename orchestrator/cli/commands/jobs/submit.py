@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import Cloud, Project
+from orchestrator.cli.commands.jobs.run import run
+from orchestrator.cli.options import Cloud, EventStream, Project
 
 
 def submit(
@@ -15,10 +16,9 @@ def submit(
     ttl: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
     ] = None,
+    as_json: EventStream = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
     """Start a job and leave: the same as `run --detach`. The slice deletes itself when the job has ended."""
-    from orchestrator.cli.commands.jobs.run import launch
-
-    launch(job, keep=None, ttl=ttl, detach=True, cloud=cloud, project=project)
+    run(job, keep=None, ttl=ttl, detach=True, as_json=as_json, cloud=cloud, project=project)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from orchestrator.client.jobs import sleep_inhibitor
-from orchestrator.client.jobs.sleep_inhibitor import stay_awake
+from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="plays systemd-inhibit")
@@ -30,26 +30,26 @@ def put(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_such_a_program_nothing_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert stay_awake("why") is False
+    assert inhibit_sleep("why") is False
 
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 0.3; echo Access denied >&2; exit 1"], ids=["at once", "late"])
 def test_a_refusal_is_not_taken_for_a_promise(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, script, monkeypatch)
-    assert stay_awake("why") is False
+    assert inhibit_sleep("why") is False
 
 
 def test_one_that_never_answers_promises_nothing_and_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600", monkeypatch)
     monkeypatch.setattr(sleep_inhibitor, "ANSWERS_WITHIN_S", 0.5)
-    assert stay_awake("why") is False
+    assert inhibit_sleep("why") is False
     assert not (tmp_path / "pid").exists() or has_ended(int((tmp_path / "pid").read_text() or "0"))
 
 
 def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
     code = "from orchestrator.client.jobs import sleep_inhibitor as awake; import os; awake.ANSWERS_WITHIN_S = 180; "
-    code += "print(awake.stay_awake('why'), flush=True); os._exit(9)"
+    code += "print(awake.inhibit_sleep('why'), flush=True); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True"
     pid = int((tmp_path / "pid").read_text())

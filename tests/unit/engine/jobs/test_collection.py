@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import AttemptState, results_wait
+from orchestrator.core.lease.attempt import AttemptState, has_uncollected_results
 from orchestrator.core.lease.lease import Down, Lease, LeaseState, Mode, Purpose
 from orchestrator.core.lease.timings import emulated
 from orchestrator.engine.jobs.attach import attach
@@ -15,6 +15,7 @@ from orchestrator.engine.jobs.collection import Left, collect_again, progress_wo
 from orchestrator.engine.jobs.job_run import JobRun, Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.held import UpRequest, up
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
 from orchestrator.remote.transfer.collect import Problem, Progress
@@ -77,7 +78,7 @@ def test_the_deadline_ends_the_collecting_and_the_slice(world: VirtualWorld) -> 
     world.fleet.collect_s = 1e6
     (draft,) = job(world).drafts
     short = replace(draft[0], deadline=world.time + 600)
-    outcome = run(world, replace(job(world), drafts=((short, draft[1]),)))
+    outcome = run(world, replace(job(world), drafts=(Draft(short, draft.request),)))
     assert outcome.exit_code == 65 and "the end of the slice's time" in str(outcome.error)
     assert world.fleet.collections[0].given_up and world.cloud.nodes == {}
     assert world.time <= short.deadline + 60
@@ -93,7 +94,7 @@ def test_an_extension_gives_the_collecting_more_time(world: VirtualWorld) -> Non
     def longer(world: VirtualWorld) -> None:
         world.drive(extend(lease_of(world), 3600, QUICK))
 
-    outcome = run(world, replace(job(world), drafts=((short, draft[1]),)), between=while_collecting(longer))
+    outcome = run(world, replace(job(world), drafts=(Draft(short, draft.request),)), between=while_collecting(longer))
     assert outcome.exit_code == 0
 
 
@@ -133,7 +134,7 @@ def test_a_slice_with_results_on_it_is_held_as_long_as_they_may_wait(world: Virt
     (node,) = world.cloud.nodes.values()
     assert node.request.labels["tpujob-mode"] == "hold"
     assert node.request.labels["tpujob-claimed-until"] == str(int(lease.hold_until or 0))
-    assert results_wait(left(world).attempt, lease) and not world.locks.is_locked(lease.id)
+    assert has_uncollected_results(left(world).attempt, lease) and not world.locks.is_locked(lease.id)
 
 
 def test_the_hold_is_as_long_as_the_job_says_and_never_past_the_deadline(world: VirtualWorld) -> None:
@@ -145,7 +146,7 @@ def test_the_hold_is_as_long_as_the_job_says_and_never_past_the_deadline(world: 
     other.fleet.stays = NO_ROOM
     (draft,) = job(other).drafts
     short = replace(draft[0], deadline=other.time + 1000)
-    run(other, replace(job(other), drafts=((short, draft[1]),), linger_s=7200.0))
+    run(other, replace(job(other), drafts=(Draft(short, draft.request),), linger_s=7200.0))
     assert lease_of(other).hold_until == short.deadline
 
 
@@ -318,7 +319,7 @@ def test_killed_at_any_effect_the_slice_is_held_until_then_or_gone(tmp_path: Pat
         attempt = left(world).attempt
         if lease.open:
             assert lease.hold_until is not None and set(world.cloud.nodes) == {lease.name.node}
-            assert results_wait(attempt, lease), "`tpujob collect` finds it"
+            assert has_uncollected_results(attempt, lease), "`tpujob collect` finds it"
         else:
             assert world.cloud.nodes == {}
         world.time = max(world.time, lease.ends_at)

@@ -95,7 +95,7 @@ def test_setup_and_job_run_one_after_the_other_and_the_ledger_knows(tmp_path: Pa
     attempt = attempt_of(world, prepared)
     assert (attempt.state, attempt.lease_id, attempt.rc) == (AttemptState.SUCCEEDED, None, None)
     assert world.ledger.leases() == [], "no slice, no lease"
-    assert here.closed and not world.locks.alive(prepared.attempt.id)
+    assert here.closed and not world.locks.is_locked(prepared.attempt.id)
 
 
 def test_what_a_job_finds_in_its_environment_is_one_worker_that_can_meet_itself(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
-from orchestrator.engine.jobs.prepare import Place, drafts, phases
+from orchestrator.engine.jobs.prepare import phases
 from orchestrator.engine.provision import startup_script
+from orchestrator.engine.provision.drafts import Place, PlanDrafter
 
 
 def place(directory: Path) -> Place:
@@ -27,7 +28,7 @@ def place(directory: Path) -> Place:
 
 def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_path: Path) -> None:
     plan = make([CapacityRequest("v5litepod-8", ("us-central1",))])
-    for lease, request in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN):
+    for lease, request in PlanDrafter(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN).make():
         script = request.metadata["startup-script"]
         assert startup_script.watchdog_source() in script
         assert startup_script.watchdog_sha256() in script
@@ -36,9 +37,9 @@ def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_
 
 def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_path: Path) -> None:
     plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
-    ((lease, request),) = drafts(
+    ((lease, request),) = PlanDrafter(
         plan, place(tmp_path), handle="mnist", purpose=Purpose.HOLD, linger_s=90.0, idle_s=1800.0
-    )
+    ).make()
     script = request.metadata["startup-script"]
     start = script.index('{\n "v": 1')
     told = json.JSONDecoder().raw_decode(script[start:])[0]
@@ -52,14 +53,14 @@ def test_two_slices_never_have_one_name(tmp_path: Path) -> None:
     names = [
         lease.name.node
         for _ in range(20)
-        for lease, _ in drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+        for lease, _ in PlanDrafter(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN).make()
     ]
     assert len(set(names)) == len(names) == 40
 
 
 def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_path: Path) -> None:
     plan = make([CapacityRequest("v5litepod-16", ("us-central1-a",))])
-    ((lease, _),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+    ((lease, _),) = PlanDrafter(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN).make()
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
     (main,) = phases(model.load("command: 'true'\n", path="job.yaml"), run, shipped=None, env={}, emulation=None)
     hosts = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
@@ -71,7 +72,7 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
 
 def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
     plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
-    ((lease, request),) = drafts(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN)
+    ((lease, request),) = PlanDrafter(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN).make()
     private = (tmp_path / lease.id / "id_ed25519").read_text()
     assert "PRIVATE KEY" in private
     assert not any(line in json.dumps(dict(request.metadata)) for line in private.splitlines() if len(line) > 40)

@@ -16,6 +16,7 @@ from orchestrator.engine.jobs.job_run import JobRun, Outcome
 from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
 from orchestrator.report import costs, story
 from orchestrator.report.words import outcome_lines
@@ -72,17 +73,31 @@ class Pulled:
 
 
 def restartable(world: VirtualWorld, bag: Bag, times: int = 3) -> JobRun:
-    names = iter(range(1, 100))
+    plain = job(world)
+    spot = tuple(Draft(replace(lease, spot=True), request) for lease, request in plain.drafts)
+    drafter = SpotDrafter(world, plain.run.id)
+    return replace(plain, drafts=spot, drafter=drafter, max_restarts=times, saved_work=bag)  # type: ignore[arg-type]
 
-    def redraft(used_s: float, spent_usd: float) -> Any:
+
+@dataclass
+class SpotDrafter:
+    """One candidate, each time under a new name; `asked` has the seconds and dollars that were used by then."""
+
+    world: VirtualWorld
+    run: str
+    asked: list[tuple[float, float]] = field(default_factory=list)
+
+    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
+        self.asked.append((used_s, spent_usd))
         if used_s > 86400:
             raise DeadlineExceeded("too little is left")
-        lease, request = lease_and_request(next(names), zone=ZONE, now=world.time)
-        return ((replace(lease, spot=True, run=plain.run.id), replace(request, spot=True)),)
+        lease, request = lease_and_request(len(self.asked), zone=ZONE, now=self.world.time)
+        return (Draft(replace(lease, spot=True, run=self.run), replace(request, spot=True)),)
 
-    plain = job(world)
-    spot = tuple((replace(lease, spot=True), request) for lease, request in plain.drafts)
-    return replace(plain, drafts=spot, redraft=redraft, max_restarts=times, saved_work=bag)  # type: ignore[arg-type]
+
+def asked(prepared: JobRun) -> list[tuple[float, float]]:
+    assert isinstance(prepared.drafter, SpotDrafter)
+    return prepared.drafter.asked
 
 
 def run(prepared: JobRun, world: VirtualWorld, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:
@@ -255,32 +270,18 @@ def test_what_is_left_of_a_lost_slice_and_cannot_be_proven_gone_ends_the_run_wit
 
 def test_limits_hold_over_all_attempts_together(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1e6
-    seen: list[float] = []
     prepared = restartable(world, Bag(world), times=9)
-    redraft = prepared.redraft
-    assert redraft is not None
-
-    def counted(used_s: float, spent_usd: float) -> Any:
-        seen.append(used_s)
-        assert spent_usd == pytest.approx(9.6 * used_s / 3600, rel=0.5)
-        return redraft(used_s, spent_usd)
-
-    outcome = run(replace(prepared, redraft=counted, max_duration_s=3600), world, lose_each(preempt, 3))
+    outcome = run(replace(prepared, max_duration_s=3600), world, lose_each(preempt, 3))
     assert isinstance(outcome.error, DeadlineExceeded)
+    seen = [used_s for used_s, _ in asked(prepared)]
+    assert [usd for _, usd in asked(prepared)] == [pytest.approx(9.6 * used_s / 3600, rel=0.5) for used_s in seen]
     assert seen == sorted(seen) and 2000 <= seen[-1] <= 2400
 
 
 def test_an_extension_is_the_runs_and_not_lost_with_the_slice_it_was_typed_for(world: VirtualWorld) -> None:
     world.fleet.phase_s = 2000
-    used: list[float] = []
     prepared = restartable(world, Bag(world))
-    redraft = prepared.redraft
-    assert redraft is not None
     lose = lose_each(preempt, 1)
-
-    def counted(used_s: float, spent_usd: float) -> Any:
-        used.append(used_s)
-        return redraft(used_s, spent_usd)
 
     def between(world: VirtualWorld) -> None:
         for lease in world.ledger.open_leases():
@@ -291,8 +292,8 @@ def test_an_extension_is_the_runs_and_not_lost_with_the_slice_it_was_typed_for(w
         lose(world)
 
     extended: list[float] = []
-    outcome = run(replace(prepared, redraft=counted, max_duration_s=2400), world, between)
-    assert used == [pytest.approx(700 - 3600, abs=60)]
+    outcome = run(replace(prepared, max_duration_s=2400), world, between)
+    assert [used_s for used_s, _ in asked(prepared)] == [pytest.approx(700 - 3600, abs=60)]
     assert outcome.exit_code == 0, "2700 s of 2400 s and the hour that somebody added"
 
 

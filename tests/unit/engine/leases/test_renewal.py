@@ -12,6 +12,7 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep
 from orchestrator.engine.leases.release import release
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move, wait_for_watchdogs
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.slices.extend import extend
 from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
@@ -80,7 +81,7 @@ def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(wo
     prepared = job(world)
     ((lease, request),) = prepared.drafts
     name = replace(lease.name, queued=True)
-    drafts = ((replace(lease, name=name), replace(request, name=name, queue=QueueTerms(6 * 3600.0, "id"))),)
+    drafts = (Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(6 * 3600.0, "id"))),)
     world.fleet.phase_s, left_s = 2 * 3600.0, []
 
     def between(world: VirtualWorld) -> None:

@@ -19,7 +19,8 @@ from orchestrator.core.lease.slices import (
     SliceState,
     SliceView,
 )
-from orchestrator.engine.leases.obligations import Draft, Obligations, release_owed
+from orchestrator.engine.leases.obligations import Obligations, release_owed
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.race import Losers
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.errors import (
@@ -50,7 +51,7 @@ def queued(draft: Draft, valid_for_s: float = 3600.0) -> Draft:
     lease, request = draft
     name = SliceName(lease.name.project, lease.name.zone, lease.name.node, queued=True)
     queue = QueueTerms(valid_for_s, f"00000000-0000-0000-0000-{lease.id:0>12}")
-    return replace(lease, name=name), replace(request, name=name, queue=queue)
+    return Draft(replace(lease, name=name), replace(request, name=name, queue=queue))
 
 
 class Drafts:
@@ -61,7 +62,7 @@ class Drafts:
     ) -> None:
         self.world, self.zones, self.through, self.made = world, zones, through, 0
 
-    def __call__(self) -> tuple[Draft, ...]:
+    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
         self.made += len(self.zones)
         numbers = range(self.made - len(self.zones), self.made)
         return tuple(
@@ -86,7 +87,7 @@ def test_a_stockout_is_said_in_one_line_and_the_next_zone_is_asked_when_this_one
     world: VirtualWorld,
 ) -> None:
     world.cloud.full_zones = {A}
-    lease = search(world, Search(Drafts(world, A, B)()))
+    lease = search(world, Search(Drafts(world, A, B).make()))
     assert lease.name.zone == B
     assert [line for line in world.told if "no capacity" in line] == [
         "create v5litepod-8 us-central1-a   no capacity (released: absent) → next"
@@ -97,7 +98,7 @@ def test_a_stockout_is_said_in_one_line_and_the_next_zone_is_asked_when_this_one
 def test_who_may_wait_asks_again_under_new_names_until_there_is_capacity(world: VirtualWorld) -> None:
     world.cloud.full_until = {A: world.time + 1200}
     drafts = Drafts(world, A)
-    lease = search(world, Search(drafts(), wait_s=3600, redraft=drafts))
+    lease = search(world, Search(drafts.make(), wait_s=3600, drafter=drafts))
     assert lease.state is LeaseState.READY
     assert len(created(world)) == len(set(created(world))) == drafts.made > 2, "no name is used twice"
 
@@ -116,7 +117,7 @@ def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: Vir
     world.cloud.create = remembering  # type: ignore[method-assign]
     world.cloud.full_zones = {A, B}
     with pytest.raises(CapacityError):
-        search(world, Search(drafts(), wait_s=1.5, redraft=drafts))
+        search(world, Search(drafts.make(), wait_s=1.5, drafter=drafts))
     assert seen and min(seen) >= 1.0
 
 
@@ -124,7 +125,7 @@ def test_who_may_not_wait_asks_everybody_once(world: VirtualWorld) -> None:
     world.cloud.full_zones = {A, B}
     drafts = Drafts(world, A, B)
     with pytest.raises(CapacityError, match="us-central1-a, us-east1-c"):
-        search(world, Search(drafts(), redraft=drafts))
+        search(world, Search(drafts.make(), drafter=drafts))
     assert len(created(world)) == 2
 
 
@@ -133,7 +134,7 @@ def test_waiting_ends_in_time_and_says_what_every_candidate_answered(world: Virt
     world.cloud.refusing = {B: QuotaError("Quota limit 'X' has been exceeded. Limit: 0 in region us-east1.")}
     drafts, began = Drafts(world, A, B), world.time
     with pytest.raises(CapacityError) as raised:
-        search(world, Search(drafts(), wait_s=900, redraft=drafts))
+        search(world, Search(drafts.make(), wait_s=900, drafter=drafts))
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
@@ -144,7 +145,7 @@ def test_a_bucket_without_quota_or_permission_is_asked_once_and_the_others_go_on
     world.cloud.refusing = {A: error}
     world.cloud.full_until = {B: world.time + 1200}
     drafts = Drafts(world, A, B)
-    lease = search(world, Search(drafts(), wait_s=3600, redraft=drafts))
+    lease = search(world, Search(drafts.make(), wait_s=3600, drafter=drafts))
     assert lease.name.zone == B
     asked_a = {draft for draft in created(world) if world.ledger.lease(draft[-10:]).name.zone == A}
     assert len(asked_a) == 1
@@ -157,14 +158,14 @@ def test_a_regional_quota_closes_the_other_zones_of_the_region_too(world: Virtua
     world.cloud.refusing = {
         A: QuotaError("Quota limit 'XPerRegion' has been exceeded. Limit: 0 in region us-central1.")
     }
-    lease = search(world, Search(Drafts(world, A, "us-central1-b", C)()))
+    lease = search(world, Search(Drafts(world, A, "us-central1-b", C).make()))
     assert lease.name.zone == C and len(created(world)) == 2
 
 
 def test_a_bad_request_stops_the_search(world: VirtualWorld) -> None:
     world.cloud.refusing = {A: BadRequest("no such runtime")}
     with pytest.raises(BadRequest, match="no such runtime"):
-        search(world, Search(Drafts(world, A, B)()))
+        search(world, Search(Drafts(world, A, B).make()))
     assert len(created(world)) == 1
 
 
@@ -176,7 +177,7 @@ def test_a_create_that_lands_after_its_reply_was_lost_is_gone_before_the_next_zo
     world.cloud.provision_s = 30.0
     seen: list[set[str]] = []
     owed = Obligations()
-    drafts = Drafts(world, A, B)()
+    drafts = Drafts(world, A, B).make()
     world.drive(find(Search(drafts), CAN, owed), between=lambda world: seen.append(alive(world)))
     assert max(map(len, seen)) == 1
 
@@ -215,14 +216,14 @@ def test_a_slow_question_about_the_time_takes_nothing_off_the_waiting(
 def test_queued_candidates_in_turn_share_the_time(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 1000.0}
     drafts, began = Drafts(world, A, B, through=queued), world.time
-    lease = search(world, Search(drafts(), wait_s=4000))
+    lease = search(world, Search(drafts.make(), wait_s=4000))
     assert lease.name.zone == B and 3000 <= world.time - began < 4000
 
 
 def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_once(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 600.0, C: 900.0}
     owed = Obligations()
-    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), owed)
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True), owed)
     assert lease.name.zone == B and len(owed.losers) == 2
     assert any("3 wait" in line and "then about $9.60/h" in line for line in world.told)
     assert all(node.deleted_at is not None for node in world.cloud.nodes.values() if node.request.name.zone != B)
@@ -235,7 +236,7 @@ def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_onc
 
 def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
-    search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True))
+    search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True))
     calls = [call for call, _ in world.cloud.calls]
     assert calls[calls.index("delete") :][:2] == ["delete", "delete"]
     assert calls.index("delete") < calls.index("set_labels"), "that the winner ends sooner can be said later"
@@ -248,7 +249,7 @@ def test_deletes_that_are_not_answered_are_sent_again_before_the_winner_is_told(
     world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
     world.cloud.unanswered_deletes = unanswered
     owed = Obligations()
-    lease = search(world, Search(Drafts(world, A, B, C, through=queued)(), wait_s=7200, race=True), owed)
+    lease = search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True), owed)
     calls = [call for call, _ in world.cloud.calls]
     assert calls[: calls.index("set_labels")].count("delete") == sent
     assert lease.name.zone == B and len(owed.losers) == 2, "of which the proof is owed, whatever was answered"
@@ -258,7 +259,7 @@ def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_work
     world.cloud.queue_s = {A: 600.0, B: 590.0}
     world.cloud.drop_delete_while_creating = True
     owed = Obligations()
-    search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), owed)
+    search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True), owed)
     losers = Losers(owed, CAN)
     for _ in range(20):
         world.time += 15
@@ -269,7 +270,7 @@ def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_work
 def test_who_is_refused_leaves_the_race_and_the_others_run_on(world: VirtualWorld) -> None:
     world.cloud.refusing = {A: AuthError("User does not have permission to submit requests into this queue")}
     world.cloud.queue_s = {B: 300.0}
-    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True))
+    lease = search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
     assert lease.name.zone == B
 
 
@@ -284,7 +285,7 @@ def test_what_is_left_of_one_that_is_out_keeps_nobody_from_seeing_that_another_i
                 world.cloud.stuck.add(name)
 
     owed, began = Obligations(), world.time
-    race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+    race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
     lease = world.drive(find(race, CAN, owed), between=preempted_and_stuck)
     assert lease.name.zone == B and world.time - began < 100 + world.cloud.provision_s + 30
     assert [loser.name.zone for loser in owed.losers] == [A], "it is seen off while the winner works"
@@ -300,7 +301,7 @@ def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_ther
 
     world.cloud.list = forbidden  # type: ignore[method-assign]
     owed, began = Obligations(), world.time
-    lease = search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True), owed)
+    lease = search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True), owed)
     assert lease.name.zone == B and owed.losers == [] and world.time - began < 120
     assert not any(name.endswith("0000000000") for _, name in world.cloud.calls)
 
@@ -309,7 +310,7 @@ def test_a_race_that_nobody_wins_ends_in_time_with_everything_gone(world: Virtua
     world.cloud.queue_s = {A: 1e6, B: 1e6}
     owed = Obligations()
     with pytest.raises(CapacityError):
-        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=600, race=True), owed)
+        search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=600, race=True), owed)
     assert world.cloud.nodes == {} and owed.losers == []
     assert {lease.state for lease in world.ledger.leases()} == {LeaseState.GONE}
 
@@ -321,7 +322,7 @@ def test_a_signal_at_any_moment_of_a_race_leaves_nothing(tmp_path: Path) -> None
         world.cloud.queue_s = {A: 40.0, B: 60.0}
         owed = Obligations()
         try:
-            race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+            race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
             world.drive(find(race, CAN, owed), interrupt_at=at)
             return
         except Interrupted as error:
@@ -337,7 +338,7 @@ def test_a_death_at_any_moment_of_a_race_leaves_every_request_in_the_ledger(tmp_
         world = fresh(tmp_path / f"death{at}")
         world.cloud.queue_s = {A: 40.0, B: 60.0}
         try:
-            race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+            race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
             world.drive(find(race, CAN, Obligations()), crash_at=at, after=True)
             return
         except Crash:
@@ -355,7 +356,7 @@ def test_down_of_one_runner_ends_the_race(world: VirtualWorld) -> None:
             if lease.name.zone == A and lease.state is LeaseState.CREATING and world.time > lease.created_at + 60:
                 world.ledger.record(Down(lease.id, world.time, "tpujob down"))
 
-    race = Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True)
+    race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
     with pytest.raises(Vanished, match="tpujob down"):
         world.drive(find(race, CAN, Obligations()), between=another_terminal)
 
@@ -371,9 +372,9 @@ def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: Virtua
 
     world.cloud.get = asked  # type: ignore[method-assign]
     with pytest.raises(Vanished, match="given up meanwhile"):
-        search(world, Search(Drafts(world, A, B, through=queued)(), wait_s=7200, race=True))
+        search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
 
 
 def test_no_answer_from_one_zone_is_no_reason_not_to_ask_the_next(world: VirtualWorld) -> None:
     world.cloud.refusing = {A: CloudUnavailable("503")}
-    assert search(world, Search(Drafts(world, A, B)())).name.zone == B
+    assert search(world, Search(Drafts(world, A, B).make())).name.zone == B

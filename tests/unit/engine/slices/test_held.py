@@ -9,6 +9,7 @@ from orchestrator.core.lease.lease import Down, Lease, LeaseState, Purpose
 from orchestrator.core.lease.slices import QueueTerms
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.slices.held import UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
@@ -42,7 +43,7 @@ def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_
     """Its labels are shortened first. If `up` died right then, they would be all that is left of it."""
     lease, request = lease_and_request(now=world.time, purpose=Purpose.HOLD)
     name = replace(lease.name, queued=True)
-    drafts = ((replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id"))),)
+    drafts = (Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id"))),)
     said: list[tuple[int, int]] = []
 
     def between(world: VirtualWorld) -> None:
@@ -191,7 +192,7 @@ def test_past_the_deadline_not_even_a_living_claim_protects(
 ) -> None:
     lease = held(world)
     world.time = lease.deadline + 1
-    monkeypatch.setattr(world.locks, "claim", lambda _: False)  # a process that was stopped, not ended
+    monkeypatch.setattr(world.locks, "lock", lambda _: False)  # a process that was stopped, not ended
     (released,) = world.drive(recover("emulated", CAN, budget_s=600))
     assert released.gone
 

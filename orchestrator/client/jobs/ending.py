@@ -1,0 +1,145 @@
+"""End a run (`cancel`), or collect what it left on its slice (`collect`)."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.client.events import RunResult
+from orchestrator.client.jobs import results
+from orchestrator.core.lease.attempt import (
+    LOCAL,
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    RunRecord,
+    has_uncollected_results,
+)
+from orchestrator.core.lease.lease import Lease, LeaseState, Mode
+from orchestrator.engine.jobs.collection import Left, collect_again
+from orchestrator.engine.jobs.monitor import STOP_GRACE_S
+from orchestrator.engine.slices import held
+from orchestrator.errors import TpujobError, UserError
+from orchestrator.remote.fleet.local import ask_to_end
+from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.report.layout import clock
+from orchestrator.report.words import fate
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+
+COLLECT_S = 60.0  # what the artifacts of a stopped local job may take
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a run that was to be cancelled."""
+
+    run: str
+    had_ended: bool  # before: nothing was done
+    released: bool  # its slice is proven absent, or it has none
+    exit_code: int
+    line: str = ""  # for a terminal
+
+
+def cancel(session: Session, run: str) -> Cancelled:
+    """End the run of this id or name: delete its slice and prove it. Artifacts are not collected.
+
+    A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts. Raises UnknownRun, UserError for a run that has
+    no slice of its own.
+    """
+    session.recover(look=True)
+    found, attempt = session.ledger.find_run(run)
+    if attempt.state.ended:
+        kept = session.of_run(found.id)
+        line = f"{found.id} has ended already: {attempt.state}"
+        if kept is not None:
+            session.reporter.say("note", fate(kept))
+        return Cancelled(found.id, True, kept is None, session.exit_code(), line)
+    if found.cloud == LOCAL:
+        return _cancel_here(session, found.id, attempt.id)
+    lease = session.of_run(found.id)
+    if lease is None:
+        raise UserError(f"{found.id} has no slice yet", hint="press Ctrl-C where it was started")
+    if lease.mode is Mode.HOLD:
+        raise UserError(
+            f"{found.id} works on {lease.handle}, which `tpujob up` brought",
+            hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
+        )
+    (released,) = session.on_cloud(
+        lambda capabilities: held.down((lease,), capabilities, reason="tpujob cancel"), lease.cloud
+    )
+    session.note(released)
+    if not session.locks.is_locked(attempt.id):  # else the process that runs it sees the slice go, and records it
+        ended = AttemptEnded(attempt.id, session.now(lease.cloud), AttemptState.INTERRUPTED, detail="cancelled")
+        session.ledger.record(ended)
+    line = ""
+    if released.gone:
+        line = f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})"
+    return Cancelled(found.id, False, released.gone, session.exit_code(), line)
+
+
+def _cancel_here(session: Session, run: str, attempt: str) -> Cancelled:
+    """The process that runs it stops it, collects what it made, and records how it ended."""
+    ask_to_end(session.directory / "local", attempt)
+    give_up_at = time.monotonic() + STOP_GRACE_S + COLLECT_S
+    while session.locks.is_locked(attempt):
+        if time.monotonic() > give_up_at:
+            raise TpujobError(f"{run} has not ended", hint="it has been asked to; `tpujob list` shows when it has")
+        time.sleep(0.1)
+    line = f"{run} cancelled; nothing of it runs on this machine any more"
+    return Cancelled(run, False, True, session.exit_code(), line)
+
+
+def collect(session: Session, run: str, *, max_results: float | None = None) -> RunResult:
+    """Collect the results that a run left on its slice, then release the slice, proven. What is here is not sent again.
+
+    `max_results`: bytes; None: the job's `limits.max_results`; infinity: no limit. The result has the job's own exit code
+    once everything is collected, and 65 until then; interrupted, it leaves the slice held. Raises UnknownRun, UserError
+    for a run that has not ended.
+    """
+    session.recover(look=True)
+    found, attempt = session.ledger.find_run(run)
+    _lock(session, found, attempt)
+    found, attempt = session.ledger.find_run(found.id)  # as the last holder of the lock left it
+    lease = session.of_run(found.id)
+    if lease is None or not _may_have_some(lease, found, attempt):
+        return _nothing_left(session, found, attempt, lease)
+    most_bytes = found.spec.get("limits", {}).get("max_results") if max_results is None else max_results
+    order = CollectRequest(
+        attempt.id,
+        Path(found.directory),
+        tuple(found.spec.get("artifacts", ())),
+        None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes),
+    )
+    left = Left(found, attempt, lease, order, borrowed=lease.run != found.id)
+    outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
+    return results.finish(session, outcome, [] if left.borrowed else [lease.id])
+
+
+def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:
+    """One process collects, and only after the end."""
+    if not attempt.state.ended:
+        hint = "wait for its end" if found.cloud == LOCAL else f"`tpujob attach {found.id}` follows a detached one"
+        raise UserError(f"{found.id} has not ended: whoever follows it brings its results home", hint=hint)
+    if not session.locks.lock(attempt.id):
+        raise UserError(f"another process is bringing the results of {found.id} home", hint="wait for its end")
+
+
+def _may_have_some(lease: Lease, found: RunRecord, attempt: Attempt) -> bool:
+    """Held for its results, or brought by `tpujob up`. The results of a slice that `--keep` keeps are collected already."""
+    there = lease.state is LeaseState.READY and lease.hold_until is not None
+    return there and (lease.run != found.id or has_uncollected_results(attempt, lease))
+
+
+def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: Lease | None) -> RunResult:
+    success = attempt.state is AttemptState.SUCCEEDED
+    where = f"what came home is in {found.directory}"
+    lines = [f"result   {'all results are at home' if success else 'there is nothing left to bring home'}; {where}"]
+    if attempt.lease_id is not None:
+        lease = lease or session.ledger.lease(attempt.lease_id)
+        lines.append(f"released {fate(lease)}")
+    return results.ended_before(session, found, attempt, lease, lines, 0 if success else attempt.exit_code)

@@ -1,0 +1,149 @@
+"""Drafts: for each candidate of a plan a lease and its create request, under a name that was never used. Sends nothing."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.timings import Timings
+from orchestrator.core.planning.plan import Candidate, Plan
+from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.text import names
+from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
+from orchestrator.engine.runtime.world import LOGIN_USER
+from orchestrator.errors import DeadlineExceeded
+
+DEFAULT_WAIT_S = 3600.0  # of a queued request, where the job does not say how long it may wait
+LEAST_LEFT_S = 60.0
+
+
+class Draft(NamedTuple):
+    """A slice that may be asked for: its lease, not yet in the ledger, and the create request."""
+
+    lease: Lease
+    request: SliceRequest
+
+
+class Drafter(Protocol):
+    """Makes the candidates of one job or one `tpujob up`, as often as they are asked for."""
+
+    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
+        """Return the candidates in order, under new names.
+
+        `used_s`, `spent_usd`: time and money that went to slices that were lost; so much less is left. Raises
+        DeadlineExceeded when too little is.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where slices are asked for: the cloud and project, who asks, and where private files of a lease go."""
+
+    cloud: str
+    project: str
+    owner: str
+    lease_directory: Callable[[str], Path]
+    timings: Timings
+    now: Callable[[], float]
+    network: str = "default"
+    service_account: str | None = None
+
+    @property
+    def emulated(self) -> bool:
+        return self.cloud == "emulated"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDrafter:
+    """The drafter of a plan. It creates the SSH key of every draft; `made` has the ids of all its leases."""
+
+    plan: Plan
+    place: Place
+    handle: str
+    purpose: Purpose
+    linger_s: float | None = None  # how long a detached job's results wait, for the watchdog; None: the cloud's timings
+    idle_s: float | None = None  # a held slice that is unused for so long is deleted by its watchdog; None: never
+    run: str | None = None  # the run that pays for the slices
+    made: list[str] = field(default_factory=list)
+
+    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
+        return tuple(
+            self._draft(candidate, self._left_s(candidate, used_s, spent_usd)) for candidate in self.plan.candidates
+        )
+
+    @property
+    def _timings(self) -> Timings:
+        timings = self.place.timings
+        return timings if self.linger_s is None else replace(timings, linger_s=self.linger_s)
+
+    def _left_s(self, candidate: Candidate, used_s: float, spent_usd: float) -> float:
+        left_s = candidate.life_s - used_s
+        budget = self.plan.max_cost
+        if spent_usd and budget is not None and candidate.usd_per_hour:
+            affordable_s = (budget - spent_usd) / candidate.usd_per_hour * 3600
+            left_s = min(left_s, affordable_s - self.place.timings.absent_s)
+        if left_s < LEAST_LEFT_S:
+            spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
+            raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
+        return left_s
+
+    def _draft(self, candidate: Candidate, life_s: float) -> Draft:
+        from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+
+        place, timings, now = self.place, self._timings, self.place.now()
+        lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+        name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
+        lease = Lease(
+            id=lease_id,
+            handle=self.handle,
+            purpose=self.purpose,
+            cloud=place.cloud,
+            name=name,
+            accelerator_type=candidate.accelerator_type,
+            runtime_version=candidate.runtime_version,
+            spot=candidate.spot,
+            owner=place.owner,
+            deadline=now + life_s,
+            created_at=now,
+            provisioning=str(candidate.provisioning),
+            usd_per_hour=candidate.usd_per_hour,
+            budget_usd=self.plan.max_cost,
+            run=self.run,
+        )
+        self.made.append(lease_id)
+        labels = claim_labels.labels(lease, now, timings)
+        key = create_key(place.lease_directory(lease_id))
+        request = SliceRequest(
+            name=name,
+            accelerator_type=candidate.accelerator_type,
+            runtime_version=candidate.runtime_version,
+            spot=candidate.spot,
+            reserved=candidate.provisioning is Provisioning.RESERVED,
+            labels=labels,
+            metadata={
+                "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
+                "enable-guest-attributes": "TRUE",  # workers publish their host keys there
+                "startup-script": startup_script(watchdog_config(lease, labels, timings, idle_s=self.idle_s)),
+                "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
+            },
+            network=place.network,
+            service_account=place.service_account,
+            queue=self._queue(candidate, life_s) if candidate.queued else None,
+        )
+        return Draft(lease, request)
+
+    def _queue(self, candidate: Candidate, life_s: float) -> QueueTerms:
+        flex = candidate.provisioning is Provisioning.FLEX_START
+        return QueueTerms(
+            valid_for_s=self.plan.wait_s or DEFAULT_WAIT_S,
+            request_id=str(uuid.uuid4()),
+            flex_start_s=life_s if flex else None,
+        )
