@@ -15,6 +15,7 @@ class TpujobError(Exception):
     """Something a person should read: `message`, perhaps a `hint`, and the exit code that a script can act on."""
 
     exit_code = 70
+    result: Any = None  # the RunResult of the run that it ended, where the Python API raises it
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)

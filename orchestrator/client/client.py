@@ -1,0 +1,374 @@
+"""The Python API: what the commands of `tpujob` do, as methods that return typed values. `tpujob` exports this module.
+
+Each call opens a session of its own and closes it, so that a client may be used from several threads at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.client.events import Event, Reporter, RunResult
+from orchestrator.client.job import Duration, Job, Provisioning, path_of, spec_of
+from orchestrator.client.jobs import ending, following, logs
+from orchestrator.client.jobs.job_files import environment
+from orchestrator.client.jobs.planning import PlanPreview, preview
+from orchestrator.client.jobs.runs import RunOptions, start_run
+from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
+from orchestrator.client.session import Session
+from orchestrator.client.slices import slices
+from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus, UpOptions, UpResult
+from orchestrator.core.planning import provisioning as kinds
+from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.sizes import parse_size
+from orchestrator.errors import TeardownUnproven, UserError
+
+OnEvent = Callable[[Event], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a worker wrote, without its newline, control characters and secrets."""
+
+    worker: int
+    text: str
+
+
+class Run:
+    """A run of this machine's ledger: a handle, which asks anew each time."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client = client
+        self.id = run_id
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def state(self) -> str:
+        """Its state now: pending, setup, running, collecting; at the end succeeded, failed, interrupted or error."""
+        return self._client._state(self.id)
+
+    def logs(self, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
+        """Yield the lines of all workers, or of one; with `follow`, until the run has ended. See `Client.logs`."""
+        return self._client.logs(self, follow=follow, worker=worker)
+
+    def wait(self, *, on_event: OnEvent | None = None) -> RunResult:
+        """Follow it to its end; see `Client.attach`."""
+        return self._client.attach(self, on_event=on_event)
+
+    def cancel(self) -> None:
+        """End it; see `Client.cancel`."""
+        self._client.cancel(self)
+
+
+class Client:
+    """Everything that `tpujob` does. Without arguments the cloud that is configured, else the emulator, as on the command line.
+
+    `on_event` is called with every event, in whichever thread it happens, one at a time. If it raises, it is not called again;
+    the work goes on to its end, and then the call raises that exception. Durations are text such as `"90m"`, or a timedelta.
+
+    Methods raise the errors of `tpujob`, by what to do next: UserError for a wrong request, CloudError and its kinds for the
+    API, TeardownUnproven whenever a slice may still be billed.
+
+    Ctrl-C in a call raises Interrupted, after the release of what the call created.
+    """
+
+    def __init__(
+        self,
+        cloud: Literal["emulated", "google"] | None = None,
+        project: str | None = None,
+        *,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.cloud = cloud
+        self.project = project
+        self.on_event = on_event
+
+    def __repr__(self) -> str:
+        return f"Client(cloud={self.cloud!r}, project={self.project!r})"
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def plan(self, job: Job) -> PlanPreview:
+        """Return what `run` would ask for: candidates, prices, the exact requests. Creates nothing.
+
+        Raises UserError for a job that cannot be run.
+        """
+        with self._session() as session:
+            return preview(session, spec_of(job), path_of(job))
+
+    def run(
+        self,
+        job: Job,
+        *,
+        on_event: OnEvent | None = None,
+        keep: Duration | None = None,
+        max_duration: Duration | None = None,
+    ) -> RunResult:
+        """Run a job to its end, release its slice, and return the result of a success.
+
+        `keep` holds the slice for so long after a success (1m to 7d); `max_duration` replaces the job's limit (6m to 7d).
+
+        Raises the error that ended a job that did not succeed, with the RunResult as its `result`: PayloadFailed for the job's
+        own failure, SliceLost, CapacityError, DeadlineExceeded, ArtifactError, Interrupted and so on; TeardownUnproven if a
+        slice is not proven absent. Raises UserError for a job that cannot be run; then nothing was created.
+        """
+        options = RunOptions(
+            keep_s=None if keep is None else _seconds("keep", keep, "1m", "7d"),
+            max_duration_s=None if max_duration is None else _seconds("max_duration", max_duration, "6m", "7d"),
+        )
+        return self._start(job, options, on_event)
+
+    def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
+        """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
+
+        Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
+        """
+        limit = None if max_duration is None else _seconds("max_duration", max_duration, "6m", "7d")
+        return Run(self, self._start(job, RunOptions(max_duration_s=limit, detach=True), on_event).run)
+
+    def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
+        """Follow a submitted run to its end, collect its artifacts, release its slice, and return the result of a success.
+
+        `run` is a run's id, its first letters, or a job's name. Raises what `run` raises; UnknownRun. After Interrupted the
+        run goes on: `error.result.detached` says so.
+        """
+        with self._session(on_event) as session:
+            result = following.attach(session, _id(run))
+            return _successful(session, result)
+
+    def cancel(self, run: str | Run) -> None:
+        """End a run and delete its slice, proven. Artifacts are not collected, but those of a job with `on="local"`.
+
+        A run that has ended already is left alone. Raises UnknownRun; UserError for a run without a slice of its own;
+        TeardownUnproven.
+        """
+        with self._session(ends=True) as session:
+            if not ending.cancel(session, _id(run)).released:
+                _check_released(session)
+
+    def collect(self, run: str | Run, *, max_results: str | None = None, on_event: OnEvent | None = None) -> RunResult:
+        """Collect the results that a run left on its slice, release the slice, and return the run's result.
+
+        `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. Raises the run's own error if the run was
+        not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
+        """
+        with self._session(on_event) as session:
+            result = ending.collect(session, _id(run), max_results=_size(max_results))
+            return _successful(session, result)
+
+    def get(self, run: str) -> Run:
+        """Return the run of this id, its first letters, or a job's name (its newest run). Raises UnknownRun."""
+        with self._session() as session:
+            return Run(self, session.ledger.find_run(run)[0].id)
+
+    def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
+        """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.
+
+        Raises UnknownRun for a run without a log.
+        """
+        with self._session() as session:
+            for lines in logs.read_logs(session, _id(run), follow=follow, worker=worker):
+                for text in lines.lines:
+                    yield LogLine(lines.worker, text)
+
+    # -- slices --------------------------------------------------------------------------------------------------------
+
+    def slice(
+        self,
+        accelerator: str,
+        *,
+        zone: str | Sequence[str] | None = None,
+        runtime: str | None = None,
+        provisioning: Provisioning = "on-demand",
+        wait: Duration | None = None,
+        max_duration: Duration = "24h",
+        name: str = DEFAULT_NAME,
+        on_event: OnEvent | None = None,
+    ) -> Slice:
+        """Return a slice for a `with` block: READY when the block begins, proven absent when it ends, however it ends.
+
+        The slice belongs to this process: if the process is killed, the guardian deletes the slice. `wait` is for capacity (1s
+        to 7d; None: every zone is asked once); the slice exists for `max_duration` at most (6m to 7d). `run` does not use it: a
+        job gets a slice of its own, or one that `up` holds.
+        """
+        options = SliceOptions(
+            accelerator=accelerator,
+            zone=zone,
+            runtime=runtime,
+            provisioning=kinds.Provisioning(provisioning),
+            wait_s=0.0 if wait is None else _seconds("wait", wait, "1s", "7d"),
+            max_duration_s=_seconds("max_duration", max_duration, "6m", "7d"),
+            name=name,
+        )
+        return Slice(lambda: self._session(on_event), options)
+
+    def up(
+        self,
+        name: str | None = None,
+        *,
+        accelerator: str | None = None,
+        zone: str | None = None,
+        runtime: str | None = None,
+        provisioning: Provisioning | None = None,
+        wait: Duration | None = None,
+        max_duration: Duration = "24h",
+        idle: Duration | None = "1h",
+        recreate: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> UpResult:
+        """Bring a slice to READY and hold it until `down`, also beyond this process. Doing it twice changes nothing.
+
+        It is deleted after `max_duration`, and once nothing has used it for `idle` (None: never). A preempted slice is deleted
+        and created again with `recreate`, and otherwise raises NeedsConsent. Raises CapacityError, QuotaError and the other
+        errors of the API; UserError for what does not fit an existing slice.
+        """
+        options = UpOptions(
+            name=name,
+            zone=zone,
+            accelerator=accelerator,
+            runtime=runtime,
+            provisioning=None if provisioning is None else kinds.Provisioning(provisioning),
+            wait_s=0.0 if wait is None else _seconds("wait", wait, "1s", "7d"),
+            max_duration_s=_seconds("max_duration", max_duration, "6m", "7d"),
+            idle_s=None if idle is None else _seconds("idle", idle, "1m", "7d"),
+            recreate=recreate,
+        )
+        with self._session(on_event) as session:
+            return slices.bring_up(session, options)
+
+    def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
+        """Delete a slice and prove that it is absent. Without a name: the one that `up` brought without one.
+
+        `everything`: every slice of this machine's ledger. Raises TeardownUnproven for one that is not proven absent; UserError
+        for an unknown name.
+        """
+        with self._session(on_event, quiet=True, ends=True, light=True) as session:
+            result = slices.take_down(session, name, everything=everything)
+            _check_released(session)
+            if result.error is not None:
+                raise result.error
+            return result
+
+    def stop(self, name: str | None = None) -> SliceStatus:
+        """Stop a held slice: it keeps its disk, its name and its quota. Raises UserError if there is none or it is in use."""
+        with self._session() as session:
+            return slices.stop(session, name)
+
+    def start(self, name: str | None = None) -> SliceStatus:
+        """Start a stopped slice and wait until it is READY. Raises UserError if there is none."""
+        with self._session() as session:
+            return slices.start(session, name)
+
+    def extend(self, name: str, by: Duration) -> SliceEnd:
+        """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
+        by_s = _seconds("by", by, "1m", "7d")
+        with self._session() as session:
+            return slices.extend(session, name, by_s)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _session(
+        self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
+    ) -> Iterator[Session]:
+        listener = _Listener(on_event or self.on_event)
+        session = Session.open(
+            self.cloud, self.project, reporter=Reporter(listener), quiet=quiet, light=light, ends=ends
+        )
+        try:
+            yield session
+        except BaseException as error:
+            if listener.error is not None:
+                error.add_note(f"on_event raised {listener.error!r}")
+            raise
+        finally:
+            session.close()
+        if listener.error is not None:
+            raise listener.error
+
+    def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
+        with self._session(on_event) as session:
+            spec = spec_of(job)
+            env = environment(spec, session.reporter)
+            return _successful(session, start_run(session, spec, env, path_of(job), options))
+
+    def _state(self, run: str) -> str:
+        with self._session() as session:
+            session.recover()
+            return str(session.ledger.find_run(run)[1].state)
+
+
+def _successful(session: Session, result: RunResult) -> RunResult:
+    """Raise the error of a run that did not succeed; TeardownUnproven outranks it."""
+    error = result.error
+    if session.unproven:
+        nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
+        unproven = TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=_PROVE)
+        unproven.__cause__ = error
+        error = unproven
+    if error is not None:
+        error.result = result
+        raise error
+    return result
+
+
+def _check_released(session: Session) -> None:
+    if session.unproven:
+        nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
+        raise TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=_PROVE)
+
+
+_PROVE = "every call of the client goes on with the proof first; `Client.status` shows what is left"
+
+
+def _id(run: str | Run) -> str:
+    return run.id if isinstance(run, Run) else run
+
+
+def _seconds(what: str, duration: Duration, least: str, most: str) -> float:
+    if isinstance(duration, str):
+        try:
+            seconds = parse_duration(duration)
+        except ValueError as error:
+            raise UserError(f"{what} {duration}: {error}") from error
+    else:
+        seconds = duration.total_seconds()
+    if not parse_duration(least) <= seconds <= parse_duration(most):
+        raise UserError(f"{what} {duration}: must be between {least} and {most}")
+    return seconds
+
+
+def _size(text: str | None) -> float | None:
+    """Return bytes; infinity for `none`."""
+    if text is None:
+        return None
+    try:
+        return math.inf if text == "none" else parse_size(text)
+    except ValueError as error:
+        raise UserError(f"max_results {text}: {error}, or none") from error
+
+
+class _Listener:
+    """Calls `on_event` until it raises: no error in it may keep a slice from being released."""
+
+    def __init__(self, on_event: OnEvent | None) -> None:
+        self._on_event = on_event
+        self.error: BaseException | None = None
+
+    def __call__(self, event: Event) -> None:
+        if self._on_event is not None and self.error is None:
+            try:
+                self._on_event(event)
+            except BaseException as error:
+                self.error = error

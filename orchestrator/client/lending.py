@@ -1,0 +1,249 @@
+"""A slice for the length of a `with` block: created when the block begins, proven absent when it ends.
+
+The engine's program (`engine.slices.lend`) runs in a thread of its own beside the block. It keeps the claim on the slice; when
+the block ends, it releases the slice. When the process dies in the block, the guardian does.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from orchestrator import catalog
+from orchestrator.client import plan_report
+from orchestrator.client.plan_inputs import known_to
+from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.plan import make
+from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.text import names
+from orchestrator.engine.provision.drafts import PlanDrafter
+from orchestrator.engine.provision.search import Search
+from orchestrator.engine.slices.lend import LendRequest, Loan, lend
+from orchestrator.errors import CommandFailed, TeardownUnproven, TpujobError, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.remote.fleet.fleet import Fleet
+
+DEFAULT_NAME = "slice"
+EXEC_S = 600.0
+AT_ONCE = 32  # workers that run a command at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class SliceOptions:
+    """Which slice to create. Times are seconds."""
+
+    accelerator: str
+    zone: str | Sequence[str] | None = None  # zones, regions or `any`; None: the configured zone
+    runtime: str | None = None
+    provisioning: Provisioning = Provisioning.ON_DEMAND
+    wait_s: float = 0.0  # for capacity
+    max_duration_s: float = 24 * 3600.0
+    name: str = DEFAULT_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What one command on one worker left: its exit code, and up to 1 MiB each of what it wrote."""
+
+    worker: int
+    exit_code: int
+    output: str
+    errors: str  # stderr
+
+
+class Slice:
+    """A TPU slice, READY from the beginning of a `with` block and proven absent at its end.
+
+    Leaving the block raises TeardownUnproven if the slice may still be billed. It raises the error that ended the slice early
+    (SliceLost, Vanished, DeadlineExceeded) unless the block itself ends with an exception. Ctrl-C while the slice is created or
+    released is heard: the release goes on, and the third one leaves it to the guardian.
+    """
+
+    def __init__(self, open_session: Callable[[], AbstractContextManager[Session]], options: SliceOptions) -> None:
+        self._open_session = open_session
+        self._options = options
+        self._given_back = threading.Event()
+        self._begun = threading.Event()  # the block may begin, or there is no slice
+        self._session: Session | None = None
+        self._lease: Lease | None = None
+        self._fleet: Fleet | None = None
+        self._loan: Loan | None = None
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    # -- in the block --------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of its node in the API."""
+        return self._there[0].name.node
+
+    @property
+    def zone(self) -> str:
+        """The zone that had capacity."""
+        return self._there[0].name.zone
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator type, by the API's name: `v5litepod-16`."""
+        return self._there[0].accelerator_type
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The address of each worker, in their order."""
+        return tuple(worker.host for worker in self._there[1].workers)
+
+    def exec(
+        self,
+        argv: str | Sequence[str],
+        workers: Literal["all"] | int = "all",
+        *,
+        timeout_s: float = EXEC_S,
+        check: bool = False,
+    ) -> list[CommandResult]:
+        """Run a command on every worker at once, or on one, and return the results in the order of the workers.
+
+        `argv` is one program with its arguments, or a text for bash. It runs in the home directory. With `check`, a worker
+        on which it does not end with 0 raises CommandFailed. Raises Unreachable if a worker does not answer, or the command
+        has not ended after `timeout_s` seconds (it may go on there); UserError outside the block.
+        """
+        words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
+        if not words:
+            raise UserError("there is no command")
+        _, fleet = self._there
+        indexes = [worker.index for worker in fleet.workers] if workers == "all" else [workers]
+        with ThreadPoolExecutor(min(len(indexes), AT_ONCE), thread_name_prefix="exec") as pool:
+            done = list(pool.map(partial(_run, fleet, words, timeout_s), indexes))
+        failed = next((each for each in done if each.exit_code != 0), None)
+        if check and failed is not None:
+            raise CommandFailed(words, failed.exit_code, failed.errors or failed.output, worker=failed.worker)
+        return done
+
+    @property
+    def _there(self) -> tuple[Lease, Fleet]:
+        if self._lease is None or self._fleet is None:
+            raise UserError("the slice exists only inside its `with` block")
+        if self._loan is not None:
+            raise self._loan.error or UserError("the slice was given back")
+        return self._lease, self._fleet
+
+    # -- around the block ----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Slice:
+        if self._thread is not None:
+            raise UserError("a slice is for one `with` block; ask the client for another one")
+        # Not a daemon: the end of the program waits for the release. `_returned` notices that it has ended.
+        self._thread = threading.Thread(target=self._serve, name="tpujob-slice")
+        self._thread.start()
+        try:
+            self._begun.wait()
+        except BaseException:
+            self._interrupt()
+            self._end()
+            raise
+        if self._lease is None:
+            self._end()
+            raise self._error() or TpujobError("there is no slice, and no error")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        interrupted = self._end()
+        own = self._error()
+        if isinstance(own, TeardownUnproven) or (own is not None and error is None and interrupted is None):
+            raise own from error
+        if own is not None and error is not None:
+            error.add_note(f"the slice: {own}")
+        if interrupted is not None and error is None:
+            raise interrupted
+
+    def _end(self) -> KeyboardInterrupt | None:
+        """Give the slice back and wait for the proof. Returns the first Ctrl-C that came meanwhile."""
+        self._given_back.set()
+        first = None
+        thread = self._thread
+        while thread is not None and thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt as interrupted:
+                first = first or interrupted
+                self._interrupt()
+        return first
+
+    def _interrupt(self) -> None:
+        if self._session is not None:
+            self._session.interrupt(signal.SIGINT)
+
+    def _error(self) -> BaseException | None:
+        if self._failure is not None or self._loan is None:
+            return self._failure
+        if self._loan.owed.unproven:
+            assert self._loan.owed.released is not None
+            node = self._loan.owed.released.lease.name.node
+            return TeardownUnproven(f"{node} is not proven absent, and may still be billed")
+        return self._loan.error
+
+    # -- in the thread beside it ---------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            with self._open_session() as session:
+                self._session = session
+                self._loan = _lend(session, self._options, self._lent, self._returned)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._begun.set()
+
+    def _lent(self, lease: Lease, fleet: Fleet) -> None:
+        self._lease, self._fleet = lease, fleet
+        self._begun.set()
+
+    def _returned(self, wait_s: float) -> bool:
+        return self._given_back.wait(wait_s) or not threading.main_thread().is_alive()
+
+
+def _run(fleet: Fleet, words: Sequence[str], timeout_s: float, index: int) -> CommandResult:
+    done = fleet.run(index, words, timeout_s=timeout_s)
+    return CommandResult(index, done.rc, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def _lend(
+    session: Session,
+    options: SliceOptions,
+    lent: Callable[[Lease, Fleet], None],
+    returned: Callable[[float], bool],
+) -> Loan:
+    if problem := names.job_name_problem(options.name):
+        raise UserError(f"{options.name!r} {problem}", hint="give another name")
+    session.announce()
+    places = (options.zone,) if isinstance(options.zone, str) else tuple(options.zone or ())
+    request = CapacityRequest(
+        accelerator=catalog.canonical(options.accelerator),
+        places=tuple(place.strip() for each in places for place in each.split(",")),
+        runtime=options.runtime,
+        provisioning=options.provisioning,
+        max_duration_s=options.max_duration_s,
+    )
+    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, known=known_to(session))
+    plan_report.show_plan(session, plan)
+    session.recover()
+    drafter = PlanDrafter(plan, plan_report.place(session), handle=options.name, purpose=Purpose.RUN)
+    search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
+    loan = session.on_cloud(partial(lend, LendRequest(search, lent, returned)))
+    if loan.owed.released is not None:
+        session.note(loan.owed.released)
+    session.forget_drafts(drafter.made)
+    return loan

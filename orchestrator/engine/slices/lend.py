@@ -1,0 +1,107 @@
+"""Lend a slice to the process that asks for it: created, claimed while it is used, released when it is given back.
+
+A lent slice never outlives its process. Its claim is that of an attached run: lock, heartbeats and renewed labels; when the
+process dies, the guardian and the watchdog delete the slice. What `up` brings is held instead (`engine.slices.held`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.slices import Capabilities
+from orchestrator.engine.effects.base import Make, Now, Report, Shield
+from orchestrator.engine.effects.cloud import Workers
+from orchestrator.engine.effects.workers import Connect, Disconnect, SendHeartbeats
+from orchestrator.engine.jobs.monitor import LOOK_S, check_slice
+from orchestrator.engine.leases.obligations import Obligations, release_owed
+from orchestrator.engine.leases.renewal import LeaseRenewal
+from orchestrator.engine.provision.search import Search, find
+from orchestrator.engine.runtime import retry
+from orchestrator.errors import CloudUnavailable, DeadlineExceeded, SliceLost, TeardownUnproven, TpujobError
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.fleet import Fleet
+
+CONNECT_S = 300.0  # sshd of a new VM may take minutes to come up
+TICK_S = 1.0
+PROBLEM_S = 60.0  # for so long the API may say that the slice is not well
+
+
+@dataclass(frozen=True, slots=True)
+class LendRequest:
+    """`lent` is called once, when every worker can be reached. `returned` waits up to so many seconds, and says whether
+    the slice was given back."""
+
+    search: Search
+    lent: Callable[[Lease, Fleet], None]
+    returned: Callable[[float], bool]
+
+
+@dataclass(slots=True)
+class Loan:
+    """How the lending ended. `error`: why it ended before the slice was given back; `lease`: None if none was READY."""
+
+    lease: Lease | None = None
+    error: TpujobError | None = None
+    owed: Obligations = field(default_factory=Obligations)
+    fleet: Fleet | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return 75 while a slice may still be billed; else the code of the error, or 0."""
+        if self.owed.unproven:
+            return TeardownUnproven.exit_code
+        if isinstance(self.error, TeardownUnproven):
+            return CloudUnavailable.exit_code  # it took long, but it is proven now
+        return self.error.exit_code if self.error else 0
+
+
+async def lend(request: LendRequest, capabilities: Capabilities) -> Loan:
+    """Return how the lending ended, after the release of every slice that it created. Raises no TpujobError."""
+    loan = Loan()
+    try:
+        await _lend(request, capabilities, loan)
+    except TpujobError as error:
+        loan.error = error
+    except Exception as error:  # a bug must not leave a slice behind
+        loan.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        loan.error.__cause__ = error
+    await Shield()
+    if loan.fleet is not None:
+        await Disconnect(loan.fleet)  # heartbeats end with the claim
+    reason = "it was given back" if loan.error is None else loan.error.message
+    await release_owed(loan.owed, capabilities, reason)
+    return loan
+
+
+async def _lend(request: LendRequest, capabilities: Capabilities, loan: Loan) -> None:
+    lease = loan.lease = await find(request.search, capabilities, loan.owed)
+    ready_at = await Now()
+    await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
+    patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)
+    workers = await retry.until(ready_at + patience_s, Workers(lease.name))
+    loan.fleet = await Connect(lease, workers, patience_s)
+    await SendHeartbeats(loan.fleet, capabilities.timings.heartbeat_s)
+    request.lent(lease, loan.fleet)
+    await _until_returned(request, LeaseRenewal(lease, len(workers), capabilities, await Now()), lease)
+
+
+async def _until_returned(request: LendRequest, renewal: LeaseRenewal, lease: Lease) -> None:
+    checked_at = await Now()
+    problem_since: float | None = None
+    while not await Make(partial(request.returned, TICK_S)):
+        await renewal.tick()
+        now = await Now()
+        if now - checked_at < LOOK_S and now < lease.deadline:
+            continue
+        checked_at = now
+        lease, problem = await check_slice(lease)
+        if now >= lease.deadline:
+            raise DeadlineExceeded(f"{lease.name.node} reached its deadline", hint="ask for a larger max_duration")
+        problem_since = None if problem is None else problem_since or now
+        if problem is not None and problem_since is not None and now - problem_since > PROBLEM_S:
+            raise SliceLost(f"{lease.name.node} is {problem.words}", reason=problem.reason)

@@ -1,0 +1,129 @@
+"""tpujob: run jobs on Cloud TPUs from Python, with the same guarantee as the command line.
+
+    import tpujob
+
+    client = tpujob.Client()
+    result = client.run(tpujob.Job.load("job.yaml"))
+
+docs/python-api.md shows the rest. Importing this package loads nothing else: each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from orchestrator import __version__ as __version__
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client as Client
+    from orchestrator.client.client import LogLine as LogLine
+    from orchestrator.client.client import Run as Run
+    from orchestrator.client.events import Alert as Alert
+    from orchestrator.client.events import Event as Event
+    from orchestrator.client.events import Failure as Failure
+    from orchestrator.client.events import LogLines as LogLines
+    from orchestrator.client.events import Notice as Notice
+    from orchestrator.client.events import Progress as Progress
+    from orchestrator.client.events import RunResult as RunResult
+    from orchestrator.client.job import Emulated as Emulated
+    from orchestrator.client.job import Job as Job
+    from orchestrator.client.job import Limits as Limits
+    from orchestrator.client.job import Tpu as Tpu
+    from orchestrator.client.job import TpuAlternative as TpuAlternative
+    from orchestrator.client.job import Train as Train
+    from orchestrator.client.jobs.planning import PlanPreview as _Plan
+    from orchestrator.client.lending import CommandResult as CommandResult
+    from orchestrator.client.lending import Slice as Slice
+    from orchestrator.client.slices.slices import DownResult as DownResult
+    from orchestrator.client.slices.slices import SliceEnd as SliceEnd
+    from orchestrator.client.slices.slices import SliceRelease as SliceRelease
+    from orchestrator.client.slices.slices import SliceStatus as SliceStatus
+    from orchestrator.client.slices.slices import UpResult as UpResult
+    from orchestrator.errors import AlreadyExists as AlreadyExists
+    from orchestrator.errors import ArtifactError as ArtifactError
+    from orchestrator.errors import AuthError as AuthError
+    from orchestrator.errors import BadRequest as BadRequest
+    from orchestrator.errors import CapacityError as CapacityError
+    from orchestrator.errors import CloudError as CloudError
+    from orchestrator.errors import CloudUnavailable as CloudUnavailable
+    from orchestrator.errors import CommandFailed as CommandFailed
+    from orchestrator.errors import ConfigError as ConfigError
+    from orchestrator.errors import DeadlineExceeded as DeadlineExceeded
+    from orchestrator.errors import HostKeyMismatch as HostKeyMismatch
+    from orchestrator.errors import Interrupted as Interrupted
+    from orchestrator.errors import JobSpecError as JobSpecError
+    from orchestrator.errors import NeedsConsent as NeedsConsent
+    from orchestrator.errors import PayloadFailed as PayloadFailed
+    from orchestrator.errors import Preempted as Preempted
+    from orchestrator.errors import QuotaError as QuotaError
+    from orchestrator.errors import RemoteError as RemoteError
+    from orchestrator.errors import SliceLost as SliceLost
+    from orchestrator.errors import TeardownUnproven as TeardownUnproven
+    from orchestrator.errors import TpujobError as TpujobError
+    from orchestrator.errors import UnexpectedReply as UnexpectedReply
+    from orchestrator.errors import UnknownLease as UnknownLease
+    from orchestrator.errors import UnknownRun as UnknownRun
+    from orchestrator.errors import Unreachable as Unreachable
+    from orchestrator.errors import UserError as UserError
+    from orchestrator.errors import Vanished as Vanished
+    from orchestrator.errors import WatchdogNotArmed as WatchdogNotArmed
+    from orchestrator.errors import WrongState as WrongState
+
+    Plan = _Plan
+
+_NAMES = {  # module of each name
+    "client.client": ("Client", "LogLine", "Run"),
+    "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult"),
+    "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
+    "client.jobs.planning": ("Plan",),
+    "client.lending": ("CommandResult", "Slice"),
+    "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
+    "errors": (
+        "AlreadyExists",
+        "ArtifactError",
+        "AuthError",
+        "BadRequest",
+        "CapacityError",
+        "CloudError",
+        "CloudUnavailable",
+        "CommandFailed",
+        "ConfigError",
+        "DeadlineExceeded",
+        "HostKeyMismatch",
+        "Interrupted",
+        "JobSpecError",
+        "NeedsConsent",
+        "PayloadFailed",
+        "Preempted",
+        "QuotaError",
+        "RemoteError",
+        "SliceLost",
+        "TeardownUnproven",
+        "TpujobError",
+        "UnexpectedReply",
+        "UnknownLease",
+        "UnknownRun",
+        "Unreachable",
+        "UserError",
+        "Vanished",
+        "WatchdogNotArmed",
+        "WrongState",
+    ),
+}
+_HOMES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names}
+_OTHERWISE = {"Plan": "PlanPreview"}  # named otherwise there
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a list of the table's names
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), _OTHERWISE.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "__all__", "__doc__"])
