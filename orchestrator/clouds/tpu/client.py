@@ -16,7 +16,7 @@ from orchestrator.clouds.tpu.error_translation import NotFound
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.core.lease.slices import Operation, SliceName, SliceRequest, WorkerAddress
 from orchestrator.core.lease.timings import Timings
-from orchestrator.core.lease.watchdog_report import between_asks_s
+from orchestrator.core.lease.watchdog_report import min_read_interval_s
 from orchestrator.errors import BadRequest, CloudUnavailable, UnexpectedReply, Vanished
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -93,7 +93,7 @@ class TpuApi(ApiCalls):
         try:
             published = self.guest_attributes(name)
         except CloudUnavailable as error:
-            error.retry_after_s = max(error.retry_after_s or 0.0, between_asks_s(self.capabilities.timings.heartbeat_s))
+            error.retry_after_s = max(error.retry_after_s or 0.0, min_read_interval_s(self.capabilities.timings.heartbeat_s))
             raise
         return replies.worker_addresses(node, published, emulated=self.emulated)
 

@@ -1,8 +1,8 @@
 """The proof of absence. Pure: evidence in, verdict out.
 
-A slice is GONE when one and the same pass over the API shows all of: `get` answered 404, a complete list of its zone
-(all pages, nothing unreachable) holds neither its name nor its run label, and the create call has *settled*, so that
-nothing can bring the slice to life later. Timeouts, 5xx, 403 and partial lists prove nothing: unknown is never gone.
+A slice is GONE when one pass over the API shows all of: `get` answered 404; a complete list of its zone (all pages,
+nothing unreachable) holds neither its name nor its lease-id label; and its create calls have *settled*, so that none can
+create the slice later. Timeouts, 5xx, 403 and partial lists prove nothing: unknown is never gone.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from orchestrator.errors import CloudError
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one pass saw. A CloudError in place of an answer means: that question got no answer."""
+    """What one pass over the API returned. A CloudError in place of a value means that this call failed."""
 
     view: SliceView | CloudError | None
-    listing: Listing[SliceView] | CloudError | None = None  # None: not asked, because the slice is still there
+    listing: Listing[SliceView] | CloudError | None = None  # None: not listed, because the slice still exists
     creates: tuple[Operation, ...] | CloudError = ()  # every create operation on this name that the API knows
-    seen: bool = False  # did the API show the slice, or take a delete of it, earlier in this teardown?
+    seen: bool = False  # during this teardown the API showed the slice, or accepted a delete of it
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`gone` only with an empty `missing`; else `missing` says in words what the proof still lacks."""
+    """`gone` only if `missing` is empty; otherwise `missing` lists what the proof still lacks."""
 
     gone: bool
     missing: tuple[str, ...] = ()
     last_seen: str = ""
-    quiet_until: float | None = None  # nothing visible, but a late create could still land until then
-    evidence: str = "get 404, complete list without it, create settled"  # of a `gone`, for the ledger
+    quiet_until: float | None = None  # nothing is visible, but a late create can still take effect until then
+    evidence: str = "get 404, complete list without it, create settled"  # stored in the ledger with Gone
 
 
-def settled(
+def settles_at(
     lease: Lease,
     creates: tuple[Operation, ...] | CloudError,
     now: float,
@@ -45,30 +45,32 @@ def settled(
     *,
     seen: bool = False,
 ) -> float | None:
-    """None when no create of this lease can bring a slice to life any more, else the time at which that is certain.
+    """Return when it is certain that no create of this lease can create a slice any more; None if it is certain now.
 
-    Any of these suffices: no create left that could have an effect; as many terminal create operations as creates left, if
-    they failed or the slice was seen (one that succeeded a moment ago may not be visible yet; and a queued request that
-    failed is there all the same); longer ago than the visibility bound, a complete list of operations in which none is
-    under way; or longer ago than any create takes to settle. A create that was sent again after a lost reply counts twice:
-    both may land, one after the other. One that the API says is still under way is never settled by time: `inf`.
+    `now` and the result are times of the ledger; `inf` while the API says that a create is under way. Any of these makes
+    it certain: no create is left that can have an effect; there are as many finished create operations as creates left, and
+    they failed or the slice was seen (a create that succeeded a moment ago may not be visible yet, and a queued request
+    whose operation failed exists all the same); the last create left longer ago than `visible_within_s`, and a complete
+    list of operations shows none under way; it left longer ago than `settles_within_s`. A create that is sent again after
+    a lost reply counts twice: both calls may take effect, one after the other.
     """
     if lease.sent_at is None or lease.sends <= 0 or lease.settled:
         return None
-    bound = capabilities.settles_within_s
+    bound_s = capabilities.settles_within_s
     if not isinstance(creates, CloudError):
         if not all(operation.done for operation in creates):
             return inf
         failed = all(operation.error is not None for operation in creates)
-        known = seen or lease.ready_at is not None or (failed and not lease.name.queued)
-        if len(creates) >= lease.sends and known:
+        conclusive = seen or lease.ready_at is not None or (failed and not lease.name.queued)
+        if len(creates) >= lease.sends and conclusive:
             return None
-        bound = capabilities.visible_within_s
-    certain_at = lease.sent_at + bound
+        bound_s = capabilities.visible_within_s
+    certain_at = lease.sent_at + bound_s
     return None if now >= certain_at else certain_at
 
 
 def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabilities) -> Verdict:
+    """Return whether the evidence proves that the lease's slice is gone, and what the proof lacks. `now`: ledger time."""
     missing: list[str] = []
     last_seen = "no slice visible"
     match evidence.view:
@@ -90,7 +92,7 @@ def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabiliti
         case None:
             if evidence.view is None:
                 missing.append("not yet listed")
-    certain_at = settled(lease, evidence.creates, now, capabilities, seen=evidence.seen)
+    certain_at = settles_at(lease, evidence.creates, now, capabilities, seen=evidence.seen)
     if certain_at is not None:
         missing.append(
             "the create call has not settled" if isfinite(certain_at) else "the create call is still under way"
@@ -104,9 +106,10 @@ def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabiliti
 
 
 def belongs(view: SliceView, lease: Lease) -> bool:
+    """Return whether the slice has the lease's name or the lease's id as its label: either contradicts absence."""
     return view.name.node == lease.name.node or view.labels.get(names.LEASE_ID) == lease.id
 
 
-def ours(view: SliceView, lease: Lease) -> bool:
-    """Is the slice under this name the one that this lease created? (Else it is not ours to adopt, nor to delete.)"""
+def is_ours(view: SliceView, lease: Lease) -> bool:
+    """Return whether this lease created the slice. If not, it must be neither adopted nor deleted."""
     return view.name.node == lease.name.node and view.labels.get(names.LEASE_ID) == lease.id

@@ -1,7 +1,7 @@
-"""Runs and attempts. Pure: what a run is made of and how its state is derived.
+"""Runs and attempts: their values, events and transitions. Pure.
 
-A run is one execution of a job; an attempt is one try of it on one lease. An attempt ends when the payload's fate is
-known. The run's state is its last attempt's.
+A run is one execution of a job; an attempt is one try of it on one lease. An attempt ends when the outcome of the payload
+is known. The run's state is that of its last attempt.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ class AttemptState(StrEnum):
     RUNNING = "running"
     COLLECTING = "collecting"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # the payload's own failure: `rc` tells
+    FAILED = "failed"  # the payload failed: see `rc`
     INTERRUPTED = "interrupted"  # by a signal, by `tpujob down`, or because the process was killed
-    ERROR = "error"  # ours or the cloud's: `detail` tells
+    ERROR = "error"  # tpujob or the cloud failed: see `detail`
 
     @property
     def ended(self) -> bool:
+        """Whether the attempt is over, however it ended."""
         return self in _ENDED
 
 
@@ -35,17 +36,21 @@ _ENDED = {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.INTERRUPTED,
 
 @dataclass(frozen=True)
 class RunRecord:
+    """A run as the ledger stores it. Times are unix seconds of the ledger."""
+
     id: str
     name: str
     job_path: str
     cloud: str
     created_at: float
     directory: str  # local directory of its logs and artifacts
-    spec: dict[str, Any] = field(default_factory=dict)  # the job as it was resolved; environment values left out
+    spec: dict[str, Any] = field(default_factory=dict)  # the resolved job, without environment values
 
 
 @dataclass(frozen=True)
 class Attempt:
+    """An attempt as the ledger stores it. Times are unix seconds of the ledger."""
+
     id: str
     run_id: str
     lease_id: str | None = None
@@ -59,25 +64,27 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Began:
+    """The attempt begins; the first attempt also begins its run."""
+
     run: RunRecord
     attempt: Attempt
-    at: float | None = None  # of an attempt after the first; that one began with its run
+    at: float | None = None  # None: the first attempt, which began with its run
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate was asked for and could not be had; its lease is proven gone."""
+    """A candidate was requested and could not be had; its lease is proven gone."""
 
     attempt_id: str
     at: float
     lease_id: str
-    where: str  # accelerator type, zone and way of provisioning, in words
+    where: str  # accelerator type, zone and provisioning, for display
     why: str
 
 
 @dataclass(frozen=True)
 class Leased:
-    """The attempt uses this lease from now on (a stockout may have cost it an earlier one)."""
+    """The attempt uses this lease from now on; it may have lost an earlier one to a stockout."""
 
     attempt_id: str
     at: float
@@ -86,6 +93,8 @@ class Leased:
 
 @dataclass(frozen=True)
 class Moved:
+    """The attempt entered this state."""
+
     attempt_id: str
     at: float
     state: AttemptState
@@ -104,7 +113,7 @@ class AttemptEnded:
 
 @dataclass(frozen=True)
 class ResultsCollected:
-    """After its end: the results of the attempt, which had stayed on its slice, are at home. So this is how it ended."""
+    """After its end, the attempt's results were collected from its slice; `state` replaces how it had ended."""
 
     attempt_id: str
     at: float
@@ -117,7 +126,7 @@ AttemptEvent = Began | Tried | Leased | Moved | AttemptEnded | ResultsCollected
 
 
 def apply(attempt: Attempt, event: Tried | Leased | Moved | AttemptEnded | ResultsCollected) -> Attempt:
-    """The attempt after the event. What has ended stays ended: of later events only `UpOutcome` says more of its end."""
+    """Return the attempt after the event. An ended attempt changes only with `ResultsCollected`."""
     if isinstance(event, ResultsCollected):
         return replace(attempt, state=event.state, detail=event.detail, exit_code=event.exit_code)
     if attempt.state.ended:
@@ -134,8 +143,11 @@ def apply(attempt: Attempt, event: Tried | Leased | Moved | AttemptEnded | Resul
             return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)
 
 
-def results_wait(attempt: Attempt, lease: Lease) -> bool:
-    """Is the slice held only because results of the attempt are still on it? (Kept after a success it is a person's.)"""
+def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:
+    """Return whether the slice is held only for results of the attempt that are not collected yet.
+
+    A slice that is kept after a success is held for its user instead.
+    """
     ended = attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED
     held = lease.state is LeaseState.READY and lease.hold_until is not None
     return ended and held and attempt.lease_id == lease.id and lease.run == attempt.run_id

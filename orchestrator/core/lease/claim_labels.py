@@ -1,7 +1,7 @@
-"""Claims as everybody sees them: the labels on a node that say until when it may live, written and read. Pure.
+"""A claim as labels on a node: until when the slice may be billed, written and read. Pure.
 
-The CLI writes them (in the create call, then through `SetLabels`), the switch on the VM and every gc run obey them. A gc run
-knows nothing else: no ledger, no process, only labels, the name and the server's clock.
+The client writes the labels in the create call and then through `SetLabels`; the watchdog on the VM and gc obey them.
+gc needs nothing else: no ledger and no process, only the labels, the name and the server's clock.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from orchestrator.core.lease.slices import SliceView
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 
-DEFAULT_LIFE_S = 24 * 3600.0  # what a slice of ours with unreadable labels is given, from its creation on
+DEFAULT_LIFE_S = 24 * 3600.0  # from its creation on, for a slice of ours with unreadable labels
 _SECONDS = re.compile(r"[0-9]{9,11}", re.ASCII)  # a time between 1973 and 5138
 
 
 def claimed_until(lease: Lease, now: float, timings: Timings) -> float:
-    """Until when the slice is claimed if nobody says anything more. Never beyond the deadline."""
+    """Return until when the slice is claimed unless the claim is renewed; never later than the deadline. Ledger time."""
     if lease.ready_at is None:
         return first_claimed_until(lease, now, timings)
-    # What `up` brought belongs to its command until it is held: if that dies before, nobody wants it to its deadline.
+    # A slice of `up` belongs to its command until it is held: if the command dies before, the claim must end soon.
     lasting = lease.mode is Mode.DETACHED or lease.hold_until is not None
     return min(lease.ends_at if lasting else now + timings.label_ttl_s, lease.deadline)
 
 
 def first_claimed_until(lease: Lease, sent_at: float, timings: Timings) -> float:
-    """What the create call says: long enough to wait in the queue (if it is queued), to become READY and to boot."""
+    """Return the claim of the create call: long enough to wait in a queue (if queued), to become READY and to boot."""
     return min(max(sent_at, lease.ready_by or 0.0) + timings.provision_s + timings.boot_s, lease.deadline)
 
 
-def once_ready_until(lease: Lease, timings: Timings) -> float:
-    """What is left of the first claim when a queued slice is READY: enough to boot and to be logged in to."""
+def claimed_until_once_ready(lease: Lease, timings: Timings) -> float:
+    """Return what is left of the first claim once a queued slice is READY: enough to boot and to connect."""
     return min(
         (lease.ready_at or lease.created_at) + max(timings.label_ttl_s, timings.provision_s + timings.boot_s),
         lease.deadline,
@@ -44,10 +44,10 @@ def once_ready_until(lease: Lease, timings: Timings) -> float:
 def labels(
     lease: Lease, now: float, timings: Timings, *, skew_s: float = 0.0, deadline: float | None = None
 ) -> dict[str, str]:
-    """Every label of ours, as it should be at `now`.
+    """Return all labels of tpujob as they should be at `now`.
 
-    Labels are read by the server's clock, a lease is written by this machine's: `skew_s` is how far the server's is ahead.
-    `deadline` is what the label already says, by the server's clock; a deadline never moves because a clock did.
+    Labels use the server's clock, a lease uses ledger time: `skew_s` is how far the server's clock is ahead. `deadline` is
+    what the label already says, in the server's time: a deadline never moves because a clock did.
     """
     deadline = lease.deadline + skew_s if deadline is None else deadline
     return names.labels(
@@ -60,18 +60,18 @@ def labels(
     )
 
 
-def deadline_label(said: Mapping[str, str]) -> float | None:
-    """By the server's clock; None when there is none that can be read."""
-    return _seconds(said.get(names.DEADLINE))
+def read_deadline(node_labels: Mapping[str, str]) -> float | None:
+    """Return the deadline label in unix seconds (server clock); None if missing or malformed."""
+    return _seconds(node_labels.get(names.DEADLINE))
 
 
-def claimed_until_label(said: Mapping[str, str]) -> float:
-    """By the server's clock; 0 when there is none that can be read."""
-    return _seconds(said.get(names.CLAIMED_UNTIL)) or 0.0
+def read_claimed_until(node_labels: Mapping[str, str]) -> float:
+    """Return the claim label in unix seconds (server clock); 0.0 if missing or malformed."""
+    return _seconds(node_labels.get(names.CLAIMED_UNTIL)) or 0.0
 
 
 def watchdog_acts_by(lease: Lease, now: float, timings: Timings) -> float:
-    """When the switch on the VM has deleted the slice at the latest, if nobody else does from `now` on, and if it lives."""
+    """Return when the watchdog deletes the slice at the latest, if nothing but a live watchdog acts on it from `now` on."""
     waited = max(now, lease.ready_by or 0.0)
     begin = now if lease.ready_at is not None else waited + timings.provision_s + timings.boot_s
     ends_at = {Mode.RUN: begin + timings.ttl_s, Mode.HOLD: lease.ends_at, Mode.DETACHED: lease.deadline}[lease.mode]
@@ -80,37 +80,36 @@ def watchdog_acts_by(lease: Lease, now: float, timings: Timings) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LabelClaim:
-    """What the labels of a slice say. `odd` holds remarks about those that cannot be read."""
+    """The claim in a slice's labels: unix seconds, the server's clock."""
 
     claimed_until: float
     deadline: float
-    odd: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # about labels that cannot be read
 
 
-def read(view: SliceView, timings: Timings) -> LabelClaim | None:
-    """None when nothing can be said: labels unreadable and the time of creation unknown."""
-    lease, deadline = (_seconds(view.labels.get(label)) for label in (names.CLAIMED_UNTIL, names.DEADLINE))
-    odd = tuple(
+def read_claim(view: SliceView, timings: Timings) -> LabelClaim | None:
+    """Return the claim in the labels; None if labels are unreadable and the time of creation is unknown."""
+    until, deadline = (_seconds(view.labels.get(label)) for label in (names.CLAIMED_UNTIL, names.DEADLINE))
+    remarks = tuple(
         f"{label}={view.labels.get(label)!r} is not a time"
-        for label, value in ((names.CLAIMED_UNTIL, lease), (names.DEADLINE, deadline))
+        for label, value in ((names.CLAIMED_UNTIL, until), (names.DEADLINE, deadline))
         if value is None
     )
-    if (lease is None or deadline is None) and view.created_at is None:
+    if (until is None or deadline is None) and view.created_at is None:
         return None
-    born = view.created_at or 0.0
-    default = born + timings.provision_s + DEFAULT_LIFE_S
+    default = (view.created_at or 0.0) + timings.provision_s + DEFAULT_LIFE_S
     deadline = default if deadline is None else deadline
-    return LabelClaim(min(default, deadline) if lease is None else lease, deadline, odd)
+    return LabelClaim(min(default, deadline) if until is None else until, deadline, remarks)
 
 
 def _seconds(text: str | None) -> float | None:
     return float(text) if text is not None and _SECONDS.fullmatch(text) else None
 
 
-def ended(stamp: LabelClaim, server_now: float, timings: Timings) -> str | None:
-    """Why nobody has a claim on the slice any more, or None. The margin is for clocks and for renewals on their way."""
-    if server_now > stamp.deadline + timings.margin_s:
-        return f"its deadline passed {server_now - stamp.deadline:.0f} s ago"
-    if server_now > stamp.claimed_until + timings.margin_s:
-        return f"its lease ended {server_now - stamp.claimed_until:.0f} s ago and nobody renewed it"
+def expiry_reason(claim: LabelClaim, server_now: float, timings: Timings) -> str | None:
+    """Return why the claim is over; None while it holds. The margin allows for clocks and for renewals under way."""
+    if server_now > claim.deadline + timings.margin_s:
+        return f"its deadline passed {server_now - claim.deadline:.0f} s ago"
+    if server_now > claim.claimed_until + timings.margin_s:
+        return f"its claim ended {server_now - claim.claimed_until:.0f} s ago and was not renewed"
     return None

@@ -1,10 +1,11 @@
-"""A lease: our obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
+"""A lease: the obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
 
-The table below is the whole life. The ledger stores a lease and appends the event that changed it in one transaction;
-nothing else changes a lease. The attempt that uses a lease has a life of its own (`core.lease.attempt`): it may fail, succeed
-or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence` produces it.
+`_ALLOWED` below is the whole state machine. The ledger stores a lease and appends the event that changed it in one
+transaction; nothing else changes a lease. The attempt that uses a lease has states of its own (`core.lease.attempt`): it may
+fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence`
+produces it.
 
-(No `slots`, here and in `slices` and `attempt`: they double the time of making a class, and every command waits for that.)
+(No `slots` here, in `slices` and in `attempt`: they double the time to create a class, and every command pays that.)
 """
 
 from __future__ import annotations
@@ -17,33 +18,36 @@ from orchestrator.core.text import names
 
 
 class LeaseState(StrEnum):
-    INTENT = "intent"  # the name is written down; a create may or may not have left
-    CREATING = "creating"  # the API confirmed our create
+    INTENT = "intent"  # the name is recorded; a create may or may not have left
+    CREATING = "creating"  # the API confirmed the create
     READY = "ready"  # the slice was seen READY; its create has settled
     DOWN = "down"  # to be deleted; stays here, whatever happens, until absence is proven
     GONE = "gone"  # absence proven
-    FORGOTTEN = "forgotten"  # a person took the obligation over: proven by nobody, never called gone
+    FORGOTTEN = "forgotten"  # the user took the obligation over: nothing is proven, and it is never called gone
 
 
 class Mode(StrEnum):
-    """Who has the claim, as the label `tpujob-mode` says it to the switch on the VM and to gc."""
+    """What the claim rests on, as the label `tpujob-mode` tells the watchdog on the VM and gc."""
 
-    RUN = "run"  # the process that made the slice, while it shows signs of life
-    HOLD = "hold"  # a person, until `hold_until`
+    RUN = "run"  # the process that created the slice, while it sends heartbeats
+    HOLD = "hold"  # the user, until `hold_until`
     DETACHED = "detached"  # the job on the VM, until it ends
 
 
 class Purpose(StrEnum):
     RUN = "run"  # ends with its run
-    HOLD = "hold"  # brought by `tpujob up` (or kept after a run): ends by `down`, or at `hold_until`
+    HOLD = "hold"  # created by `tpujob up` (or kept after a run): ends with `down`, or at `hold_until`
 
 
 @dataclass(frozen=True)
 class Lease:
-    """One row of the ledger. Times are unix seconds; `deadline` is final: past it any tpujob command deletes the slice."""
+    """One row of the ledger. Times are unix seconds of the ledger.
+
+    `deadline` is final: past it, any tpujob command deletes the slice.
+    """
 
     id: str
-    handle: str  # what people call it: the `up` name, or the job's name
+    handle: str  # the name for the user: that of `up`, or the job's
     purpose: Purpose
     cloud: str  # "emulated" or "google": a lease is only ever acted on in the cloud that it names
     name: SliceName
@@ -53,53 +57,57 @@ class Lease:
     owner: str
     deadline: float
     created_at: float
-    provisioning: str = "on-demand"  # a value of `core.planning.provisioning.Provisioning`
+    provisioning: str = "on-demand"  # a value of `core.planning.capacity_request.Provisioning`
     ready_by: float | None = None  # until when a queued request may wait for capacity
-    usd_per_hour: float | None = None
-    budget_usd: float | None = None  # what its owner wants to spend at most; the deadline keeps to it
+    usd_per_hour: float | None = None  # None: no price is known
+    budget_usd: float | None = None  # the most that it may cost; the deadline keeps to it
     state: LeaseState = LeaseState.INTENT
     hold_until: float | None = None
-    detached_at: float | None = None  # since then the job on the VM has the claim, and no process here
-    sent_at: float | None = None  # the last create call left no earlier than this (written before it leaves)
+    detached_at: float | None = None  # since then the claim rests on the job on the VM, not on a process here
+    sent_at: float | None = None  # the last create call left no earlier than this (recorded before it leaves)
     sends: int = 0  # create calls that may have had, or may yet have, an effect
-    operation: str | None = None  # the create's operation, once the API told us
-    settled: bool = False  # every create that left was seen to end: none can bring the slice (back) to life
+    operation: str | None = None  # the create's operation, once the API has named it
+    settled: bool = False  # every create that left was seen to end: none can create the slice any more
     ready_at: float | None = None
     down_at: float | None = None
     gone_at: float | None = None
     reason: str = ""  # why it is to be deleted
-    run: str | None = None  # the run that it was asked for; None: `up` did
+    run: str | None = None  # the id of its run; None: created by `up`
 
     @property
     def billed_from(self) -> float | None:
-        """Since when it may be billed: a node since its create call; what is queued once its capacity is there."""
+        """Since when it may be billed: a node since its create call, a queued slice since READY. None: not yet."""
         return self.ready_at if self.name.queued else self.sent_at
 
     @property
     def open(self) -> bool:
+        """Whether the obligation still stands."""
         return self.state not in (LeaseState.GONE, LeaseState.FORGOTTEN)
 
     @property
     def mode(self) -> Mode:
+        """What the claim rests on now."""
         if self.detached_at is not None:
             return Mode.DETACHED
-        # What `up` brings is its process's until it is held: if that dies before, the switch counts its silence.
+        # A slice of `up` belongs to its process until it is held: if that dies before, the heartbeats that stop count.
         return Mode.RUN if self.hold_until is None else Mode.HOLD
 
     @property
     def ends_at(self) -> float:
-        """When its claim ends at the latest, as far as anybody knows now."""
+        """When its claim ends at the latest, as far as is known now."""
         return self.deadline if self.hold_until is None else min(self.hold_until, self.deadline)
 
 
 @dataclass(frozen=True)
 class Intent:
+    """Recorded before anything is sent: the lease exists, the slice does not."""
+
     lease: Lease
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Written before every create call, retries included: from here on something may exist."""
+    """Recorded before every create call, retries included: from here on the slice may exist."""
 
     lease_id: str
     at: float
@@ -107,7 +115,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class CreateRefused:
-    """The API answered a create with a definite no: that call has no effect, now or later."""
+    """The API refused a create: that call has no effect, now or later."""
 
     lease_id: str
     at: float
@@ -116,6 +124,8 @@ class CreateRefused:
 
 @dataclass(frozen=True)
 class Created:
+    """The API accepted a create and named its operation."""
+
     lease_id: str
     at: float
     operation: str
@@ -123,7 +133,7 @@ class Created:
 
 @dataclass(frozen=True)
 class Settled:
-    """The operation of every create that left is terminal."""
+    """The operation of every create that left is done."""
 
     lease_id: str
     at: float
@@ -131,13 +141,15 @@ class Settled:
 
 @dataclass(frozen=True)
 class Ready:
+    """The slice was seen READY."""
+
     lease_id: str
     at: float
 
 
 @dataclass(frozen=True)
 class Held:
-    """The slice is to outlive the process that made it, until `until` (at most the deadline)."""
+    """The slice outlives the process that created it, until `until` (at most the deadline)."""
 
     lease_id: str
     at: float
@@ -146,7 +158,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Detached:
-    """The claim passed from this process to the job on the VM, and the switch there said that it knows."""
+    """The claim passed from this process to the job on the VM, and the watchdog there confirmed it."""
 
     lease_id: str
     at: float
@@ -154,7 +166,7 @@ class Detached:
 
 @dataclass(frozen=True)
 class Extended:
-    """A person moved the end: of what is held, the end of the hold; else the deadline itself."""
+    """The user moved the end: `hold_until` of a held slice, the deadline otherwise."""
 
     lease_id: str
     at: float
@@ -163,6 +175,8 @@ class Extended:
 
 @dataclass(frozen=True)
 class Down:
+    """The slice is to be deleted. No event but `Gone` and `Forgotten` ends this state."""
+
     lease_id: str
     at: float
     reason: str
@@ -170,6 +184,8 @@ class Down:
 
 @dataclass(frozen=True)
 class Gone:
+    """The slice is proven absent."""
+
     lease_id: str
     at: float
     evidence: str
@@ -177,7 +193,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A person says: I looked, it is not there (or not ours to care for). Nothing is proven."""
+    """The user looked, and declares that the slice does not exist or is not theirs. Nothing is proven."""
 
     lease_id: str
     at: float
@@ -188,7 +204,7 @@ LeaseEvent = (
     Intent | Sent | CreateRefused | Created | Settled | Ready | Held | Detached | Extended | Down | Gone | Forgotten
 )
 
-# Event → the states in which it may happen. Down is allowed in DOWN (a second `down`), Sent and Settled are notes on the way.
+# Event → the states in which it may happen. Down is allowed in DOWN (a second `down`); Sent and Settled change no state.
 _ALLOWED: dict[type, frozenset[LeaseState]] = {
     Sent: frozenset({LeaseState.INTENT}),
     CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
@@ -205,7 +221,7 @@ _ALLOWED: dict[type, frozenset[LeaseState]] = {
 
 
 class NotAllowed(Exception):
-    """The event does not fit the lease's state: somebody else moved it on (say, `tpujob down` in another terminal)."""
+    """The event does not fit the lease's state: another process changed it (say, `tpujob down` in another terminal)."""
 
     def __init__(self, lease: Lease, event: LeaseEvent) -> None:
         super().__init__(f"lease {lease.id} is {lease.state}: {type(event).__name__} does not apply")
@@ -213,7 +229,7 @@ class NotAllowed(Exception):
 
 
 def apply(lease: Lease, event: LeaseEvent) -> Lease:
-    """The lease after the event. Raises NotAllowed; never goes back: INTENT < CREATING < READY < DOWN < GONE."""
+    """Return the lease after the event. States only advance: INTENT < CREATING < READY < DOWN < GONE. Raises NotAllowed."""
     if lease.state not in _ALLOWED[type(event)]:
         raise NotAllowed(lease, event)
     match event:
@@ -227,17 +243,15 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Settled():
             return replace(lease, settled=True)
         case Ready(at=at):
-            # With one create, READY is its end. A second one, whose reply was lost, may still be on its way.
+            # With one create, READY is its end. A second one, whose reply was lost, may still be under way.
             settled = lease.settled or lease.sends <= 1
             deadline = lease.deadline
-            if (
-                lease.ready_by is not None and lease.ready_at is None
-            ):  # what it did not wait for, it does not live longer
-                deadline -= max(lease.ready_by - at, 0.0)
+            if lease.ready_by is not None and lease.ready_at is None:
+                deadline -= max(lease.ready_by - at, 0.0)  # waiting time that was not used does not prolong the lease
             ready_at = lease.ready_at or at
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
         case Held(until=until):
-            # Of a detached run: its job has ended, and only its results are wanted.
+            # A detached run: its job has ended, and the slice is held for its results.
             end = min(until, lease.deadline)
             return replace(lease, purpose=Purpose.HOLD, hold_until=end, detached_at=None)
         case Detached(at=at):
@@ -247,7 +261,7 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             return replace(lease, deadline=max(lease.deadline, until), hold_until=held_until)
         case Down(at=at, reason=reason):
             if lease.state is LeaseState.DOWN:
-                # The latest word: a person may want the run ended, not only this try.
+                # The latest reason wins: the user may end the run, not only this attempt.
                 return replace(lease, reason=reason)
             return replace(lease, state=LeaseState.DOWN, down_at=at, reason=reason)
         case Gone(at=at):
@@ -260,18 +274,18 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
 def adopted(
     view: SliceView, *, cloud: str, now: float, age_s: float | None, usd_per_hour: float | None
 ) -> Lease | None:
-    """An obligation for a slice of ours that the ledger does not know, by its labels; to be released, not to be used.
+    """Return a lease, to be released and not used, for a slice of ours that the ledger does not know.
 
-    Nothing is known of its create calls: they count as one that left when the slice was made (`age_s` ago; None: now), and
-    not as settled. None where its run label is none of ours: without it nobody can tell it from another of its name, and
-    it becomes the name of files.
+    Its create calls are unknown: they count as one that left when the slice was created (`age_s` seconds ago; None: now)
+    and has not settled. None if its lease-id label is not an id: nothing else tells the slice from another of its name,
+    and the id names files.
     """
-    run = view.labels.get(names.LEASE_ID, "")
-    if not names.is_run_id(run):
+    lease_id = view.labels.get(names.LEASE_ID, "")
+    if not names.is_run_id(lease_id):
         return None
     made_at = now - (age_s or 0.0)
     return Lease(
-        id=run,
+        id=lease_id,
         handle=view.labels.get(names.NAME) or view.name.node,
         purpose=Purpose.HOLD if view.labels.get(names.MODE) == Mode.HOLD else Purpose.RUN,
         cloud=cloud,
@@ -290,7 +304,10 @@ def adopted(
 
 
 def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None:
-    """Why this open lease must be torn down by whoever finds it, or None while somebody still has a claim on it."""
+    """Return why the lease may be released; None while it is claimed, or closed. `now`: ledger time.
+
+    `owner_alive`: a live process holds the lease's lock.
+    """
     if not lease.open:
         return None
     if lease.state is LeaseState.DOWN:
@@ -303,4 +320,4 @@ def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None
         return None
     if lease.state is LeaseState.READY and lease.hold_until is not None:
         return None if now < lease.hold_until else "the time it was to be kept is over"
-    return "the process that made it is gone"
+    return "the process that created it is gone"

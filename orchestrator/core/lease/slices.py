@@ -1,7 +1,7 @@
-"""The vocabulary between the engine and any provisioning API: slices, workers, operations, listings.
+"""The values between the engine and any provisioning API: slices, workers, operations, listings; and the `Cloud` protocol.
 
-Nothing here speaks of HTTP or of a Node's fields. `cloud/` translates an API into these values, `engine/` decides on
-them, `remote/` connects to the workers in them.
+Nothing here mentions HTTP or the fields of a Node. `clouds` translates an API into these values, `engine` decides on them,
+`remote` connects to the workers in them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ EVERYWHERE = "-"  # in the place of a zone, for `list`: all zones of the project
 
 
 class SliceState(StrEnum):
-    """What a slice's life looks like to us. Absence is not a state: `Cloud.get` answers None for it."""
+    """A slice's state. Absence is not a state: `Cloud.get` returns None for it."""
 
-    QUEUED = "queued"  # a queued request waits for capacity: nothing is made yet, nothing is billed
-    CREATING = "creating"  # also starting and restarting: will become READY by itself
+    QUEUED = "queued"  # a queued request waits for capacity: nothing exists yet, nothing is billed
+    CREATING = "creating"  # also starting and restarting: becomes READY by itself
     READY = "ready"
     STOPPING = "stopping"
     STOPPED = "stopped"
     DELETING = "deleting"
-    TOMBSTONE = "tombstone"  # preempted, terminated, or its request failed: listed, holds name and quota until deleted
+    TOMBSTONE = "tombstone"  # preempted, terminated, or its request failed: still listed, and keeps name and quota
     UNKNOWN = "unknown"  # repairing, hidden, or a state newer than this program
 
 
 @dataclass(frozen=True)
 class SliceName:
-    """Where a slice lives. `node` is chosen by us, written down before the create call, and never used twice.
+    """A slice's project, zone and node id. The id is chosen and recorded before the create call, and never used twice.
 
-    A `queued` slice is a queued resource and the node that comes of it, both under this one id.
+    A `queued` slice is a queued resource and the node created from it, both under this one id.
     """
 
     project: str
@@ -47,16 +47,16 @@ class SliceName:
 
 @dataclass(frozen=True)
 class QueueTerms:
-    """How a slice is asked for through a queued resource."""
+    """How a slice is requested through a queued resource."""
 
-    valid_for_s: float  # no node is made of the request later than this
-    request_id: str  # a UUID that is written down before the call: sent again, the call has no second effect
+    valid_for_s: float  # no node is created from the request later than this
+    request_id: str  # a UUID recorded before the call: sent again, the call has no second effect
     flex_start_s: float | None = None  # the cloud itself ends the VMs after so long
 
 
 @dataclass(frozen=True)
 class SliceRequest:
-    """Everything a create call says. `metadata` holds ssh-keys and startup-script; never a secret."""
+    """All parameters of a create call. `metadata` holds ssh-keys and startup-script; never a secret."""
 
     name: SliceName
     accelerator_type: str
@@ -67,14 +67,14 @@ class SliceRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     network: str = "default"
     service_account: str | None = None
-    queue: QueueTerms | None = None  # exactly where `name.queued`
+    queue: QueueTerms | None = None  # set if and only if `name.queued`
 
 
 @dataclass(frozen=True)
 class WorkerAddress:
     """One host of a slice. `index` is the worker id; `host_key` is an OpenSSH public key line, None if not published.
 
-    `internal` is its address in the slice's network, by which the other hosts reach it; empty where the API says none.
+    `internal` is its address in the slice's network, by which the other hosts reach it; empty if the API gives none.
     """
 
     index: int
@@ -86,7 +86,7 @@ class WorkerAddress:
 
 @dataclass(frozen=True)
 class SliceView:
-    """What the API said about an existing slice. `native_state` is the API's own word, for people."""
+    """An existing slice as the API describes it. `native_state` is the API's own term, for display."""
 
     name: SliceName
     state: SliceState
@@ -97,14 +97,14 @@ class SliceView:
     created_at: float | None = None  # unix seconds, the server's clock
     spot: bool = False
     health: str | None = None
-    deadline: float | None = None  # the cloud's own, enforced end, where it has one
+    deadline: float | None = None  # when the cloud itself deletes it, if it does; unix seconds, the server's clock
     hosts: tuple[str, ...] = ()  # addresses in worker order; empty before READY
     error: CloudError | None = None  # why its queued request failed
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A long-running change. A hint only: what exists is what `get` says. `error` is already translated."""
+    """A long-running change. A hint only: `get` says what exists. `error` is already translated."""
 
     name: str
     done: bool
@@ -115,20 +115,21 @@ class Operation:
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """All pages of a list. With `unreachable` not empty it proves nothing about absence."""
+    """All pages of a list. Unless it is complete, it proves nothing about absence."""
 
     rows: tuple[T, ...]
     unreachable: tuple[str, ...] = ()
-    server_now: float | None = None  # unix seconds by the server's clock when it answered; None: it did not say
+    server_now: float | None = None  # unix seconds, the server's clock when it replied; None: the reply had no Date
 
     @property
     def complete(self) -> bool:
+        """Whether every place replied."""
         return not self.unreachable
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a provisioning API can promise by itself; the plan shows it and the proof of absence uses it."""
+    """What a provisioning API guarantees by itself; the plan shows it and the proof of absence uses it."""
 
     cloud_deadline: bool
     multi_host: bool
@@ -136,53 +137,57 @@ class Capabilities:
     idempotent_create: str  # "name" or "request-id"
     owner_filter: str  # "server" or "client"
     preempt_action: str  # "tombstone" or "delete"
-    visible_within_s: float  # a create is visible to get and list so long after it left, the way to the API included
-    settles_within_s: float  # a create whose operation is unknown cannot bring anything to life later than this
+    visible_within_s: float  # a create is visible to get and list this long after it left, network included
+    settles_within_s: float  # a create whose operation is unknown has no effect later than this
     timings: Timings = GOOGLE
 
 
 class Cloud(Protocol):
-    """One question out, one answer back. Every call has a timeout, translates errors into `CloudError`s and decides nothing.
+    """The calls of a provisioning API. Every call has a timeout, raises `CloudError`s, and decides nothing.
 
-    A single call tries once, or retries only what provably had no effect; retrying to a deadline is the engine's.
+    A call tries once, or retries only what provably had no effect; the engine retries until a deadline.
     """
 
     capabilities: Capabilities
 
     def create(self, request: SliceRequest) -> Operation:
-        """With a queue, the operation's end means that the request was accepted, not that there is a slice."""
+        """Create the slice. For a queued slice the operation's end means that the request exists, not the slice."""
 
     def get(self, name: SliceName) -> SliceView | None:
-        """None only for a 404 of the resource itself (of queue and node, if queued); 403, timeouts and odd replies raise."""
+        """Return the slice; None only for a 404 of the resource itself (request and node, if queued). All else raises."""
 
     def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
-        """Every node; with `queued` also the queued requests without one. Complete only if every list that it took is.
+        """Return every node; with `queued` also the queued requests without one. Complete only if every list was.
 
-        `zone` may be `EVERYWHERE`; zones that did not answer then are in `unreachable`.
+        `zone` may be `EVERYWHERE`; zones that did not reply are then in `unreachable`.
         """
 
     def delete(self, name: SliceName) -> Operation | None:
-        """None: there is no such resource now (which proves nothing while a create may be settling)."""
+        """Delete the slice. None: it does not exist now (which proves nothing while a create has not settled)."""
 
-    def start(self, name: SliceName) -> Operation: ...
+    def start(self, name: SliceName) -> Operation:
+        """Start a stopped slice. Raises WrongState in any other state."""
 
-    def stop(self, name: SliceName) -> Operation: ...
+    def stop(self, name: SliceName) -> Operation:
+        """Stop a READY slice. Raises WrongState in any other state."""
 
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         """Replace all labels of a READY slice. Raises Vanished for a 404, WrongState while another change is under way."""
 
-    def operation(self, name: str) -> Operation | None: ...
+    def operation(self, name: str) -> Operation | None:
+        """Return the operation; None if the API no longer knows it."""
 
-    def operations(self, project: str, zone: str) -> Listing[Operation]: ...
+    def operations(self, project: str, zone: str) -> Listing[Operation]:
+        """Return every operation of the zone that the API knows."""
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
-        """Addresses and published host keys of a READY slice, ordered by worker id."""
+        """Return addresses and published host keys of a READY slice, ordered by worker id."""
 
     def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
-        """The guest attributes of each worker, by `namespace/key`; empty where nothing can be read."""
+        """Return the guest attributes of each worker, by `namespace/key`; empty if nothing can be read."""
 
     def zones(self, project: str) -> Listing[str]:
-        """Every zone in which the project may have slices."""
+        """Return every zone in which the project may have slices."""
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
-        """The exact API request a create would send: {"method", "url", "body"}. Sends nothing."""
+        """Return the exact request of a create: {"method", "url", "body"}. Sends nothing."""

@@ -1,7 +1,7 @@
-"""What the switches on the VMs say about themselves, read from the guest attributes of a slice. Pure.
+"""What the watchdogs on the VMs publish about themselves, read from the guest attributes of a slice. Pure.
 
-Every worker's switch says that it runs and has a way to the API. The permission to delete is of one service account, the same
-on all workers, so a few of them prove it for all.
+Every worker's watchdog publishes that it runs and reaches the API. The permission to delete belongs to one service account,
+the same on all workers, so a few watchdogs prove it for all.
 """
 
 from __future__ import annotations
@@ -12,81 +12,81 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 ATTRIBUTE = "tpujob/watchdog"
-# Guest attributes may be asked for 10 times in a minute, which is a beat, and what the VM writes there counts, too.
-ASKS_A_BEAT, LEAST_S = 6, 0.2
+# Guest attributes may be read 10 times a minute, which is one heartbeat; the VM's own writes count too.
+READS_PER_HEARTBEAT, SHORTEST_INTERVAL_S = 6, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogStatus:
-    """One worker's switch. `armed`: it has a way to the API, and it, or another one of its slice, proved that it may delete."""
+    """One worker's watchdog. `armed`: it reaches the API, and it or another of its slice proved that it may delete."""
 
     worker: int
     armed: bool
-    why: str = ""  # why not
-    mode: str = ""  # the claim that it knows of
-    claimed_until: float | None = None
+    why: str = ""  # why it is not armed
+    mode: str = ""  # the claim that it has read
+    claimed_until: float | None = None  # unix seconds, the server's clock
 
 
-UNASKED = "it has not been proven yet that its service account may delete the slice (tpu.nodes.delete)"
+UNPROVEN = "it has not been proven yet that its service account may delete the slice (tpu.nodes.delete)"
 
 
-def between_asks_s(heartbeat_s: float) -> float:
+def min_read_interval_s(heartbeat_s: float) -> float:
     """Return the seconds to wait between two reads of a slice's guest attributes."""
-    return max(heartbeat_s / ASKS_A_BEAT, LEAST_S)
+    return max(heartbeat_s / READS_PER_HEARTBEAT, SHORTEST_INTERVAL_S)
 
 
 def read_watchdogs(published: Sequence[Mapping[str, str]], workers: int) -> tuple[WatchdogStatus, ...]:
-    """One for each worker, in order; one that says nothing, or nothing readable, is not armed.
+    """Return one status for each worker, in order; a watchdog that published nothing readable is not armed.
 
-    Each says itself which worker it is: in which order the API lists them, and whether it lists all, is not relied on.
+    Each record names its worker: the order in which the API lists workers, and whether it lists all, is not relied on.
     """
-    said: dict[int, list[Mapping[str, Any]]] = {}
+    records: dict[int, list[Mapping[str, Any]]] = {}
     unreadable = False
     for attributes in published:
         text = attributes.get(ATTRIBUTE)
-        record = None if text is None else _read(text)
+        record = None if text is None else _parse(text)
         if record is not None:
-            said.setdefault(int(record["worker"]), []).append(record)
+            records.setdefault(int(record["worker"]), []).append(record)
         unreadable = unreadable or (text is not None and record is None)
-    silent = "its switch has not said anything" + (" that can be read" if unreadable else "")
-    found = tuple(_switch(worker, said.get(worker, []), silent) for worker in range(workers))
-    if any(switch.armed for switch in found):
-        return tuple(replace(each, armed=True, why="") if each.why == UNASKED else each for each in found)
-    return found
+    missing = "its watchdog has published nothing" + (" that can be read" if unreadable else "")
+    statuses = tuple(_status(worker, records.get(worker, []), missing) for worker in range(workers))
+    if any(status.armed for status in statuses):
+        return tuple(replace(each, armed=True, why="") if each.why == UNPROVEN else each for each in statuses)
+    return statuses
 
 
-def problem(found: Sequence[WatchdogStatus]) -> str | None:
-    """Why this slice would not delete itself when everybody else is gone; None when every worker's switch is armed."""
-    for switch in found:
-        if not switch.armed:
-            return f"worker{switch.worker}: {switch.why}"
-    return None if found else "the slice has no workers"
+def problem(statuses: Sequence[WatchdogStatus]) -> str | None:
+    """Return why the slice would not delete itself on its own; None when every worker's watchdog is armed."""
+    for status in statuses:
+        if not status.armed:
+            return f"worker{status.worker}: {status.why}"
+    return None if statuses else "the slice has no workers"
 
 
-def _read(text: str) -> Mapping[str, Any] | None:
-    """None: no record of a switch that says which worker it is."""
+def _parse(text: str) -> Mapping[str, Any] | None:
+    """None: not a watchdog's record that names its worker."""
     try:
-        said: Any = json.loads(text, parse_int=float)  # an endless integer is infinite, not an error
+        record: Any = json.loads(text, parse_int=float)  # an endless integer becomes infinite instead of an error
     except (ValueError, RecursionError):
         return None
-    worker = said.get("worker") if isinstance(said, dict) else None
-    return said if isinstance(worker, float) and worker.is_integer() else None
+    worker = record.get("worker") if isinstance(record, dict) else None
+    return record if isinstance(worker, float) and worker.is_integer() else None
 
 
-def _switch(worker: int, records: Sequence[Mapping[str, Any]], silent: str) -> WatchdogStatus:
+def _status(worker: int, records: Sequence[Mapping[str, Any]], missing: str) -> WatchdogStatus:
     if not records:
-        return WatchdogStatus(worker, False, silent)
+        return WatchdogStatus(worker, False, missing)
     if len(records) > 1:
-        return WatchdogStatus(worker, False, f"{len(records)} switches say that they are this worker's")
-    (said,) = records
-    armed, lease = said.get("armed") is True, said.get("claimed_until")
-    claimed_until = float(lease) if isinstance(lease, int | float) else None
-    return WatchdogStatus(worker, armed, "" if armed else _why(said), str(said.get("mode", "")), claimed_until)
+        return WatchdogStatus(worker, False, f"{len(records)} watchdogs claim to be this worker's")
+    (record,) = records
+    armed, until = record.get("armed") is True, record.get("claimed_until")
+    claimed_until = float(until) if isinstance(until, int | float) else None
+    return WatchdogStatus(worker, armed, "" if armed else _why(record), str(record.get("mode", "")), claimed_until)
 
 
-def _why(said: Mapping[str, Any]) -> str:
-    if said.get("route") is not True:
-        return "its switch has no route to the Cloud TPU API"
-    if said.get("permission") is False:
+def _why(record: Mapping[str, Any]) -> str:
+    if record.get("route") is not True:
+        return "its watchdog has no route to the Cloud TPU API"
+    if record.get("permission") is False:
         return "its service account may not delete the slice (tpu.nodes.delete)"
-    return UNASKED if said.get("permission") is None else "its switch is not armed"
+    return UNPROVEN if record.get("permission") is None else "its watchdog is not armed"

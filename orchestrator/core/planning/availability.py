@@ -45,7 +45,7 @@ class Availability:
         }
 
 
-def from_shape(said: Any, project: str) -> Availability | None:
+def from_dict(said: Any, project: str) -> Availability | None:
     """None for what is not ours to read: another project's, a newer shape, or nothing that makes sense."""
     try:
         if said["schema"] != SCHEMA or said["project"] != project:

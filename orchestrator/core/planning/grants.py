@@ -57,7 +57,7 @@ class Grant:
         return replace(self, count=self.count - self._takes(accelerator))
 
 
-def left(grants: Iterable[Grant], used: Iterable[tuple[str, str, bool]]) -> tuple[Grant, ...]:
+def remaining(grants: Iterable[Grant], used: Iterable[tuple[str, str, bool]]) -> tuple[Grant, ...]:
     """What remains beside the slices that exist, each given as its type, its zone, and whether it is spot."""
     remaining = list(grants)
     for accelerator, zone, spot in used:

@@ -45,7 +45,7 @@ def describe(error: CloudError) -> str:
     return f"{title}: {error.message}"
 
 
-def bucket(request: SliceRequest, error: CloudError | None = None) -> tuple[str, bool, str]:
+def quota_key(request: SliceRequest, error: CloudError | None = None) -> tuple[str, bool, str]:
     """What quotas and permissions are given for: the family of accelerators, the tier, and the zone or region."""
     family = request.accelerator_type.rpartition("-")[0]
     zone = request.name.zone
@@ -53,7 +53,7 @@ def bucket(request: SliceRequest, error: CloudError | None = None) -> tuple[str,
     return family, request.spot, place
 
 
-def covers(closed: tuple[str, bool, str], request: SliceRequest) -> bool:
+def is_excluded(closed: tuple[str, bool, str], request: SliceRequest) -> bool:
     family, spot, place = closed
     zone = request.name.zone
-    return bucket(request)[:2] == (family, spot) and place in (zone, zone.rpartition("-")[0])
+    return quota_key(request)[:2] == (family, spot) and place in (zone, zone.rpartition("-")[0])

@@ -78,7 +78,7 @@ def is_ours(node: str, node_labels: Mapping[str, str]) -> bool:
     return node.startswith(f"{PREFIX}-") and node_labels.get("tpujob") == "1"
 
 
-def half_ours(node: str, node_labels: Mapping[str, str]) -> str | None:
+def ownership_doubt(node: str, node_labels: Mapping[str, str]) -> str | None:
     """What makes it look like ours, where one of the two marks is missing: that may be somebody else's choice of name."""
     if is_ours(node, node_labels):
         return None

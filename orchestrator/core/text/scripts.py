@@ -87,13 +87,13 @@ exec {python} -m payload --config train.json
 """
 
 
-def saying_what_is_lent(main: str) -> str:
+def announce_lent_device(main: str) -> str:
     """A job's own commands on an emulated worker, whose emulator may lend them what no TPU VM has."""
     said = "emulated: this machine's $TPUJOB_EMULATED_LENT is lent to the job's commands; a TPU VM comes without it"
     return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{said}"\n{main}'
 
 
-def then_upload(main: str, upload: str) -> str:
+def with_upload(main: str, upload: str) -> str:
     """The job's own script, then a command that copies its artifacts; a copy that failed is not a success (65)."""
     end = f"END-OF-JOB-{hashlib.sha256(main.encode()).hexdigest()[:12]}"
     return f"""cat >"$0.job" <<'{end}'

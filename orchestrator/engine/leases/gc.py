@@ -55,7 +55,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class Doubtful:
     """Left alone: it cannot be judged, or only half of it says that it is ours. Also claims that are partly unreadable."""
 
     view: SliceView
@@ -71,7 +71,7 @@ class Collected:
     zones: list[str] = field(default_factory=list)
     ended: dict[SliceName, Expired] = field(default_factory=dict)
     claimed: dict[SliceName, Claimed] = field(default_factory=dict)
-    odd: dict[SliceName, Odd] = field(default_factory=dict)
+    doubtful: dict[SliceName, Doubtful] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)  # zone → why
 
     @property
@@ -187,18 +187,18 @@ class _Collection:
         name, collected = view.name, self.collected
         collected.claimed.pop(name, None)
         if not names.is_ours(name.node, view.labels):
-            if half := names.half_ours(name.node, view.labels):
-                collected.odd[name] = Odd(view, half)
+            if half := names.ownership_doubt(name.node, view.labels):
+                collected.doubtful[name] = Doubtful(view, half)
             return None
-        stamp = claim_labels.read(view, self._pace)
-        if stamp is None:
-            collected.odd[name] = Odd(view, "its labels cannot be read and its age is unknown: look at it yourself")
+        claim = claim_labels.read_claim(view, self._pace)
+        if claim is None:
+            collected.doubtful[name] = Doubtful(view, "its labels cannot be read and its age is unknown: look at it yourself")
             return None
-        if stamp.odd:
-            collected.odd[name] = Odd(view, "; ".join(stamp.odd))
-        why = claim_labels.ended(stamp, self._server_now[name.zone], self._pace)
+        if claim.remarks:
+            collected.doubtful[name] = Doubtful(view, "; ".join(claim.remarks))
+        why = claim_labels.expiry_reason(claim, self._server_now[name.zone], self._pace)
         if why is None:
-            collected.claimed[name] = Claimed(view, min(stamp.claimed_until, stamp.deadline))
+            collected.claimed[name] = Claimed(view, min(claim.claimed_until, claim.deadline))
             return None
         before = collected.ended.get(name)
         collected.ended[name] = replace(before, view=view, why=why) if before else Expired(view, why)
@@ -225,7 +225,7 @@ class _Collection:
             return True
         del self.collected.ended[view.name]
         if view.name not in self.collected.claimed:
-            self.collected.odd[view.name] = Odd(view, "it changed hands while gc looked at it: left alone")
+            self.collected.doubtful[view.name] = Doubtful(view, "it changed hands while gc looked at it: left alone")
         await Report("gc", f"{view.name.node}: claimed anew, or not ours; left alone")
         return False
 

@@ -142,7 +142,7 @@ class _Teardown:
         now = await Now()
         view = await self._ask(Get(self.lease.name))
         if isinstance(view, SliceView):
-            if not absence.ours(view, self.lease):
+            if not absence.is_ours(view, self.lease):
                 return _foreign(self.lease)  # while it has the name, nothing of ours can
             self._seen = True
             if await self._should_delete(view, now):
@@ -150,7 +150,7 @@ class _Teardown:
                 view = await self._ask(Get(self.lease.name))
         creates = await self._creates() if view is None else ()
         now = await Now()
-        settled = absence.settled(self.lease, creates, now, capabilities, seen=self._seen) is None
+        settled = absence.settles_at(self.lease, creates, now, capabilities, seen=self._seen) is None
         if view is None and not self.lease.settled and settled:
             await note(Settled(self.lease.id, now))
             view = await self._ask(Get(self.lease.name))  # the create may have landed between that answer and this one

@@ -146,11 +146,11 @@ async def _listed(lease: Lease) -> tuple[SliceView, float]:
     """The slice as a list shows it, and how far the clock of whoever made the list is ahead of ours."""
     name = lease.name
     asked_at, listing = await Timed(ListSlices(name.project, name.zone))
-    found = next((row for row in listing.rows if absence.ours(row, lease)), None)
+    found = next((row for row in listing.rows if absence.is_ours(row, lease)), None)
     skew_s = await clock_skew(listing, asked_at=asked_at)
     if found is None and not listing.complete:
         found = await Get(name)  # the list cannot speak for its zone; what time it is, it said all the same
-    if found is None or not absence.ours(found, lease):
+    if found is None or not absence.is_ours(found, lease):
         raise Vanished(f"{name.node} does not exist (any more)")
     if found.state is SliceState.TOMBSTONE:
         raise Vanished(f"{name.node} was taken away ({found.native_state}): nothing of it can be claimed")
@@ -160,14 +160,14 @@ async def _listed(lease: Lease) -> tuple[SliceView, float]:
 async def _said(
     before: Lease, wanted: Lease, found: SliceView, skew_s: float, capabilities: Capabilities, *, anew: bool = False
 ) -> dict[str, str]:
-    deadline = claim_labels.deadline_label(found.labels)
+    deadline = claim_labels.read_deadline(found.labels)
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
     said = claim_labels.labels(wanted, await Now(), capabilities.timings, skew_s=skew_s, deadline=deadline)
-    claimed = claim_labels.claimed_until_label(found.labels)
+    claimed = claim_labels.read_claimed_until(found.labels)
     if anew:
-        claimed = min(claimed, claim_labels.once_ready_until(wanted, capabilities.timings) + skew_s)
-    if wanted.mode is Mode.RUN and claimed > claim_labels.claimed_until_label(said):
+        claimed = min(claimed, claim_labels.claimed_until_once_ready(wanted, capabilities.timings) + skew_s)
+    if wanted.mode is Mode.RUN and claimed > claim_labels.read_claimed_until(said):
         said[names.CLAIMED_UNTIL] = str(int(claimed))  # what was claimed already stays claimed
     return said
 
@@ -188,7 +188,7 @@ class LeaseRenewal:
             claim_labels.first_claimed_until(lease, sent_at, capabilities.timings) if own else lease.ends_at
         )
         if own and lease.ready_by is not None:  # `shorten` took its waiting off that
-            self._claimed_until = min(self._claimed_until, claim_labels.once_ready_until(lease, capabilities.timings))
+            self._claimed_until = min(self._claimed_until, claim_labels.claimed_until_once_ready(lease, capabilities.timings))
         self._not_before = self._looked_at = now
         self._armed_by = now + capabilities.timings.boot_s
         self._armed = False
@@ -265,7 +265,7 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
                 f"the slice could not be trusted to delete itself: {missing}",
                 hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
             )
-        await Sleep(watchdog_report.between_asks_s(capabilities.timings.heartbeat_s))
+        await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))
 
 
 async def hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
@@ -291,4 +291,4 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
             raise WatchdogNotArmed(
                 f"the switch on {lease.name.node} did not take the claim over", hint="the run was given up"
             )
-        await Sleep(watchdog_report.between_asks_s(capabilities.timings.heartbeat_s))
+        await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))

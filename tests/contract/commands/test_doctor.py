@@ -83,7 +83,7 @@ def test_a_slice_whose_switch_says_nothing_is_not_called_safe(tpujob: Tpujob) ->
     said, done = examined(tpujob)
     assert done.returncode == 0
     unarmed = check(said, "switch on the VM")
-    assert unarmed["live"] is False and "alice: worker0: its switch has not said anything" in unarmed["text"]
+    assert unarmed["live"] is False and "alice: worker0: its watchdog has published nothing" in unarmed["text"]
     assert "nothing bounds it if this machine is gone" in tpujob("doctor").stdout
     assert tpujob("down", "alice").returncode == 0
 

@@ -216,7 +216,7 @@ def test_local_finishes_what_a_killed_command_left_and_is_silent_otherwise(tpujo
     assert killed.returncode == -signal.SIGKILL
     assert len(names(tpujob)) == 1
     done = tpujob("gc", "--local", "--quiet")
-    assert done.returncode == 0 and "the process that made it is gone" in done.stderr
+    assert done.returncode == 0 and "the process that created it is gone" in done.stderr
     assert names(tpujob) == set()
     again = tpujob("gc", "--local", "--quiet")
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease.lease import Down, Gone, Intent, Sent
-from orchestrator.core.lease.timekeeping import DOUBT_S
+from orchestrator.core.lease.timekeeping import DATE_ERROR_S
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 from tests.unit.engine.virtual import lease_and_request
@@ -93,8 +93,8 @@ def test_after_a_restart_no_time_has_passed_until_the_cloud_says_so(ledger: Ledg
     assert clocks.now(CLOUD) == START + 7.0, "what passes from then on has passed"
     clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
     assert clocks.is_certain(CLOUD)
-    assert clocks.now(CLOUD) == START + 3607.0 - DOUBT_S
-    assert Clocks(ledger, machine).now(CLOUD) == START + 3607.0 - DOUBT_S
+    assert clocks.now(CLOUD) == START + 3607.0 - DATE_ERROR_S
+    assert Clocks(ledger, machine).now(CLOUD) == START + 3607.0 - DATE_ERROR_S
 
 
 def test_a_restart_of_a_machine_that_owes_nothing_begins_anew(ledger: Ledger, machine: Machine) -> None:
@@ -114,7 +114,7 @@ def test_restart_after_restart_never_more_than_has_passed(ledger: Ledger, machin
         clocks = Clocks(ledger, machine)
         clocks.told(CLOUD, float(int(machine.server)), asked_at=clocks.now(CLOUD))
         late_s = START + passed - clocks.now(CLOUD)
-        assert 0.0 <= late_s <= 3 * (DOUBT_S + 1.0)
+        assert 0.0 <= late_s <= 3 * (DATE_ERROR_S + 1.0)
 
 
 def test_once_nothing_is_open_any_more_an_answer_that_never_came_is_not_waited_for(
@@ -189,4 +189,4 @@ def test_a_full_disk_keeps_no_process_from_knowing_the_time(
     machine.passes(4.0)
     assert clocks.now(CLOUD) == START + 4.0
     clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
-    assert clocks.now(CLOUD) == START + 3604.0 - DOUBT_S
+    assert clocks.now(CLOUD) == START + 3604.0 - DATE_ERROR_S

@@ -86,9 +86,9 @@ def _look(session: Session, lease: Lease) -> Alive:
     try:
         view = session.run(until(session.now(lease.cloud) + QUESTION_S, Get(lease.name)), lease.cloud)
         state = view.native_state if view else "not visible"
-        stamp = claim_labels.read(view, session.world(lease.cloud).cloud.capabilities.timings) if view else None
-        if stamp is not None:
-            claimed_until = min(stamp.claimed_until, stamp.deadline)
+        claim = claim_labels.read_claim(view, session.world(lease.cloud).cloud.capabilities.timings) if view else None
+        if claim is not None:
+            claimed_until = min(claim.claimed_until, claim.deadline)
         if view is not None and view.state is SliceState.READY:
             published = session.run(
                 until(session.now(lease.cloud) + QUESTION_S, GetGuestAttributes(lease.name)), lease.cloud

@@ -119,7 +119,7 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
         view = session.run(until(0.0, Get(lease.name)), lease.cloud)
     except TpujobError:
         return None  # nobody can look, not even at whether it is there
-    if view is None or not absence.ours(view, lease):
+    if view is None or not absence.is_ours(view, lease):
         return None
     since_s = now - (lease.down_at or now)
     if view.state is not SliceState.DELETING:

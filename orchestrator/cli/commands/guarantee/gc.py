@@ -78,7 +78,7 @@ def _collect(
 ) -> int:
     from orchestrator import settings
     from orchestrator.cli.console import console, emit, emit_json
-    from orchestrator.client.guarantee.teardown_client import reach
+    from orchestrator.client.guarantee.teardown_client import connect
     from orchestrator.engine.leases.gc import collect_garbage as program
     from orchestrator.engine.runtime.interpreter import Interpreter
 
@@ -86,7 +86,7 @@ def _collect(
     zones = _zones(places)
     if not quiet:
         console().say("cloud", target.why)
-    world = _World(reach(target, console().secrets), console().reporter.report)
+    world = _World(connect(target, console().secrets), console().reporter.report)
     collection = program(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(collection)
     code = 0 if collected.done else UNPROVEN
@@ -138,7 +138,7 @@ def _tell_the_ledger(collected: Collected, scope: str, cloud: str | None, projec
     from orchestrator.cli.console import console
     from orchestrator.cli.session import open_session
     from orchestrator.errors import ConfigError
-    from orchestrator.ledger.ledger import LedgerUnavailable, GcRun
+    from orchestrator.ledger.ledger import GcRun, LedgerUnavailable
 
     try:
         session = open_session(cloud, project, quiet=True, light=True)
@@ -167,10 +167,10 @@ def _lines(collected: Collected) -> list[str]:
     for name, claimed in collected.claimed.items():
         kind = claimed.view.accelerator_type
         lines.append(_row("claimed", name.node, name.zone, kind, f"until {day_clock(claimed.until)}"))
-    for name, odd in collected.odd.items():
+    for name, odd in collected.doubtful.items():
         lines.append(_row("odd", name.node, name.zone, odd.view.accelerator_type, odd.why))
     lines += [_row("incomplete", zone, why) for zone, why in collected.incomplete.items()]
-    counts = f"{len(collected.ended)} unclaimed, {len(collected.claimed)} claimed, {len(collected.odd)} odd"
+    counts = f"{len(collected.ended)} unclaimed, {len(collected.claimed)} claimed, {len(collected.doubtful)} odd"
     seen = f"{len(set(collected.zones) - set(collected.incomplete))} of {len(collected.zones)} zones seen whole"
     return [*lines, f"{counts}; {seen}"]
 
@@ -202,7 +202,7 @@ def _shape(target: Target, collected: Collected) -> dict[str, Any]:
             for ended in collected.ended.values()
         ],
         "claimed": [_slice(each) | {"until": each.until} for each in collected.claimed.values()],
-        "odd": [_slice(each) | {"why": each.why} for each in collected.odd.values()],
+        "odd": [_slice(each) | {"why": each.why} for each in collected.doubtful.values()],
         "incomplete": [{"zone": zone, "why": why} for zone, why in collected.incomplete.items()],
     }
 

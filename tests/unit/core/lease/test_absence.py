@@ -1,11 +1,11 @@
-"""The proof of absence, question by question."""
+"""The proof of absence: what is sufficient, and what is not."""
 
 from dataclasses import replace
 from math import inf
 
 import pytest
 
-from orchestrator.core.lease.absence import Evidence, judge, settled
+from orchestrator.core.lease.absence import Evidence, judge, settles_at
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import Listing, Operation, SliceState, SliceView
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable
@@ -38,7 +38,7 @@ def test_a_404_a_clean_list_and_a_settled_create_are_the_proof() -> None:
 @pytest.mark.parametrize(
     "evidence",
     [
-        pytest.param(Evidence(HERE, None), id="it is there"),
+        pytest.param(Evidence(HERE, None), id="the slice exists"),
         pytest.param(Evidence(AuthError("403"), CLEAN), id="get answers 403"),
         pytest.param(Evidence(CloudUnavailable("timeout"), CLEAN), id="get times out"),
         pytest.param(Evidence(None, None), id="no list yet"),
@@ -56,7 +56,7 @@ def test_anything_less_is_not(evidence: Evidence) -> None:
     assert not verdict.gone and verdict.missing
 
 
-def test_a_404_while_the_create_may_land_is_not_gone_and_says_until_when() -> None:
+def test_a_404_before_the_create_has_settled_is_not_gone_and_has_a_time() -> None:
     verdict = judge(SENT, Evidence(None, CLEAN, CloudUnavailable("503")), 10.0, CAN)
     assert not verdict.gone and verdict.quiet_until == CAN.settles_within_s
 
@@ -77,7 +77,7 @@ def test_a_create_that_is_known_to_be_under_way_is_not_settled_by_time() -> None
         pytest.param(replace(SENT, ready_at=5.0), (done(1),), None, id="its operation succeeded, the slice was READY"),
         pytest.param(SENT, (under_way(1),), inf, id="its operation is under way"),
         pytest.param(SENT, (), 300.0, id="no trace of it: it would show within the visibility bound"),
-        pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="no answer about it"),
+        pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="the list of operations fails"),
         pytest.param(replace(SENT, sends=2), (done(1),), 300.0, id="sent twice, one operation seen"),
         pytest.param(replace(SENT, sends=2), (failed(1),), 300.0, id="sent twice, one failed, of the other no trace"),
         pytest.param(replace(SENT, sends=2), (failed(1), failed(2)), None, id="sent twice, both failed"),
@@ -85,21 +85,21 @@ def test_a_create_that_is_known_to_be_under_way_is_not_settled_by_time() -> None
         pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), inf, id="sent twice, one under way"),
     ],
 )
-def test_when_no_create_can_land_any_more(
+def test_when_no_create_can_have_an_effect_any_more(
     lease: Lease, creates: tuple[Operation, ...], certain_at: float | None
 ) -> None:
-    assert settled(lease, creates, 10.0, CAN) == certain_at
+    assert settles_at(lease, creates, 10.0, CAN) == certain_at
     if certain_at is not None and certain_at != inf:
-        assert settled(lease, creates, certain_at, CAN) is None
+        assert settles_at(lease, creates, certain_at, CAN) is None
 
 
-def test_a_queued_request_that_failed_is_there_all_the_same_and_may_not_be_visible_yet() -> None:
+def test_a_queued_request_that_failed_exists_all_the_same_and_may_not_be_visible_yet() -> None:
     queued = replace(SENT, name=replace(SENT.name, queued=True))
-    assert settled(queued, (failed(1),), 10.0, CAN) == 300.0
-    assert settled(queued, (failed(1),), 10.0, CAN, seen=True) is None
+    assert settles_at(queued, (failed(1),), 10.0, CAN) == 300.0
+    assert settles_at(queued, (failed(1),), 10.0, CAN, seen=True) is None
 
 
 def test_a_create_that_succeeded_has_settled_once_its_slice_was_seen() -> None:
-    assert settled(SENT, (done(1),), 10.0, CAN, seen=True) is None
+    assert settles_at(SENT, (done(1),), 10.0, CAN, seen=True) is None
     assert judge(SENT, Evidence(None, CLEAN, (done(1),), seen=True), 10.0, CAN).gone
     assert not judge(SENT, Evidence(None, CLEAN, (done(1),)), 10.0, CAN).gone

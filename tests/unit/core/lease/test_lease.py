@@ -1,4 +1,4 @@
-"""The life of a lease: what may happen in which state, and when somebody must tear it down."""
+"""The state machine of a lease, and when a lease may be released."""
 
 from dataclasses import replace
 
@@ -31,13 +31,13 @@ DOWN = apply(READY, Down(INTENT.id, 4.0, "test"))
 GONE = apply(DOWN, Gone(INTENT.id, 5.0, "proof"))
 
 
-def test_a_life_goes_from_intent_to_gone() -> None:
+def test_a_lease_goes_from_intent_to_gone() -> None:
     states = [lease.state for lease in (INTENT, CREATING, READY, DOWN, GONE)]
     assert states == [LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN, LeaseState.GONE]
 
 
 @pytest.mark.parametrize("lease", [INTENT, CREATING, READY, GONE], ids=lambda lease: lease.state.value)
-def test_only_what_is_down_can_be_gone(lease: Lease) -> None:
+def test_only_a_lease_that_is_down_can_become_gone(lease: Lease) -> None:
     with pytest.raises(NotAllowed):
         apply(lease, Gone(lease.id, 9.0, "proof"))
 
@@ -55,7 +55,7 @@ EVERY_EVENT: list[LeaseEvent] = [
 
 
 @pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
-def test_what_is_gone_stays_gone(event: LeaseEvent) -> None:
+def test_a_gone_lease_accepts_no_event(event: LeaseEvent) -> None:
     with pytest.raises(NotAllowed):
         apply(GONE, event)
 
@@ -63,12 +63,12 @@ def test_what_is_gone_stays_gone(event: LeaseEvent) -> None:
 @pytest.mark.parametrize(
     "event", [Ready("x", 9.0), Held("x", 9.0, 99.0), Sent("x", 9.0)], ids=lambda e: type(e).__name__
 )
-def test_nothing_brings_back_what_is_to_be_deleted(event: LeaseEvent) -> None:
+def test_a_lease_that_is_down_never_goes_back(event: LeaseEvent) -> None:
     with pytest.raises(NotAllowed):
         apply(DOWN, event)
 
 
-def test_a_second_down_has_the_last_word_and_the_first_time() -> None:
+def test_a_second_down_replaces_the_reason_and_keeps_the_time() -> None:
     again = apply(DOWN, Down(DOWN.id, 9.0, "tpujob down"))
     assert (again.reason, again.down_at) == ("tpujob down", DOWN.down_at)
 
@@ -77,12 +77,12 @@ def test_one_create_that_became_ready_has_settled() -> None:
     assert READY.settled
 
 
-def test_ready_settles_nothing_while_a_second_create_may_be_on_its_way() -> None:
+def test_ready_does_not_settle_a_second_create() -> None:
     twice = apply(apply(INTENT, Sent(INTENT.id, 1.0)), Sent(INTENT.id, 2.0))
     assert not apply(twice, Ready(INTENT.id, 3.0)).settled
 
 
-def test_a_definite_no_takes_a_create_off_the_count() -> None:
+def test_a_refused_create_is_not_counted() -> None:
     assert apply(apply(INTENT, Sent(INTENT.id, 1.0)), CreateRefused(INTENT.id, 2.0, "quota")).sends == 0
 
 
@@ -110,11 +110,11 @@ HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
         pytest.param(replace(CREATING, hold_until=1e9), 10.0, False, True, id="held on paper, but never ready"),
     ],
 )
-def test_who_must_be_torn_down(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
+def test_which_leases_may_be_released(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
     assert (release_reason(lease, now=now, owner_alive=owner_alive) is not None) is overdue
 
 
-def test_what_a_detached_job_left_behind_is_held_like_anything_else() -> None:
+def test_results_of_a_detached_job_are_held_like_any_slice() -> None:
     left = apply(apply(READY, Detached(READY.id, 4.0)), Held(READY.id, 5.0, 1000.0))
     assert (left.mode, left.detached_at, left.hold_until) == (Mode.HOLD, None, 1000.0)
     assert release_reason(left, now=999.0, owner_alive=False) is None

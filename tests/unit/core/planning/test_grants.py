@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.planning.grants import Grant, from_keys, from_text, left
+from orchestrator.core.planning.grants import Grant, from_keys, from_text, remaining
 
 V3, V4_SPOT = Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True)
 
@@ -76,6 +76,6 @@ def test_a_grant_of_a_generation_counts_chips_of_any_size_that_fits() -> None:
 
 def test_slices_that_exist_use_it_up() -> None:
     used = [("v4-32", "us-central2-b", True), ("v4-8", "us-central2-b", True), ("v3-8", "europe-west4-a", False)]
-    assert [one.count for one in left([V3, V4_SPOT], used)] == [4, 32 - 16 - 4]
-    assert left([Grant("v3-8", 1, "europe-west4-a")], used)[0].too_small_for("v3-8", "europe-west4-a", spot=False)
-    assert left([V3], [("v3-8", "us-central1-a", False)]) == (V3,)
+    assert [one.count for one in remaining([V3, V4_SPOT], used)] == [4, 32 - 16 - 4]
+    assert remaining([Grant("v3-8", 1, "europe-west4-a")], used)[0].too_small_for("v3-8", "europe-west4-a", spot=False)
+    assert remaining([V3], [("v3-8", "us-central1-a", False)]) == (V3,)

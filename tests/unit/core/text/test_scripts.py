@@ -128,7 +128,7 @@ def test_on_an_emulated_worker_the_environment_is_where_the_emulator_says(home: 
 
 @pytest.mark.parametrize("worker", ["0", "1"])
 def test_what_is_lent_is_said_once_before_the_command(home: Path, worker: str) -> None:
-    script = f"export TPUJOB_WORKER={worker}\n" + scripts.saying_what_is_lent("echo mine; exit 3\n")
+    script = f"export TPUJOB_WORKER={worker}\n" + scripts.announce_lent_device("echo mine; exit 3\n")
     assert (run(home, script).returncode, run(home, script).stdout) == (3, "mine\n")
     lent = run(home, "export TPUJOB_EMULATED_LENT=torch\n" + script).stdout
     assert lent.endswith("mine\n") and ("this machine's torch is lent" in lent) == (worker == "0")

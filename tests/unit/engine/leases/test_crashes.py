@@ -146,13 +146,13 @@ def test_recovery_leaves_alone_what_somebody_held_since_it_was_judged(
     world.drive(up(UpRequest("alice", (lease_and_request(purpose=Purpose.HOLD),), None, 60.0), CAN))
     (lease,) = world.ledger.open_leases()
     world.time += 61.0
-    claim = world.locks.claim
+    lock = world.locks.lock
 
     def held_meanwhile(lease_id: str) -> bool:
         world.ledger.record(Held(lease.id, world.time, world.time + 3600.0))
-        return claim(lease_id)
+        return lock(lease_id)
 
-    monkeypatch.setattr(world.locks, "claim", held_meanwhile)
+    monkeypatch.setattr(world.locks, "lock", held_meanwhile)
     assert world.drive(recover("emulated", CAN, budget_s=60)) == []
     assert len(world.cloud.nodes) == 1
 

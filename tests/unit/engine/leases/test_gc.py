@@ -182,7 +182,7 @@ def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
     cloud = world(DEAD)
     collected = cloud.collect_garbage()
     [ended] = collected.ended.values()
-    assert ended.gone and "nobody renewed it" in ended.why
+    assert ended.gone and "was not renewed" in ended.why
     assert ended.usd_per_hour is not None and ended.usd_per_hour > 0
     assert (collected.done, collected.found, collected.deleted, collected.zones) == (True, 1, 1, [A, B])
     assert cloud.nodes == {} and cloud.deletes == [DEAD.name]
@@ -250,14 +250,14 @@ def test_one_mark_alone_is_reported_and_never_touched(view: SliceView, why: str)
     cloud = world(view)
     collected = cloud.collect_garbage()
     assert cloud.deletes == [] and (collected.ended, collected.claimed) == ({}, {})
-    assert why in collected.odd[view.name].why
+    assert why in collected.doubtful[view.name].why
     assert collected.done, "what is not ours is no reason to fail"
 
 
 def test_what_carries_neither_mark_is_not_even_mentioned() -> None:
     others = [replace(DEAD, name=replace(DEAD.name, node=f"training-{n}"), labels={"team": "x"}) for n in range(10_000)]
     collected = world(*others).collect_garbage()
-    assert (collected.ended, collected.claimed, collected.odd, collected.done) == ({}, {}, {}, True)
+    assert (collected.ended, collected.claimed, collected.doubtful, collected.done) == ({}, {}, {}, True)
 
 
 @pytest.mark.parametrize("text", ["9e99", "-1", "٣", "", "nan", "1" * 60, "soon", "0x10", "1.5"])
@@ -266,7 +266,7 @@ def test_an_unreadable_lease_gives_a_day_from_creation_and_a_remark(text: str) -
     cloud = world(young)
     collected = cloud.collect_garbage()
     assert cloud.deletes == [] and young.name in collected.claimed
-    assert "is not a time" in collected.odd[young.name].why
+    assert "is not a time" in collected.doubtful[young.name].why
     old = replace(young, created_at=SERVER - 3 * 86400)
     assert world(old).collect_garbage().ended[old.name].gone
 
@@ -275,7 +275,7 @@ def test_what_cannot_be_judged_at_all_is_reported_and_left_alone() -> None:
     view = replace(relabelled(node(), claimed_until="x", deadline=None), created_at=None)
     cloud = world(view)
     collected = cloud.collect_garbage()
-    assert cloud.deletes == [] and "look at it yourself" in collected.odd[view.name].why
+    assert cloud.deletes == [] and "look at it yourself" in collected.doubtful[view.name].why
 
 
 # -- queued requests ---------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_a_name_that_somebody_else_took_is_not_deleted() -> None:
 
     cloud = world(DEAD, before_get=replaced)
     collected = cloud.collect_garbage()
-    assert cloud.deletes == [] and "changed hands" in collected.odd[DEAD.name].why
+    assert cloud.deletes == [] and "changed hands" in collected.doubtful[DEAD.name].why
 
 
 def test_a_label_taken_off_in_between_protects() -> None:
@@ -348,7 +348,7 @@ def test_a_label_taken_off_in_between_protects() -> None:
 
     cloud = world(DEAD, before_get=unlabel)
     collected = cloud.collect_garbage()
-    assert cloud.deletes == [] and DEAD.name in collected.odd
+    assert cloud.deletes == [] and DEAD.name in collected.doubtful
 
 
 def test_somebody_else_deleting_it_at_the_same_time_is_fine() -> None:
