@@ -120,11 +120,12 @@ def _columns(rows: Rows, width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, head: str, indent: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        text.replace("[default: ", "[default:\xa0"),  # on one line
         width,
         initial_indent=head,
         subsequent_indent=head if indent is None else indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\xa0", " ") for line in lines]

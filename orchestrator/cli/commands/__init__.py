@@ -58,6 +58,11 @@ GROUPS: dict[str, dict[str, Command]] = {
             "jobs.bench:bench",
             ("tpujob bench jobs/mnist-compare.yaml", "tpujob bench jobs/mnist-compare.yaml --markdown"),
         ),
+        "init": Command(
+            "Copy an example job with the files that it names, or list the examples.",
+            "jobs.init:init",
+            ("tpujob init --example", "tpujob init --example mnist", "tpujob init --example jax my-jobs"),
+        ),
     },
     "Slices": {
         "up": Command(
@@ -145,7 +150,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "drill": Command(
             "Rehearse ten disasters on a private emulator: who is killed, who deletes the slice, and within which bound.",
             "guarantee.drill:drill",
-            ("tpujob drill", "tpujob drill --list"),
+            ("tpujob drill", "tpujob drill --only 3"),
         ),
     },
     "Emulator": {
