@@ -90,9 +90,9 @@ class FakeCloud:
                 vm.boot(node)
             elif vm.on and node.state not in ("READY", "DELETING", "STOPPING", "UNKNOWN", "HIDDEN"):
                 vm.off()
-                self.world.oracle.taken_away(node)
+                self.world.oracle.slice_lost(node)
             elif node.state == "PREEMPTED":
-                self.world.oracle.taken_away(node)
+                self.world.oracle.slice_lost(node)
         due = state.next_due()
         if due is not None and due != self._due:
             self._due = due

@@ -19,7 +19,7 @@ from orchestrator.engine.effects.workers import (
 )
 from orchestrator.errors import Unreachable
 from tests.simulation.model.hosts import Job, NodeVms, Worker
-from tests.simulation.oracle import bounds
+from tests.simulation.oracle import periods
 
 if TYPE_CHECKING:
     from tests.simulation.model.process import Process
@@ -60,7 +60,7 @@ class SimFleet:
             effect.collection.advance(process, token, timeline.now + effect.timeout_s)
             return
         if kind is StopCollection:
-            effect.collection.world.oracle.left_results(effect.collection.fleet.vm)
+            effect.collection.world.oracle.results_left_behind(effect.collection.fleet.vm)
             process.answer_later(LOCAL_S, token, SimCollectResult(("(the rest)",)), None)
             return
         fleet: SimFleet = effect.fleet
@@ -270,7 +270,7 @@ class SimCollection:
 
     def _ended(self, process: Process, token: int, *waiting: str) -> None:
         if waiting:
-            self.world.oracle.left_results(self.fleet.vm)
+            self.world.oracle.results_left_behind(self.fleet.vm)
         process.answered(token, SimProgress(SimCollectResult(waiting)), None)
 
     def advance(self, process: Process, token: int, deadline: float) -> None:
@@ -282,7 +282,7 @@ class SimCollection:
         if self.left_s <= 0:
             full = now < self.world.no_room_until
             self._ended(process, token, *(("no room",) if full else ()))
-        elif now - self.moved_at > bounds.STALL_S:
+        elif now - self.moved_at > periods.STALL_S:
             self._ended(process, token, "(everything)")
         elif now >= deadline:
             process.answered(token, SimProgress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)

@@ -1,91 +1,53 @@
-"""How long a slice may be billed after its last claim ended, in this very world: the table's word, and what went wrong.
+"""How long a slice may be billed after its last claim ended, in this very world.
 
-Every period and every layer's own time is that of `orchestrator.promises`, never the code's. The rest is what the world
-really did: which actors lived, how long the API was away, how many calls failed. Nothing here looks at labels or at what a
-program decided, so a mutant cannot loosen its own bound.
+Every period is that of the table of promises. The rest is what the world really did: which layers lived, how long the API
+was unreachable, how many calls failed. Nothing here reads labels or decisions of a program, so no mutant can loosen its own
+bound.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator import promises
 from tests.simulation.model.faults import FOREVER as ALWAYS
-from tests.simulation.model.faults import TIMEOUT_S, Window
+from tests.simulation.model.faults import TIMEOUT_S
+from tests.simulation.oracle.deadlines import (
+    deadline_of,
+)
+from tests.simulation.oracle.disturbances import (
+    broken_until,
+    clock_uncertainty_s,
+    finish,
+    may_be_provisioning,
+    unreachable_for_good,
+    was_cut_off,
+    was_disturbed,
+)
+from tests.simulation.oracle.periods import (
+    COLLECT_S,
+    COMMAND_OWN_S,
+    COMMAND_S,
+    CONNECT_S,
+    GC_OWN_S,
+    GUARDIAN_OWN_S,
+    GUARDIAN_POLL_S,
+    HAND_OVER_S,
+    LOOK_S,
+    NEVER,
+    POLL_MOST_S,
+    PULL_S,
+    RACE_PAUSE_S,
+    RELEASE_S,
+    SEEN_S,
+    SILENT_S,
+    STOP_S,
+    periods,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World
     from tests.simulation.oracle.claims import Claim, Race, Resource
-
-NEVER = 1e18
-COMMAND_OWN_S = promises.seconds("command")  # C0: the owner itself
-GUARDIAN_OWN_S = promises.seconds("guardian")  # C1
-GC_OWN_S = promises.seconds("gc")  # C7: one pass
-POLL_MOST_S = (
-    promises.LOOK_S
-)  # between two looks of a teardown that waits for a late create, or for the API to come back
-RELEASE_S = 590.0  # for so long a command waits for the proof itself
-GUARDIAN_POLL_S = 20.0
-STALL_S = 60.0  # a worker of which nothing comes for so long is given up
-COLLECT_S = STALL_S + 5.0  # row 59: artifacts that do not come
-COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
-RACE_PAUSE_S = 10.0  # between two looks at those that race
-SEEN_S = 15.0  # a slice is READY, and it is seen
-DELETE_AGAIN_S = 60.0  # a delete of whose operation nothing is known is sent again
-LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
-CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
-HAND_OVER_S = 130.0  # a claim on its way from the command to the job
-PULL_S = 120.0  # what the job has made so far is brought home; a worker that is gone takes so long
-STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that does not answer takes so long
-SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
-EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "gc": ("api", "ci-api")}
-LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
-
-
-@dataclass(frozen=True, slots=True)
-class Periods:
-    """Those of the table, at the speed of the world."""
-
-    heartbeat_s: float
-    poll_s: float
-    ttl_s: float
-    grace_s: float
-    boot_s: float
-    linger_s: float
-    margin_s: float
-    stagger_s: float
-    renew_s: float
-    label_ttl_s: float
-    provision_s: float
-    watchdog_s: float  # C3: its own, beyond the periods
-
-
-TERMS = {  # field → its term in `orchestrator.promises`
-    "heartbeat_s": "heartbeat" if "heartbeat" in promises.TERMS else "beat",
-    "poll_s": "poll",
-    "ttl_s": "ttl",
-    "grace_s": "grace",
-    "boot_s": "boot",
-    "linger_s": "linger",
-    "margin_s": "margin",
-    "stagger_s": "stagger",
-    "renew_s": "renew",
-    "label_ttl_s": "label",
-    "provision_s": "provision",
-    "watchdog_s": "watchdog" if "watchdog" in promises.TERMS else "switch",
-}
-
-
-@functools.cache
-def _periods(speed: float) -> Periods:
-    return Periods(**{field: promises.seconds(term, speed) for field, term in TERMS.items()})
-
-
-def periods(world: World) -> Periods:
-    """What the page says of this world, whatever the code does."""
-    return _periods(world.speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +67,6 @@ def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allow
     layer = min(layers, key=lambda name: layers[name])
     allowed = layers[layer]
     return Allowance(allowed if allowed < NEVER / 2 else NEVER, layer if allowed < NEVER / 2 else "none")
-
-
-# -- layers ----------------------------------------------------------------------------------------------------------
 
 
 def _local(world: World, claim: Claim, resource: Resource, begin: float) -> float:
@@ -130,29 +89,29 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
             mode == "hold" and downer is None
         ):  # it answers for others of its race; what it kept is its guardian's afterwards
             need = RELEASE_S + GUARDIAN_POLL_S + GUARDIAN_OWN_S
-            return _finish(world, "local", resource, begin, start, need, until)
-        return _finish(world, "local", resource, begin, start, _own_s(world, claim, resource, begin), until)
+            return finish(world, "local", resource, begin, start, need, until)
+        return finish(world, "local", resource, begin, start, _own_s(world, claim, resource, begin), until)
     ended_at = begin if owner is None else owner.ended_at
     stays = mode != "hold" or downer is not None  # what was kept is its guardian's, however long the command was busy
     left = owner is not None and stays and not owner.killed and owner.signals_received < 3
     if left and 0.0 <= ended_at - begin < RELEASE_S:
-        return _finish(
+        return finish(
             world, "local", resource, begin, awake_since, COMMAND_OWN_S, until
         )  # it had no business to leave earlier
     killed_at = world.guardians_killed_at(owner, anybody=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
         # It looks at once; at what is held or detached every so often.
         need = GUARDIAN_OWN_S if mode == "run" or downer is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
-        return _finish(world, "local", resource, begin, max(awake_since, ended_at), need, until)
+        return finish(world, "local", resource, begin, max(awake_since, ended_at), need, until)
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
-        return _finish(world, "local", resource, begin, start, machine.timer_s + GUARDIAN_OWN_S, until)
+        return finish(world, "local", resource, begin, start, machine.timer_s + GUARDIAN_OWN_S, until)
     typed = [at for at in machine.command_times if at >= max(begin, ended_at, machine.on_since)]
-    if not typed or resource.failed_deletes or _was_disturbed(world, typed[0], typed[0] + COMMAND_S):
+    if not typed or resource.failed_deletes or was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
-    if _may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
+    if may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
         return NEVER  # so long it does not wait
-    return _finish(world, "local", resource, begin, max(typed[0], awake_since), COMMAND_S, until)
+    return finish(world, "local", resource, begin, max(typed[0], awake_since), COMMAND_S, until)
 
 
 def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> float:
@@ -220,7 +179,7 @@ def _collector(world: World, resource: Resource, begin: float, awake_since: floa
             awake_since = max(awake_since, origin + back_at)  # what cannot be reached from here may well go on
     need = CONNECT_S + LOOK_S + COMMAND_OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
     need += COLLECT_S if _lost_while_collected(resource) else 0.0
-    return _finish(world, "local", resource, begin, awake_since, need, until)
+    return finish(world, "local", resource, begin, awake_since, need, until)
 
 
 def loser_delete_is_due(world: World, claim: Claim, resource: Resource) -> bool:
@@ -236,11 +195,6 @@ def loser_delete_is_due(world: World, claim: Claim, resource: Resource) -> bool:
     return not any(role == "cli" for _, role, _ in world.faults.failed_calls)
 
 
-def _was_disturbed(world: World, begin: float, end: float) -> bool:
-    """A command has no time to wait for better weather: did any call of this machine fail in between?"""
-    return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.failed_calls)
-
-
 def _watchdog(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     timings, plan, ready_at = periods(world), world.plan, resource.ready_at
     until = world.timeline.now if resource.gone_at is None else resource.gone_at
@@ -252,7 +206,7 @@ def _watchdog(world: World, claim: Claim, resource: Resource, begin: float) -> f
     if resource.lost_at is not None:
         return NEVER
     broken = {
-        worker: _broken_until(plan.watchdog_dies + plan.worker_dies, worker, until - origin)
+        worker: broken_until(plan.watchdog_dies + plan.worker_dies, worker, until - origin)
         for worker in range(world.workers)
     }
     start = max(begin, ready_at + world.boot_s)
@@ -277,7 +231,7 @@ def _watchdog(world: World, claim: Claim, resource: Resource, begin: float) -> f
                 + timings.watchdog_s
             )
         by_label = worker > 0 or mode != "run" or _may_be_held(claim, resource)
-        candidates.append(_finish(world, "vm", resource, begin, since, need * 1.02, until, by_label=by_label))
+        candidates.append(finish(world, "vm", resource, begin, since, need * 1.02, until, by_label=by_label))
     return min(candidates, default=NEVER)
 
 
@@ -297,7 +251,7 @@ def _gc(world: World, claim: Claim, resource: Resource, begin: float) -> float:
         return NEVER
     until = world.timeline.now if resource.gone_at is None else resource.gone_at
     need = _label_s(world, claim, resource, begin) + periods(world).margin_s + world.gc_every_s + GC_OWN_S
-    return _finish(world, "gc", resource, begin, begin, need, until)
+    return finish(world, "gc", resource, begin, begin, need, until)
 
 
 def _by_mode(world: World, claim: Claim, resource: Resource, begin: float) -> float:
@@ -309,7 +263,7 @@ def _by_mode(world: World, claim: Claim, resource: Resource, begin: float) -> fl
         return detached
     if mode == "hold" or _may_be_held(claim, resource):
         # One that was cut off when the run became a hold hears of it late, and of a run it would see signs of life.
-        late_s = timings.ttl_s if _was_cut_off(world, begin - timings.ttl_s - timings.grace_s) else 0.0
+        late_s = timings.ttl_s if was_cut_off(world, begin - timings.ttl_s - timings.grace_s) else 0.0
         return _label_s(world, claim, resource, begin) + 2 * timings.grace_s + 3 * timings.poll_s + late_s
     if claim.detach:
         run = max(run, detached)  # the job may have the claim already, and its command not know it
@@ -321,12 +275,6 @@ def _by_mode(world: World, claim: Claim, resource: Resource, begin: float) -> fl
 def _may_be_held(claim: Claim, resource: Resource) -> bool:
     """Had the command of `up` seen its slice READY? From then on the labels may say that it is held."""
     return claim.for_hold and resource.lease_id in claim.seen_ready
-
-
-def _was_cut_off(world: World, since: float) -> bool:
-    """From the API, the VMs."""
-    windows = [w for kind in (world.plan.cut, world.plan.forbidden) for edge in EDGES["vm"] for w in kind.get(edge, ())]
-    return bool(_overlap(windows, since - world.faults.begun_at, world.faults.elapsed_s()))
 
 
 def _job_s(claim: Claim, resource: Resource, begin: float) -> float:
@@ -371,225 +319,3 @@ def _saw_ready_undisturbed(world: World, claim: Claim, resource: Resource) -> bo
         return False
     calls = world.faults.failed_calls + world.faults.slow_calls
     return not any(role == "cli" and ready_at - TIMEOUT_S <= at <= seen_by for at, role, _ in calls)
-
-
-# -- ends that are agreed upon -----------------------------------------------------------------------------------------
-
-
-def deadline_of(world: World, claim: Claim, resource: Resource) -> float:
-    """Its deadline. The life of what is queued begins when it is READY, and when that was seen."""
-    final_at, origin = claim.final_at(resource.lease_id), world.faults.begun_at
-    if resource.lease_id not in claim.requested_at or resource.ready_at is None:
-        return final_at
-    seen_by = resource.ready_at + SEEN_S
-    for begin, end in sorted(world.plan.stopped + world.plan.asleep):
-        if origin + begin < seen_by and resource.ready_at < origin + end:  # nobody looked
-            seen_by = origin + end + SEEN_S
-    return min(final_at, seen_by + claim.life_s * 1.01)
-
-
-def certain_until(claim: Claim, resource: Resource, used_s: float) -> float:
-    """When its job may begin to be stopped because its time is over."""
-    life_s = claim.certain_life_s or claim.life_s
-    began = claim.drafted_at[resource.lease_id]
-    if resource.lease_id in claim.requested_at:
-        began = claim.waiting_until[
-            resource.lease_id
-        ]  # its life begins then at the latest; who waits in turn shares the time
-        began = began if resource.ready_at is None else min(began, resource.ready_at)
-    return began + (life_s - used_s) * 1.01 - stop_margin_s(life_s)
-
-
-def request_expired_at(resource: Resource) -> float | None:
-    """When a request that got nothing was over."""
-    return resource.request.valid_until if resource.request is not None and resource.node is None else None
-
-
-# -- what the world took -----------------------------------------------------------------------------------------------
-
-
-def _finish(
-    world: World,
-    layer: str,
-    resource: Resource,
-    begin: float,
-    start: float,
-    need: float,
-    until: float,
-    *,
-    by_label: bool = False,
-) -> float:
-    """From `begin`: the layer's own time, outages, failed calls, the cloud's own slowness."""
-    plan = world.plan
-    windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
-    windows += plan.vms_paused if layer == "vm" else []
-    silent = sum(rate for kind, rate in plan.rates.items() if kind != "slow") if by_label else 0.0
-    if silent > 0.5 or (layer == "gc" and plan.unreachable > 0.5):
-        windows.append((0.0, plan.rates_until))  # who answers less than every second question is not there
-    outages = _overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
-    if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
-        return NEVER
-    after = periods(world).grace_s + 3 * periods(world).poll_s if layer == "vm" else POLL_MOST_S
-    need += sum(length for length in outages) + len(outages) * (after + 2.0)
-    roles = {"local": LOCAL, "vm": ("vm",), "gc": ("gc",)}[layer]
-    felt, slow = (
-        [lasted for at, role, lasted in calls if role in roles and begin <= at + lasted and at <= until]
-        for calls in (world.faults.failed_calls, world.faults.slow_calls)
-    )
-    need += sum(slow)
-    if layer == "vm":
-        need += _vm_failures_s(world, need, start, until, by_label=by_label)
-    else:
-        need += sum(felt) + _backoff_s(len(felt))
-    if plan.unreachable or plan.operations_gone:
-        need += POLL_MOST_S
-    delete_s = world.settings.delete_s + 1.0
-    need += delete_s + resource.failed_deletes * (delete_s + POLL_MOST_S) + resource.slow_s
-    if plan.while_creating is not None and (resource.ready_at is None or resource.ready_at > begin):
-        need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
-    if _may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
-        need += world.settings.provision_s + plan.refuse_s + POLL_MOST_S  # what is PROVISIONING is not deleted
-        need += DELETE_AGAIN_S if plan.operations_gone else 0.0
-    if resource.created_at >= begin:  # it came when everybody had gone to look rarely
-        need += POLL_MOST_S
-    if plan.stuck_creates_s:
-        need += POLL_MOST_S
-    return start - begin + need
-
-
-def _vm_failures_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
-    """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
-    timings = periods(world)
-    since = start if by_label else start + need - timings.grace_s - timings.watchdog_s
-    felt = [lasted for at, role, lasted in world.faults.failed_calls if role == "vm" and since <= at <= until]
-    trouble_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
-    if by_label:  # expiry is counted in polls that succeed: at worst half of them do
-        return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
-    return trouble_s
-
-
-def _may_be_provisioning(resource: Resource) -> bool:
-    """Has it been, or may it yet be, PROVISIONING?"""
-    asked = resource.claim is not None and resource.lease_id in resource.claim.requested_at
-    return asked and (resource.request is None or resource.node is not None)
-
-
-def _backoff_s(failures: int) -> float:
-    """Polling after a failure: 2, 4, 8, 16, then every 30 s."""
-    return sum(min(2.0 * 2 ** min(n, 8), POLL_MOST_S) for n in range(failures))
-
-
-def _overlap(windows: list[Window], begin: float, end: float) -> list[float]:
-    return [min(e, end) - max(b, begin) for b, e in windows if min(e, end) > max(b, begin)]
-
-
-def _broken_until(deaths: list[tuple[int, float, float | None]], worker: int, now: float) -> float:
-    """When the last death of this worker's switch was made good; ALWAYS if it never is."""
-    latest = 0.0
-    for index, at, back_s in deaths:
-        if index == worker and at <= now:
-            if back_s is None:
-                return ALWAYS
-            latest = max(latest, at + back_s)
-    return latest
-
-
-def could_be_armed(world: World) -> bool:
-    """A detached run refuses to begin without a switch that has proved that it can delete."""
-    plan = world.plan
-    never = any(begin <= 0.0 and end >= ALWAYS for begin, end in plan.forbidden.get("vm-api", []))
-    return plan.script_runs and not never
-
-
-def unreachable_for_good(world: World, edge: str) -> bool:
-    now = world.faults.elapsed_s()
-    windows = [w for kind in (world.plan.cut, world.plan.forbidden) for w in kind.get(edge, ())]
-    return any(end >= ALWAYS and begin <= now for begin, end in windows)
-
-
-# -- for the other side: what makes a deletion friendly fire -----------------------------------------------------------
-
-
-def stop_margin_s(life_s: float) -> float:
-    """Before its deadline a job is stopped, so that what it made can be saved."""
-    return min(60.0, life_s / 10) + 0.02 * life_s + 3.0
-
-
-def collected_by(world: World, job_ended_at: float) -> float:
-    """When an attached command can have heard of the end of its job and have brought the artifacts home."""
-    origin = world.faults.begun_at
-    plan = world.plan
-    windows = sorted(plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused)
-    at = job_ended_at - origin
-    for begin, end in windows:
-        if begin - world.collect_s - 5.0 <= at < end:
-            at = min(end, at + SILENT_S)
-    failed_s = sum(
-        lasted for when, role, lasted in world.faults.failed_calls if role == "cli" and when >= job_ended_at - 60
-    )
-    busy_s = SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0
-    return origin + at + world.collect_s + 5.0 + failed_s + busy_s
-
-
-def heartbeats_got_through(world: World, resource: Resource) -> bool:
-    """Had an attached command every chance to show a sign of life within the last TTL?"""
-    now, origin = world.timeline.now, world.faults.begun_at
-    ready_at, connected_at = resource.ready_at, resource.on.connected_at
-    if ready_at is None:
-        return True
-    if (pause := _just_resumed(world, now - origin)) is not None:
-        now = origin + pause[0] - 0.001  # right after a pause nobody is judged by what could not be seen in it
-    back = now - origin - periods(world).ttl_s - 3 * periods(world).heartbeat_s
-    plan = world.plan
-    disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused
-    disturbed += [(at, at + (back_s if back_s is not None else ALWAYS)) for _, at, back_s in plan.worker_dies]
-    if _overlap(disturbed, back, now - origin):
-        return False
-    if now - ready_at < periods(world).ttl_s * 0.98:
-        return True
-    return connected_at is not None and connected_at - ready_at < periods(world).ttl_s - 3 * periods(world).heartbeat_s
-
-
-def _just_resumed(world: World, now: float) -> Window | None:
-    """The VMs stood still, and that ended less than a grace ago."""
-    return next((w for w in world.plan.vms_paused if w[1] <= now < w[1] + 0.8 * periods(world).grace_s), None)
-
-
-def renewals_got_through(world: World, resource: Resource) -> bool:
-    """Had it every chance to renew its label in time?"""
-    now, origin, timings = world.timeline.now, world.faults.begun_at, periods(world)
-    back = now - origin - timings.label_ttl_s
-    plan = world.plan
-    windows = [w for edge in EDGES["local"] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
-    lost = sum(_overlap(windows + plan.stopped + plan.asleep + plan.cut.get("laptop-vm", []), back, now - origin))
-    felt = sum(
-        lasted + 5.0
-        for at, role, lasted in world.faults.failed_calls
-        if role == "cli" and at >= now - timings.label_ttl_s
-    )
-    waited_s = (
-        claim.wait_s if (claim := resource.claim) is not None and resource.lease_id in claim.requested_at else 0.0
-    )
-    if resource.on.connected_at is None and now - resource.created_at > timings.provision_s + waited_s:
-        return False  # it is still waiting for SSH, and its first lease is over
-    stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
-    return lost + felt + stuck < (timings.label_ttl_s - timings.renew_s) / 2
-
-
-def clock_uncertainty_s(world: World) -> float:
-    """A clock that is wrong can be put right only as well as the answer was quick that told so."""
-    plan = world.plan
-    if not plan.clock_offset_s:
-        return 0.0
-    return max((end - begin for begin, end in plan.asleep + plan.stopped), default=0.0) + (30.0 if plan.rates else 0.0)
-
-
-def was_blind(world: World) -> bool:
-    """A switch that is refused its look at the labels goes by what it was born with, and that is no hold."""
-    now = world.faults.elapsed_s()
-    back = now - periods(world).ttl_s - periods(world).grace_s
-    return bool(_overlap(world.plan.forbidden.get("vm-api", []), back, now))
-
-
-def job_was_lost(world: World) -> bool:
-    return bool(world.plan.worker_dies)

@@ -1,0 +1,149 @@
+"""What this world took from a layer: outages, failed calls, slow deletes, dead workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.model.faults import FOREVER as ALWAYS
+from tests.simulation.model.faults import Window
+from tests.simulation.oracle.periods import (
+    DELETE_AGAIN_S,
+    EDGES,
+    LOCAL,
+    NEVER,
+    POLL_MOST_S,
+    periods,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.model.world import World
+    from tests.simulation.oracle.claims import Resource
+
+
+def was_disturbed(world: World, begin: float, end: float) -> bool:
+    """A command has no time to wait for better weather: did any call of this machine fail in between?"""
+    return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.failed_calls)
+
+
+def was_cut_off(world: World, since: float) -> bool:
+    """From the API, the VMs."""
+    windows = [w for kind in (world.plan.cut, world.plan.forbidden) for edge in EDGES["vm"] for w in kind.get(edge, ())]
+    return bool(overlap(windows, since - world.faults.begun_at, world.faults.elapsed_s()))
+
+
+def finish(
+    world: World,
+    layer: str,
+    resource: Resource,
+    begin: float,
+    start: float,
+    need: float,
+    until: float,
+    *,
+    by_label: bool = False,
+) -> float:
+    """From `begin`: the layer's own time, outages, failed calls, the cloud's own slowness."""
+    plan = world.plan
+    windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
+    windows += plan.vms_paused if layer == "vm" else []
+    silent = sum(rate for kind, rate in plan.rates.items() if kind != "slow") if by_label else 0.0
+    if silent > 0.5 or (layer == "gc" and plan.unreachable > 0.5):
+        windows.append((0.0, plan.rates_until))  # who answers less than every second question is not there
+    outages = overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
+    if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
+        return NEVER
+    after = periods(world).grace_s + 3 * periods(world).poll_s if layer == "vm" else POLL_MOST_S
+    need += sum(length for length in outages) + len(outages) * (after + 2.0)
+    roles = {"local": LOCAL, "vm": ("vm",), "gc": ("gc",)}[layer]
+    felt, slow = (
+        [lasted for at, role, lasted in calls if role in roles and begin <= at + lasted and at <= until]
+        for calls in (world.faults.failed_calls, world.faults.slow_calls)
+    )
+    need += sum(slow)
+    if layer == "vm":
+        need += _vm_failures_s(world, need, start, until, by_label=by_label)
+    else:
+        need += sum(felt) + _backoff_s(len(felt))
+    if plan.unreachable or plan.operations_gone:
+        need += POLL_MOST_S
+    delete_s = world.settings.delete_s + 1.0
+    need += delete_s + resource.failed_deletes * (delete_s + POLL_MOST_S) + resource.slow_s
+    if plan.while_creating is not None and (resource.ready_at is None or resource.ready_at > begin):
+        need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
+    if may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
+        need += world.settings.provision_s + plan.refuse_s + POLL_MOST_S  # what is PROVISIONING is not deleted
+        need += DELETE_AGAIN_S if plan.operations_gone else 0.0
+    if resource.created_at >= begin:  # it came when everybody had gone to look rarely
+        need += POLL_MOST_S
+    if plan.stuck_creates_s:
+        need += POLL_MOST_S
+    return start - begin + need
+
+
+def _vm_failures_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
+    """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
+    timings = periods(world)
+    since = start if by_label else start + need - timings.grace_s - timings.watchdog_s
+    felt = [lasted for at, role, lasted in world.faults.failed_calls if role == "vm" and since <= at <= until]
+    trouble_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
+    if by_label:  # expiry is counted in polls that succeed: at worst half of them do
+        return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
+    return trouble_s
+
+
+def may_be_provisioning(resource: Resource) -> bool:
+    """Has it been, or may it yet be, PROVISIONING?"""
+    asked = resource.claim is not None and resource.lease_id in resource.claim.requested_at
+    return asked and (resource.request is None or resource.node is not None)
+
+
+def _backoff_s(failures: int) -> float:
+    """Polling after a failure: 2, 4, 8, 16, then every 30 s."""
+    return sum(min(2.0 * 2 ** min(n, 8), POLL_MOST_S) for n in range(failures))
+
+
+def overlap(windows: list[Window], begin: float, end: float) -> list[float]:
+    return [min(e, end) - max(b, begin) for b, e in windows if min(e, end) > max(b, begin)]
+
+
+def broken_until(deaths: list[tuple[int, float, float | None]], worker: int, now: float) -> float:
+    """When the last death of this worker's switch was made good; ALWAYS if it never is."""
+    latest = 0.0
+    for index, at, back_s in deaths:
+        if index == worker and at <= now:
+            if back_s is None:
+                return ALWAYS
+            latest = max(latest, at + back_s)
+    return latest
+
+
+def could_be_armed(world: World) -> bool:
+    """A detached run refuses to begin without a switch that has proved that it can delete."""
+    plan = world.plan
+    never = any(begin <= 0.0 and end >= ALWAYS for begin, end in plan.forbidden.get("vm-api", []))
+    return plan.script_runs and not never
+
+
+def unreachable_for_good(world: World, edge: str) -> bool:
+    now = world.faults.elapsed_s()
+    windows = [w for kind in (world.plan.cut, world.plan.forbidden) for w in kind.get(edge, ())]
+    return any(end >= ALWAYS and begin <= now for begin, end in windows)
+
+
+def clock_uncertainty_s(world: World) -> float:
+    """A clock that is wrong can be put right only as well as the answer was quick that told so."""
+    plan = world.plan
+    if not plan.clock_offset_s:
+        return 0.0
+    return max((end - begin for begin, end in plan.asleep + plan.stopped), default=0.0) + (30.0 if plan.rates else 0.0)
+
+
+def was_blind(world: World) -> bool:
+    """A switch that is refused its look at the labels goes by what it was born with, and that is no hold."""
+    now = world.faults.elapsed_s()
+    back = now - periods(world).ttl_s - periods(world).grace_s
+    return bool(overlap(world.plan.forbidden.get("vm-api", []), back, now))
+
+
+def job_was_lost(world: World) -> bool:
+    return bool(world.plan.worker_dies)

@@ -1,0 +1,84 @@
+"""Times that the bounds are made of: the periods of the table of promises, and what the layers take on their own.
+
+Every value is that of `orchestrator.promises` or of the documentation, never of the code under test.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator import promises
+
+if TYPE_CHECKING:
+    from tests.simulation.model.world import World
+
+
+NEVER = 1e18
+COMMAND_OWN_S = promises.seconds("command")  # C0: the owner itself
+GUARDIAN_OWN_S = promises.seconds("guardian")  # C1
+GC_OWN_S = promises.seconds("gc")  # C7: one pass
+POLL_MOST_S = (
+    promises.LOOK_S
+)  # between two looks of a teardown that waits for a late create, or for the API to come back
+RELEASE_S = 590.0  # for so long a command waits for the proof itself
+GUARDIAN_POLL_S = 20.0
+STALL_S = 60.0  # a worker of which nothing comes for so long is given up
+COLLECT_S = STALL_S + 5.0  # row 59: artifacts that do not come
+COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
+RACE_PAUSE_S = 10.0  # between two looks at those that race
+SEEN_S = 15.0  # a slice is READY, and it is seen
+DELETE_AGAIN_S = 60.0  # a delete of whose operation nothing is known is sent again
+LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
+CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
+HAND_OVER_S = 130.0  # a claim on its way from the command to the job
+PULL_S = 120.0  # what the job has made so far is brought home; a worker that is gone takes so long
+STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that does not answer takes so long
+SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
+EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "gc": ("api", "ci-api")}
+LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Those of the table, at the speed of the world."""
+
+    heartbeat_s: float
+    poll_s: float
+    ttl_s: float
+    grace_s: float
+    boot_s: float
+    linger_s: float
+    margin_s: float
+    stagger_s: float
+    renew_s: float
+    label_ttl_s: float
+    provision_s: float
+    watchdog_s: float  # C3: its own, beyond the periods
+
+
+TERMS = {  # field → its term in `orchestrator.promises`
+    "heartbeat_s": "heartbeat" if "heartbeat" in promises.TERMS else "beat",
+    "poll_s": "poll",
+    "ttl_s": "ttl",
+    "grace_s": "grace",
+    "boot_s": "boot",
+    "linger_s": "linger",
+    "margin_s": "margin",
+    "stagger_s": "stagger",
+    "renew_s": "renew",
+    "label_ttl_s": "label",
+    "provision_s": "provision",
+    "watchdog_s": "watchdog" if "watchdog" in promises.TERMS else "switch",
+}
+
+
+@functools.cache
+def _periods(speed: float) -> Periods:
+    return Periods(**{field: promises.seconds(term, speed) for field, term in TERMS.items()})
+
+
+def periods(world: World) -> Periods:
+    """What the page says of this world, whatever the code does."""
+    return _periods(world.speed)
