@@ -18,6 +18,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from orchestrator import fork
 from orchestrator.core.lease import attempt as attempts
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease.attempt import Attempt, AttemptEvent, AttemptState, Began, RunRecord
@@ -55,23 +56,46 @@ class LedgerUnavailable(TpujobError):
 
 
 class Ledger:
-    """Open one per process. Safe to call from several threads; each call is a transaction of its own."""
+    """Open one per process. Safe to call from several threads; each call is a transaction of its own.
+
+    Across a fork the file is closed, and each of the two processes opens it again when it needs it. SQLite keeps in memory which
+    locks its process holds: a child with a copy of an open connection would take its parent's locks for its own, also through a
+    connection that it opens itself, and lose commits. Closing any other descriptor of the file would drop the locks of this
+    process, too: only SQLite opens it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
-        with _translated(path):
-            complete = disk.is_complete(path)
-            try:
-                self._db = self._open()
-            except sqlite3.OperationalError as error:
-                if not complete or error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE:
-                    raise
-                # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
-                self._db = self._connect(f"{path.absolute().as_uri()}?immutable=1")
-            self._ensure_schema()
+        self._lock = threading.RLock()
+        self._busy = False  # the thread with the lock is in a call
+        self._connection: sqlite3.Connection | None = None
+        self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
+        with self._lock, _translated(path):
+            self._connection = self._connected()
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connected()
+        return self._connection
+
+    def _connected(self) -> sqlite3.Connection:
+        """Open the file. Raises ConfigError for a ledger of another version, LedgerUnavailable in a child forked in a call."""
+        if self._from_parent is not None:
+            raise LedgerUnavailable(f"the ledger {self.path} was in use when this process was forked")
+        complete = disk.is_complete(self.path)
+        try:
+            database = self._open()
+        except sqlite3.OperationalError as error:
+            if not complete or error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE:
+                raise
+            # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
+            database = self._connect(f"{self.path.absolute().as_uri()}?immutable=1")
+        self._ensure_schema(database)
+        return database
 
     def _open(self) -> sqlite3.Connection:
+        fork.register(self)
         known = self.path.exists()
         database = self._connect(self.path.absolute().as_uri())
         if not known:
@@ -89,7 +113,21 @@ class Ledger:
         return sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True)
 
     def close(self) -> None:
-        self._db.close()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        if not self._busy and self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # open still: a signal handler forked in the middle of a call
+            self._from_parent, self._connection = self._connection, None
+            self._busy = False
+        self._lock.release()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +315,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._lock, _translated(self.path):
+        with self._reading():
             self._db.execute("begin immediate")
             try:
                 yield
@@ -290,13 +328,17 @@ class Ledger:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         with self._lock, _translated(self.path):
-            yield
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
 
-    def _ensure_schema(self) -> None:
+    def _ensure_schema(self, database: sqlite3.Connection) -> None:
         """Create the tables in an empty file. Raises ConfigError for a ledger of another version."""
-        if self._version() == 0:
-            self._create_tables()
-        version = self._version()
+        if _version(database) == 0:
+            _create_tables(database)
+        version = _version(database)
         if version == SCHEMA_VERSION:
             return
         kind = "an older" if version < SCHEMA_VERSION else "a newer"
@@ -310,22 +352,24 @@ class Ledger:
             hint=hint,
         )
 
-    def _version(self) -> int:
-        (version,) = self._db.execute("pragma user_version").fetchone()
-        return int(version)
 
-    def _create_tables(self) -> None:
-        from importlib import resources
+def _version(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("pragma user_version").fetchone()
+    return int(version)
 
-        script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-        try:
-            self._db.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
-        except sqlite3.OperationalError:
-            # Of two first commands at once, the other one created the tables while this one waited for the lock.
-            if self._db.in_transaction:
-                self._db.execute("rollback")
-            if self._version() == 0:
-                raise
+
+def _create_tables(database: sqlite3.Connection) -> None:
+    from importlib import resources
+
+    script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+    try:
+        database.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
+    except sqlite3.OperationalError:
+        # Of two first commands at once, the other one created the tables while this one waited for the lock.
+        if database.in_transaction:
+            database.execute("rollback")
+        if _version(database) == 0:
+            raise
 
 
 @contextmanager

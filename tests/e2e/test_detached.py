@@ -155,24 +155,24 @@ def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, m
     let_go(detached)
     until(lambda: detached.only_run()["lease"]["state"] == "down", "the end of the job")
     assert "being deleted for" in detached("status").stdout
-    first, claim = collector(detached), FileLocks.claim
+    first, lock = collector(detached), FileLocks.lock
 
-    def dies_first(owners: FileLocks, work: str) -> bool:
+    def dies_first(locks: FileLocks, work: str) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             first.kill()  # in the middle of its teardown, at the last moment at which it could be met alive
             first.wait()
-        return claim(owners, work)
+        return lock(locks, work)
 
     with monkeypatch.context() as patch:
         patch.setitem(
             Session.recover.__kwdefaults__, "budget_s", 0.5
         )  # in place of 20 s, of which a person learns nothing
-        patch.setattr(FileLocks, "claim", dies_first)
+        patch.setattr(FileLocks, "lock", dies_first)
         for _ in range(2):
             unproven = detached("attach", run)
             assert unproven.returncode == 75 and "NOT VERIFIED GONE" in unproven.stderr, unproven.stderr
             assert unproven.stderr.count("releasing it") == 1, "each try keeps a person waiting"
-            patch.setattr(FileLocks, "claim", claim)
+            patch.setattr(FileLocks, "lock", lock)
     detached.admin("DELETE", "faults")
     proven = detached("attach", run)
     assert "absent (checked" in proven.stdout and proven.returncode == 71  # its end was never written down

@@ -18,7 +18,7 @@ from tests import ROOT
 BOTTOM = {"errors", "catalog"}
 CORE = {"core"} | BOTTOM
 EDGES = {"ledger", "clouds", "remote"}
-ENGINE = {"engine"} | EDGES | CORE
+ENGINE = {"engine", "fork"} | EDGES | CORE
 REPORT = {"report"} | ENGINE
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
@@ -30,9 +30,10 @@ MAY_IMPORT = {
     "core": CORE,
     "settings": {"settings", "clouds.google.config"} | CORE,
     "boot_clock": set(),
-    "ledger": {"ledger", "boot_clock"} | CORE,
+    "fork": set(),
+    "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote"} | CORE,
+    "remote": {"remote", "fork"} | CORE,
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it

@@ -38,13 +38,13 @@ class LedgerPort(Protocol):
 
 
 class Locks(Protocol):
-    """Which leases have a living process. Backed by file locks, which the kernel drops when their holder dies."""
+    """The locks of leases and attempts: file locks, which the kernel drops when their process dies."""
 
-    def claim(self, lease_id: str) -> bool: ...
+    def lock(self, name: str) -> bool: ...
 
-    def release(self, lease_id: str) -> None: ...
+    def unlock(self, name: str) -> None: ...
 
-    def alive(self, lease_id: str) -> bool: ...
+    def is_locked(self, name: str) -> bool: ...
 
 
 class World(Protocol):
@@ -222,7 +222,7 @@ class Lock(Effect[bool]):
     lease_id: str
 
     def perform(self, world: World) -> bool:
-        return world.locks.claim(self.lease_id)
+        return world.locks.lock(self.lease_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class Unlock(Effect[None]):
     lease_id: str
 
     def perform(self, world: World) -> None:
-        world.locks.release(self.lease_id)
+        world.locks.unlock(self.lease_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,4 +240,4 @@ class IsLocked(Effect[bool]):
     lease_id: str
 
     def perform(self, world: World) -> bool:
-        return world.locks.alive(self.lease_id)
+        return world.locks.is_locked(self.lease_id)

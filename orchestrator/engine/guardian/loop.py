@@ -22,7 +22,7 @@ class Watcher(Protocol):
 
     def recover(self) -> None: ...
 
-    def take_duty(self) -> bool: ...
+    def take_lock(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TakeGuardianLock(Effect[bool]):
     """Be the one guardian of this machine that waits for what is not due yet. False: another one is."""
 
     def perform(self, world: World) -> bool:
-        return cast(Watcher, world).take_duty()
+        return cast(Watcher, world).take_lock()
 
 
 async def watch_over() -> None:

@@ -1,12 +1,14 @@
-"""The guardian: a small detached process that outlives the CLI and finishes what it left.
+"""The guardian: a small detached process that outlives a tpujob process and releases what that one left.
 
-Armed before the first create call leaves, it reads from a pipe whose other end only the CLI holds: when the CLI ends, in
-whatever way, the kernel closes that end and the guardian wakes at once. What it then does is `watch`. While it waits it is
-nothing but a Python process with a blocked read; everything heavier runs in a process of its own when it is needed.
+It starts before the first create call leaves, and reads from a pipe whose write end only its tpujob process holds: when
+that process ends, in whatever way, the kernel closes the write end and the guardian wakes at once. So do forked children
+(`orchestrator.fork`), and `Guardian.close` where a long-lived process is done with its slices. What the guardian then does
+is `loop`. While it waits it is nothing but a Python process with a blocked read; everything heavier runs in a process of its
+own when it is needed.
 
 Where systemd manages the user's session it starts in a scope of its own, which a logout leaves alone if lingering is on.
 It dies with the machine, with a logout that kills all user processes, and with a CI job; then the next tpujob command,
-the timer of `tpujob install-gc` or the switch on the VM does the same.
+the timer of `tpujob install-gc` or the watchdog on the VM does the same.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
+from orchestrator import fork
 
 READY_TIMEOUT_S = 30.0  # of one that hangs; that one has died is seen at once
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
@@ -36,26 +39,43 @@ class GuardianNotStarted(Exception):
     """The guardian did not start: nothing may be created."""
 
 
-# -- on the side of the CLI ----------------------------------------------------------------------------------------
+# -- in the process that is guarded --------------------------------------------------------------------------------
 
 
-def start_guardian(directory: Path, notice: Callable[[str], None] = lambda text: None) -> int:
-    """Start one for this process and wait until it watches. The answer is its pid; the pipe stays open until we die."""
-    watched, ours = os.pipe()  # `ours` is not inheritable: only this process holds it
+class Guardian:
+    """A guardian that has started: it waits for `close`, or for the end of this process."""
+
+    def __init__(self, pid: int, pipe: fork.Descriptor) -> None:
+        self.pid = pid
+        self._pipe = pipe
+
+    @property
+    def waits(self) -> bool:
+        """False after `close`, and in a forked child: nothing guards that one."""
+        return not self._pipe.closed
+
+    def close(self) -> None:
+        """Wake it: it releases what this process has left and no longer locks, and ends."""
+        self._pipe.close()
+
+
+def start_guardian(directory: Path, notice: Callable[[str], None] = lambda text: None) -> Guardian:
+    """Start one for this process and return it once it waits. Raises GuardianNotStarted."""
+    watched, ours = fork.pipe()
     try:
         with (directory / "guardian.log").open("ab") as log:
             pid = _start_in_scope(directory, watched, log) or _start(directory, watched, log, (), READY_TIMEOUT_S)
     except OSError as error:
-        os.close(ours)
+        ours.close()
         raise GuardianNotStarted(f"the guardian process cannot be started: {error.strerror}") from error
     finally:
         os.close(watched)
     if pid is None:
-        os.close(ours)
+        ours.close()
         raise GuardianNotStarted(f"the guardian process did not start; see {directory / 'guardian.log'}")
     if text := ci_notice(os.environ):
         notice(text)
-    return pid
+    return Guardian(pid, ours)
 
 
 def _start_in_scope(directory: Path, watched: int, log: Any) -> int | None:
@@ -140,7 +160,7 @@ def main() -> None:
     os.close(said)
     crash_point("armed")
     while os.read(watched, 1):
-        pass  # nobody writes; the read ends when the CLI does
+        pass  # nothing is ever written; the read ends when the last copy of the write end is closed
     crash_point("woke")
     from orchestrator.engine.guardian.loop import POLL_S, watch_over
     from orchestrator.engine.guardian.world import GuardianWorld, drive

@@ -93,7 +93,7 @@ class GuardianWorld:
             self._cannot("the recovery cannot be started", error)  # no memory, no process: that may pass
         self.crash_point("after_recovery")
 
-    def take_duty(self) -> bool:
+    def take_lock(self) -> bool:
         try:
             fd = os.open(self.directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

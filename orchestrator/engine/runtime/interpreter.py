@@ -1,8 +1,10 @@
-"""The real driver of programs: performs each effect on the world, listens for signals, and can be told to crash.
+"""The interpreter of programs: performs each effect on the world, hears signals, and crashes where a test says so.
 
-Slow effects run in a thread while the main thread waits in an inbox that signal handlers also write to, so that Ctrl-C is
-acted on at once even in the middle of a network call. The abandoned call ends by itself; whatever effect it has is found
-by name afterwards, exactly as after a crash.
+Slow effects run in a thread of their own while the program's thread waits in an inbox that signal handlers also write to,
+so that Ctrl-C acts at once even in the middle of a network call. The abandoned call ends by itself; whatever effect it has
+is found by name afterwards, exactly as after a crash.
+
+Programs run in any thread, several at once. Signals reach those in the main thread; `Interpreter.interrupt` ends any.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from orchestrator import fork
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, World
 from orchestrator.errors import Interrupted
 
@@ -25,13 +28,13 @@ T = TypeVar("T")
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 CRASH_AT = "TPUJOB_CRASH_AT"
-# Python runs a signal's handler in the main thread, once that does anything at all. One that arrived just before it began to
-# wait, or that the system gave to another thread, wakes nobody.
+# Python runs a signal's handler in the main thread, once that does anything at all. A signal that arrived just before it began
+# to wait, or that the system gave to another thread, does not end the wait.
 HEARD_WITHIN_S = 0.5
 
 
 class Abandoned(BaseException):
-    """The third signal during a teardown: the person insists on leaving. Nothing is lost: the ledger knows."""
+    """The third signal during a teardown: the user insists on leaving. Nothing is lost: the ledger knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +47,50 @@ class _Done:
 @dataclass(frozen=True, slots=True)
 class _Signal:
     number: int
+    by: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Interpreter:
-    """Drives one program at a time from the main thread."""
+    """Drives one program at a time, in the thread that calls `run`."""
 
     world: World
     _inbox: queue.SimpleQueue[_Done | _Signal] = field(default_factory=queue.SimpleQueue)
     _ticket: int = 0
     _shielded: bool = False
     _received: list[int] = field(default_factory=list)
-    pending: Interrupted | None = None  # came under a shield, and nobody has unwound for it yet
+    pending: Interrupted | None = None  # came under a shield, and the program has not unwound for it yet
     _crash: _CrashPoint | None = None
 
     def run(self, program: Program[T]) -> T:
-        """The program's result, or the exception that it ended with."""
+        """Return the program's result, or raise the exception that it ended with.
+
+        Raises Interrupted after a signal or `interrupt`, Abandoned after the third one during a teardown.
+        """
         self._crash = _crash_point(os.environ.get(CRASH_AT, ""))
         self._shielded = False
-        with self._signals():
+        pid = os.getpid()
+        with _signals.heard_by(self):
             answer: Any = None
             error: BaseException | None = None
             while True:
+                if os.getpid() != pid:  # an effect called back into code that forked and returned here
+                    raise RuntimeError("a forked child does not go on with the program of its parent")
                 try:
                     effect = program.send(answer) if error is None else program.throw(error)
                 except StopIteration as stop:
                     result: T = stop.value
                     return result
                 answer, error = self._answer(effect)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the program was told of a signal or an `interrupt`."""
+        return bool(self._received)
+
+    def interrupt(self, number: int = signal.SIGINT, by: str = "") -> None:
+        """Act on the program as this signal does, from any thread. Without a program, the next one gets it."""
+        self._inbox.put(_Signal(number, by))  # SimpleQueue.put is reentrant: safe in a signal handler
 
     def _answer(self, effect: Effect[Any]) -> tuple[Any, BaseException | None]:
         if self._crash is not None:
@@ -119,19 +138,19 @@ class Interpreter:
             except queue.Empty:
                 continue
             if isinstance(item, _Signal):
-                self._interrupt(item.number)
+                self._interrupt(item)
             elif item.ticket == ticket:
                 if item.error is not None:
                     raise item.error
                 return item.value
             # else: the late answer of a call that was abandoned
 
-    def _interrupt(self, number: int) -> None:
-        self._received.append(number)
+    def _interrupt(self, received: _Signal) -> None:
+        self._received.append(received.number)
         if not self._shielded:
-            raise Interrupted(number)
-        self.pending = self.pending or Interrupted(number)
-        name = signal.Signals(number).name
+            raise Interrupted(received.number, by=received.by)
+        self.pending = self.pending or Interrupted(received.number, by=received.by)
+        name = received.by or signal.Signals(received.number).name
         if len(self._received) >= 3:
             raise Abandoned
         more = 3 - len(self._received)
@@ -140,23 +159,60 @@ class Interpreter:
         )
         self.world.report(Report("release", text))
 
+
+class _Signals:
+    """The signal handlers, while any program runs in the main thread: each of those hears every signal."""
+
+    def __init__(self) -> None:
+        self._hearing: list[Interpreter] = []
+        self._before: dict[int, Any] = {}
+        fork.register(self)
+
     @contextmanager
-    def _signals(self) -> Iterator[None]:
-        numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-
-        def arrived(number: int, _frame: object) -> None:
-            self._inbox.put(_Signal(number))  # SimpleQueue.put is reentrant: safe in a handler
-
-        # A signal that was ignored when we started (nohup) stays ignored.
-        before = {number: signal.getsignal(number) for number in numbers}
-        for number in numbers:
-            if before[number] is not signal.SIG_IGN:
-                signal.signal(number, arrived)
+    def heard_by(self, interpreter: Interpreter) -> Iterator[None]:
+        """Install the handlers, and restore those of before at the end. Nothing in other threads than the main one."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._hearing.append(interpreter)
         try:
+            if not self._before:
+                self._install()
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if self._hearing == [interpreter]:
+                self._restore()
+            if interpreter in self._hearing:  # not in a forked child
+                self._hearing.remove(interpreter)
+
+    def _install(self) -> None:
+        for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
+            handler = signal.getsignal(number)
+            # A signal that was ignored when the program started (nohup) stays ignored; a handler that was not installed
+            # by Python (None) could not be restored.
+            if handler not in (signal.SIG_IGN, None):
+                self._before[number] = handler
+                signal.signal(number, self._arrived)
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def _arrived(self, number: int, _frame: object) -> None:
+        for interpreter in self._hearing:
+            interpreter.interrupt(number)
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """A child runs no program: signals must end it as they would have without one in its parent."""
+        if in_child:
+            self._hearing.clear()
+            self._restore()
+
+
+_signals = _Signals()
 
 
 @dataclass(slots=True)

@@ -1,86 +1,127 @@
-"""Who is alive: one lock file per lease or attempt, held by the process that lives for it.
+"""Which leases and attempts have a living owner: one lock file each, locked by the thread that works on it.
 
-The kernel drops a file lock when its holder dies, however it dies, so nobody needs pids, heartbeats or clocks to tell.
+The kernel drops a file lock when its process dies, however it dies, so that a lock needs no pid, heartbeat or clock.
+Forked children close their copies (`orchestrator.fork`) and hold none of their parent's locks.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
-LOOK_AGAIN_S, LOOKS = 0.02, 1500  # half a minute: whoever asks `alive` for so long stands still
+from orchestrator import fork
+
+LOOK_AGAIN_S, LOOKS = 0.02, 1500  # half a minute: a question takes that long only in a process that stands still
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    descriptor: fork.Descriptor | None  # None: there is no file to lock
+    pid: int = field(default_factory=os.getpid)
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+
+    @property
+    def lives(self) -> bool:
+        return self.pid == os.getpid() and self.thread.is_alive()
+
+    @property
+    def here(self) -> bool:
+        return self.pid == os.getpid() and self.thread is threading.current_thread()
 
 
 class FileLocks:
-    """Claims of this process, and questions about those of others. `directory` is private to the user."""
+    """The locks of this process, and questions about those of others. `directory` is private to the user.
+
+    A lock belongs to the thread that took it. To another thread it is as locked as to another process.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._held: dict[str, int | None] = {}
+        self._held: dict[str, _Held] = {}
 
-    def claim(self, lease_id: str) -> bool:
-        """Hold the lock until `release` or death. True also when this process holds it already."""
-        if lease_id in self._held:
-            return True
-        fd = self._open(lease_id)
-        if fd is None:
-            self._held[lease_id] = None
+    def lock(self, name: str) -> bool:
+        """Lock until `unlock`, `close` or the end of the thread. True also when this thread has locked it already."""
+        self._drop_ended()
+        if name in self._held:
+            return self._held[name].here
+        descriptor = self._open(name)
+        if descriptor is None:
+            self._held[name] = _Held(None)
             return True
         for _ in range(LOOKS):
-            if _locked(fd, fcntl.LOCK_EX):
-                self._held[lease_id] = fd
+            if _locked(descriptor, fcntl.LOCK_EX):
+                self._held[name] = _Held(descriptor)
                 return True
-            if not _locked(fd, fcntl.LOCK_SH):
-                break  # another process lives for it
-            fcntl.flock(fd, fcntl.LOCK_UN)  # only `alive` questions share the lock, for a moment
+            if not _locked(descriptor, fcntl.LOCK_SH):
+                break  # another owner holds it
+            fcntl.flock(descriptor.fileno(), fcntl.LOCK_UN)  # only questions share the lock, for a moment
             time.sleep(LOOK_AGAIN_S)
-        os.close(fd)
+        descriptor.close()
         return False
 
-    def release(self, lease_id: str) -> None:
-        fd = self._held.pop(lease_id, None)
-        if fd is not None:
+    def unlock(self, name: str) -> None:
+        """Unlock what this thread has locked; any other lock stays."""
+        if self.is_held(name):
             # The file stays: unlinking it could leave two processes with a lock each, on the old file and on a new one.
-            os.close(fd)
+            self._drop(name)
 
-    def holds(self, lease_id: str) -> bool:
-        """Does this very process hold the claim?"""
-        return lease_id in self._held
+    def is_held(self, name: str) -> bool:
+        """Return whether this very thread holds the lock."""
+        return name in self._held and self._held[name].here
 
-    def alive(self, lease_id: str) -> bool:
-        """Does a living process, this one included, hold the claim?"""
-        if lease_id in self._held:
+    def is_locked(self, name: str) -> bool:
+        """Return whether a living thread of this process, or another process, holds the lock."""
+        self._drop_ended()
+        if name in self._held:
             return True
         try:
-            fd = os.open(self._path(lease_id), os.O_RDONLY | os.O_CLOEXEC)
+            asked = fork.Descriptor(lambda: os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             return False
         try:
-            return not _locked(fd, fcntl.LOCK_SH)
+            return not _locked(asked, fcntl.LOCK_SH)
         finally:
-            os.close(fd)
+            asked.close()
 
-    def _open(self, lease_id: str) -> int | None:
-        """On a disk that cannot be written an old lock file will do. Where there is none (None) nobody holds the lock, and
-        no teardown must fail for want of it; nothing is created there, as the ledger beside it cannot be written either.
+    def close(self) -> None:
+        """Unlock everything that this object has locked, in whichever thread."""
+        for name in list(self._held):
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        held = self._held.pop(name, None)
+        if held is not None and held.descriptor is not None:
+            held.descriptor.close()
+
+    def _drop_ended(self) -> None:
+        """A thread that has ended holds nothing, like a process; nor does the parent of a forked child, in the child."""
+        for name, held in list(self._held.items()):
+            if not held.lives:
+                self._drop(name)
+
+    def _open(self, name: str) -> fork.Descriptor | None:
+        """On a disk that cannot be written an old lock file will do. Without one (None) nothing holds the lock: no teardown
+        may fail for want of it. No file is created there, as the ledger beside it cannot be written either.
         """
+        path = self._path(name)
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
-            return os.open(self._path(lease_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return fork.Descriptor(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError:
-            old = self._path(lease_id)
-            return os.open(old, os.O_RDONLY | os.O_CLOEXEC) if old.exists() else None
+            return fork.Descriptor(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC)) if path.exists() else None
 
-    def _path(self, lease_id: str) -> Path:
-        return self.directory / f"{lease_id.replace(' ', '-')}.lock"
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name.replace(' ', '-')}.lock"
 
 
-def _locked(fd: int, how: int) -> bool:
-    """Take the lock if nobody excludes us from it."""
+def _locked(descriptor: fork.Descriptor, how: int) -> bool:
+    """Take the lock unless another owner excludes this one."""
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        fcntl.flock(descriptor.fileno(), how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

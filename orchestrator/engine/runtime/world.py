@@ -1,16 +1,17 @@
-"""The real world that effects are performed on: a cloud, the ledger, the lock files, the person watching."""
+"""The real world that effects are performed on: a cloud, the ledger, the lock files, the user's terminal."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import Cloud, WorkerAddress
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
-from orchestrator.engine.guardian.process import GuardianNotStarted
+from orchestrator.engine.guardian.process import Guardian, GuardianNotStarted
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ LOGIN_USER = "tpujob"
 
 @dataclass(slots=True)
 class RealWorld:
-    """`open_cloud` is called when the first effect needs the cloud: commands that find nothing to do never connect."""
+    """`open_cloud` is called when the first effect needs the cloud: commands that find nothing to do never connect.
+
+    A forked child connects anew and has no guardian yet; the connections of its parent are not its own.
+    """
 
     kind: str  # of its cloud, as leases name it
     clocks: Clocks
@@ -30,17 +34,33 @@ class RealWorld:
     locks: Locks
     report: Callable[[Report], None]
     lease_directory: Callable[[str], Path]
-    start_guardian: Callable[[], object] | None  # None: the person wants none
+    start_guardian: Callable[[], Guardian] | None  # None: the user wants none
     open_cloud: Callable[[], Cloud]
     still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
     _cloud: Cloud | None = None
-    _armed: bool = False
+    _cloud_pid: int = 0  # the process that has opened it
+    _guardian: Guardian | None = None
+    _fleets: list[Fleet] = field(default_factory=list)
+    _pid: int = field(default_factory=os.getpid)
+    _closed: bool = False
 
     @property
     def cloud(self) -> Cloud:
-        if self._cloud is None or not self.still_there():
-            self._cloud = self.open_cloud()
+        if self._cloud is None or self._cloud_pid != os.getpid() or not self.still_there():
+            self._cloud, self._cloud_pid = self.open_cloud(), os.getpid()
         return self._cloud
+
+    def close(self) -> None:
+        """End the heartbeats, and wake the guardian, which releases what is left and not locked. For a process that lives on.
+
+        In a forked child this touches nothing of its parent's.
+        """
+        self._closed = True
+        if self._pid == os.getpid():
+            for fleet in self._fleets:
+                fleet.cancel()
+        if self._guardian is not None:
+            self._guardian.close()
 
     def now(self, cloud: str | None = None) -> float:
         return self.clocks.now(cloud or self.kind)
@@ -52,20 +72,25 @@ class RealWorld:
         self.clocks.told(self.kind, server_now, asked_at)
 
     def arm(self) -> bool:
+        """Start the guardian of this process, once. False: the user wants none. Raises TpujobError when it does not start."""
         if self.start_guardian is None:
             return False
-        if not self._armed:
+        if self._guardian is None or not self._guardian.waits:
             try:
-                self.start_guardian()
+                self._guardian = self.start_guardian()
             except GuardianNotStarted as error:
                 hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command finishes what a killed one leaves"
                 raise TpujobError(f"{error}; nothing was created", hint=hint) from error
-        self._armed = True
+            if self._closed:  # this effect was abandoned
+                self._guardian.close()
         return True
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
         notice = lambda text: self.report(Report("ssh", text))  # noqa: E731
         fleet = open_fleet(self.lease_directory(lease.id), workers, notice, self.now)
+        self._fleets.append(fleet)
+        if self._closed:  # this effect was abandoned
+            fleet.cancel()
         fleet.connect(deadline_s)
         return fleet
 

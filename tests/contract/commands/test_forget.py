@@ -114,10 +114,10 @@ def test_a_deletion_that_another_process_has_been_at_for_too_long_is_loud_in_sta
     ledger(tpujob, "update lease set down_at = ?", time.time() - 700)
     [(lease_id,)] = ledger(tpujob, "select id from lease")
     other = FileLocks(tpujob.directory / "state" / "locks")
-    assert other.claim(lease_id), "the other process"
+    assert other.lock(lease_id), "the other process"
     try:
         shown = tpujob("status")
     finally:
-        other.release(lease_id)
+        other.unlock(lease_id)
     assert shown.returncode == 75
     assert "NOT VERIFIED GONE" in shown.stderr and "another process is still at it" in shown.stderr

@@ -21,10 +21,10 @@ def test_a_run_is_followed_while_a_process_has_the_claim_on_its_attempt(tmp_path
     session.ledger.record(Intent(lease), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))
     other = FileLocks(session.locks.directory)
     assert not session.is_followed(lease)
-    assert other.claim(attempt.id)
+    assert other.lock(attempt.id)
     assert session.is_followed(lease)
     assert not session.is_followed(replace(lease, id="another"))
-    other.release(attempt.id)
+    other.unlock(attempt.id)
     assert not session.is_followed(lease)
 
 

@@ -60,7 +60,7 @@ class Machine:
 
     @property
     def locks(self) -> Any:
-        return type("Owners", (), {"alive": lambda _, lease_id: lease_id in self.alive})()
+        return type("Locks", (), {"is_locked": lambda _, lease_id: lease_id in self.alive})()
 
     def open_leases(self) -> list[Lease]:
         if self.unreadable:
@@ -86,7 +86,7 @@ class Machine:
             return self.time < each.ends_at
         return False
 
-    def take_duty(self) -> bool:
+    def take_lock(self) -> bool:
         self.duty_asked += 1
         return not self.duty_is_taken
 

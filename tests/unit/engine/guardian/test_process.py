@@ -73,7 +73,7 @@ def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A process that arms a guardian, tells its pid and ends."""
     code = "import sys; from pathlib import Path; from orchestrator.engine.guardian import process as guardian; "
     code += f"guardian.SCOPE_TIMEOUT_S = {HANG_S}; "  # a busy machine is no reason to do without a scope here
-    code += "print(guardian.start_guardian(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)))"
+    code += "print(guardian.start_guardian(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)).pid)"
     return subprocess.run(
         [sys.executable, "-c", code, str(directory)],
         cwd=ROOT,
@@ -97,7 +97,7 @@ def test_it_ends_by_itself_when_its_process_ended_and_owes_nothing(state: Path) 
 
 
 def test_it_watches_as_long_as_its_process_lives(state: Path) -> None:
-    pid = guardian.start_guardian(state)
+    pid = guardian.start_guardian(state).pid
     process = psutil.Process(pid)
     assert process.is_running() and [each.pid for each in guardians(state)] == [pid]
     assert os.getsid(pid) == pid, "a terminal that closes does not take it along"
@@ -128,7 +128,7 @@ def test_without_a_scope_it_starts_all_the_same_and_its_log_says_so(
 ) -> None:
     program(user_manager, text)
     monkeypatch.setattr(guardian, "SCOPE_TIMEOUT_S", 0.3)
-    pid = guardian.start_guardian(state)
+    pid = guardian.start_guardian(state).pid
     assert [each.pid for each in guardians(state)] == [pid]
     assert "no scope of its own" in (state / "guardian.log").read_text()
     os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,5 @@
 """Signals while programs run: noticed at once, unwound once, never able to skip a teardown."""
 
-import fcntl
 import os
 import signal
 import threading
@@ -14,7 +13,6 @@ import pytest
 
 from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
-from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import CloudUnavailable, Interrupted
 from tests.unit.engine.virtual import VirtualWorld
 from tests.waiting import HANG_S
@@ -181,40 +179,3 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(interpreter: Inter
         assert interpreter.run(program()) == "went on"
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_claim_is_seen_by_others_and_ends_with_its_process(tmp_path: Path) -> None:
-    ours, others = FileLocks(tmp_path / "locks"), FileLocks(tmp_path / "locks")
-    news, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ours.claim("lease")
-            os.write(tell, b"claimed")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(tell)
-    assert os.read(news, 7) == b"claimed"
-    os.close(news)
-    assert others.alive("lease") and not others.claim("lease")
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert not others.alive("lease") and others.claim("lease")
-
-
-def test_a_lease_that_was_never_claimed_has_no_owner(tmp_path: Path) -> None:
-    assert not FileLocks(tmp_path / "locks").alive("lease")
-
-
-def test_a_question_that_takes_long_keeps_nobody_from_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks `alive` shares the lock for a moment, which is long where the machine is busy."""
-    owners = FileLocks(tmp_path)
-    slow = os.open(tmp_path / "lease.lock", os.O_RDONLY | os.O_CREAT)
-    fcntl.flock(slow, fcntl.LOCK_SH)
-    looks = iter(range(1000))
-    monkeypatch.setattr(
-        "orchestrator.engine.runtime.locks.time.sleep", lambda _: os.close(slow) if next(looks) == 999 else None
-    )
-    assert owners.claim("lease")
-    assert FileLocks(tmp_path).alive("lease") and not FileLocks(tmp_path).claim("lease")

@@ -1,0 +1,129 @@
+"""What must end with this process: a forked child closes its copies of it before it runs anything else.
+
+A forked child gets a copy of every open descriptor. A file lock stays held, and a pipe stays open, until the last copy is
+closed. Without this module, `kill -9` of a process with living forked children (DataLoader workers of a notebook) would
+leave its locks held, and its guardian and its local job would never read the end of their pipes.
+
+A child closes its copy and never unlocks it (LOCK_UN): copies share one lock, so an unlock would take it from the parent.
+Programs that are executed (`subprocess`) inherit nothing: descriptors that Python opens are close-on-exec. Children of
+multiprocessing's `spawn` and `forkserver` inherit nothing either, once the server runs.
+
+Out of reach: a fork that Python does not see (C code that calls fork(2) and does not exec), and the moment between the
+fork and the child's first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
+class Forked(Protocol):
+    """Gets ready for a fork, and goes on after it, in the parent and in the child. Both are called in the thread that forks."""
+
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None: ...
+
+
+_forking = threading.RLock()  # held by the thread that forks, from before the fork until after it
+_descriptors: set[Descriptor] = set()
+_closed_in_child: weakref.WeakSet[Closable] = weakref.WeakSet()
+_forked: weakref.WeakSet[Forked] = weakref.WeakSet()
+_ready: list[Forked] = []  # for the fork under way
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """Hold off forks of this process, and other blocks of this kind, in any other thread. For a few quick steps."""
+    with _forking:
+        yield
+
+
+class Descriptor:
+    """An open descriptor that no forked child keeps. It stays open until `close`, also when nothing refers to it."""
+
+    def __init__(self, open_: Callable[[], int]) -> None:
+        """`open_` returns the descriptor; no fork comes between its opening and its registration. Raises what it raises."""
+        with _forking:
+            self._number: int | None = open_()
+            _descriptors.add(self)
+
+    def fileno(self) -> int:
+        """Raise ValueError when it is closed, as in a forked child."""
+        if self._number is None:
+            raise ValueError("the descriptor is closed")
+        return self._number
+
+    @property
+    def closed(self) -> bool:
+        return self._number is None
+
+    def close(self) -> None:
+        """Close it, once."""
+        with _forking:
+            number, self._number = self._number, None
+            _descriptors.discard(self)
+            if number is not None:
+                os.close(number)
+
+
+def pipe() -> tuple[int, Descriptor]:
+    """Return the read end of a new pipe, for a process that is to be started, and the write end, which ends with this one."""
+    with _forking:
+        read_end, write_end = os.pipe()
+        return read_end, Descriptor(lambda: write_end)
+
+
+def close_in_child(thing: Closable) -> None:
+    """Have forked children close it, such as a socket. It is not kept alive."""
+    with _forking:
+        _closed_in_child.add(thing)
+
+
+def register(thing: Forked) -> None:
+    """Call its `before_fork` and `after_fork` around each fork. It is not kept alive."""
+    with _forking:
+        _forked.add(thing)
+
+
+def _before() -> None:
+    _forking.acquire()
+    for thing in list(_forked):
+        thing.before_fork()
+        _ready.append(thing)
+
+
+def _after_in_parent() -> None:
+    _finish(in_child=False)
+
+
+def _after_in_child() -> None:
+    for descriptor in list(_descriptors):
+        with contextlib.suppress(OSError):
+            descriptor.close()
+    for thing in list(_closed_in_child):
+        with contextlib.suppress(Exception):
+            thing.close()
+    _finish(in_child=True)
+
+
+def _finish(*, in_child: bool) -> None:
+    try:
+        for thing in _ready:
+            thing.after_fork(in_child=in_child)
+    finally:
+        _ready.clear()
+        _forking.release()
+
+
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
