@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     from orchestrator.client.jobs.planning import PlanPreview as _Plan
     from orchestrator.client.lending import CommandResult as CommandResult
     from orchestrator.client.lending import Slice as Slice
+    from orchestrator.client.slices.offers import Offers as Offers
     from orchestrator.client.slices.slices import DownResult as DownResult
     from orchestrator.client.slices.slices import SliceEnd as SliceEnd
     from orchestrator.client.slices.slices import SliceRelease as SliceRelease
     from orchestrator.client.slices.slices import SliceStatus as SliceStatus
     from orchestrator.client.slices.slices import UpResult as UpResult
+    from orchestrator.client.slices.status import SliceRow as SliceRow
+    from orchestrator.client.slices.status import Status as Status
     from orchestrator.errors import AlreadyExists as AlreadyExists
     from orchestrator.errors import ArtifactError as ArtifactError
     from orchestrator.errors import AuthError as AuthError
@@ -78,7 +81,9 @@ _NAMES = {  # module of each name
     "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
+    "client.slices.offers": ("Offers",),
     "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
+    "client.slices.status": ("SliceRow", "Status"),
     "errors": (
         "AlreadyExists",
         "ArtifactError",

@@ -20,7 +20,11 @@ from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
 from orchestrator.client.session import Session
 from orchestrator.client.slices import slices
+from orchestrator.client.slices.offers import Offers
+from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus, UpOptions, UpResult
+from orchestrator.client.slices.status import Status
+from orchestrator.client.slices.status import status as slice_status
 from orchestrator.core.planning import provisioning as kinds
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.sizes import parse_size
@@ -275,6 +279,30 @@ class Client:
         by_s = _seconds("by", by, "1m", "7d")
         with self._session() as session:
             return slices.extend(session, name, by_s)
+
+    def status(self, *, on_event: OnEvent | None = None) -> Status:
+        """Return every slice of tpujob that the API shows or this machine's ledger has open, with its claim and its cost.
+
+        Raises nothing for an API that does not answer: `Status.exit_code` is 0 only for a complete answer.
+        """
+        with self._session(on_event, ends=True, light=True) as session:
+            return slice_status(session)
+
+    def offers(
+        self,
+        accelerator: str | None = None,
+        *,
+        zone: str | None = None,
+        spot: bool = False,
+        refresh: bool = False,
+    ) -> Offers:
+        """Return which TPUs there are, where and for how much: of a type or generation, in a comma list of places; or all.
+
+        `refresh` asks the API which of them the project has, and remembers the answer. Raises UserError for an unknown type
+        or place, CloudError when no zone answers.
+        """
+        with self._session(light=True) as session:
+            return slice_offers(session, accelerator=accelerator, zone=zone, spot=spot, refresh=refresh, all_sizes=True)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -24,18 +24,37 @@ from orchestrator.report.plan import candidate_shape, table
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.model import JobSpec
-    from orchestrator.core.planning.plan import Plan
+    from orchestrator.core.planning.plan import Candidate, Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PlanPreview:
-    """What a run would ask for. `plan` is None, and `requests` empty, for a job with `on: local`."""
+    """What a run would ask for; as text, the sentences and the table of `tpujob plan`.
+
+    `plan` is None, and `requests` empty, for a job with `on: local`.
+    """
 
     plan: Plan | None
     requests: tuple[Mapping[str, Any], ...]  # method, url and body of the create call of each candidate
     shape: Mapping[str, Any]  # the whole as JSON values
     notes: tuple[str, ...] = ()  # the plan in sentences
     table: tuple[str, ...] = ()  # one line for each candidate, under a heading
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What would be asked for, in order; nothing for a job with `on: local`."""
+        return self.plan.candidates if self.plan is not None else ()
+
+    @property
+    def worst_case_usd(self) -> float | None:
+        """What the run costs at most, in US dollars by the price table. None: a price is unknown."""
+        return 0.0 if self.plan is None else self.plan.worst_case_usd
+
+    def __str__(self) -> str:
+        return "\n".join([*self.notes, *self.table])
+
+    def __repr__(self) -> str:
+        return f"<plan of {self.shape['job']}: {len(self.requests)} candidates>"
 
 
 def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
