@@ -212,7 +212,7 @@ async def _until_true(condition: Callable[[], bool]) -> None:
 
 
 def _look(process: psutil.Process, here: Sandbox) -> dict[str, float]:
-    written = [here.emulator_directory / "state.json", *here.emulator_directory.glob("finished-*.jsonl")]
+    written = [here.emulator_directory / "state.json", *here.emulator_directory.glob("archive-*.jsonl")]
     return {
         "MB": process.memory_info().rss / 1e6,
         "fds": process.num_fds(),

@@ -1,50 +1,92 @@
-"""Dataclasses from JSON or YAML, read strictly: one clear line for each mistake, for whoever wrote the file. And back.
+"""Read dataclasses and single values from plain data (JSON, YAML), strictly: one clear line for each mistake. Pure.
 
-Pure. `supply` and `rehearsal` read through me; `fault_data`, whose fields depend on the kind, reads by itself.
+Used for everything that a person writes for the emulator: settings, supply, faults, and the bodies of `/_emulator/…`.
+Pydantic is not used here: importing it would add a fifth to the start-up time of the daemon.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 LARGEST = 1e9  # seconds, or things
-MOMENTS = 1e11  # what we write down ourselves may be a time of day: seconds since 1970
-WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list of texts"}
+LIMITS = ("choices", "least", "most")  # the keys of a field's metadata that `check_value` takes
+# Metadata of a field that only the emulator writes; it is read back. `most` admits times in seconds since 1970.
+INTERNAL: Mapping[str, Any] = {"internal": True, "most": 1e11}
+TYPE_NAMES = {str: "a string", bool: "true or false", list: "a list of strings", tuple: "a list of strings"}
 
 
 class BadData(ValueError):
-    """This is not what was expected; the message is for a person."""
+    """The data is not what is expected; the message is one line for the person who wrote it."""
 
 
-def read(kind: type[T], data: object, what: str) -> T:
-    """A `kind` from a mapping. Fields whose metadata say `ours` are not for people, but are read back."""
-    if not isinstance(data, Mapping):
-        raise BadData(f"{what[0].upper()}{what[1:]} is an object, not {data!r}.")
-    known: dict[str, Field[Any]] = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    for name in data:
-        if name not in known:
-            theirs = ", ".join(name for name, field in known.items() if not field.metadata.get("ours"))
-            raise BadData(f'There is no field "{name}" in {what}; there are {theirs}.')
+def read(kind: type[T], data: object, what: str, prefix: str = "") -> T:
+    """Return a `kind` (a dataclass) from a mapping. `prefix` goes before field names in messages. Raises BadData."""
+    known: dict[str, Field[Any]] = {field.name: field for field in fields(kind) if field.init}  # type: ignore[arg-type]
+    shown = [name for name, field in known.items() if not field.metadata.get("internal")]
+    data = check_object(what, data, shown, known)
     missing = [name for name, field in known.items() if name not in data and _required(field)]
     if missing:
-        raise BadData(f"{what[0].upper()}{what[1:]} needs {' and '.join(missing)}.")
+        raise BadData(f"{_capitalised(what)} needs {' and '.join(missing)}.")
     hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
-    return kind(**{name: _value(f"{name} of {what}", value, hints[name], known[name]) for name, value in data.items()})
+    return kind(
+        **{name: _field_value(f"{prefix}{name}", value, hints[name], known[name]) for name, value in data.items()}
+    )
 
 
-def read_all(kind: type[T], data: object, what: str) -> list[T]:
+def read_all(kind: type[T], data: object, name: str) -> list[T]:
+    """Return one `kind` for each row of a list. Raises BadData."""
+    rows = check_list(name, data)
+    return [read(kind, row, f"{name}[{index}]", f"{name}[{index}].") for index, row in enumerate(rows)]
+
+
+def check_list(name: str, data: object) -> list[Any]:
+    """Return `data` if it is a list. Raises BadData."""
     if not isinstance(data, list):
-        raise BadData(f"{what[0].upper()}{what[1:]} is a list, not {data!r}.")
-    return [read(kind, row, f"{what}[{index}]") for index, row in enumerate(data)]
+        raise BadData(f"{name} must be a list, not {data!r}.")
+    return data
+
+
+def check_object(
+    what: str, data: object, known: Collection[str] | None = None, accepted: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """Return `data` if it is a mapping with no field but `known` (which messages list) and `accepted`. Raises BadData."""
+    if not isinstance(data, Mapping):
+        raise BadData(f"{_capitalised(what)} must be an object, not {data!r}.")
+    for name in data:
+        if known is not None and name not in known and name not in accepted:
+            raise BadData(f'There is no field "{name}" in {what}; there are {", ".join(known)}.')
+    return data
+
+
+def check_value(
+    name: str, value: object, kind: type[Any], *, choices: Collection[Any] = (), least: float = 0, most: float = LARGEST
+) -> Any:
+    """Return `value` if it is a `kind`: str, bool, list or tuple (of str), int or float within limits. Raises BadData."""
+    if choices:
+        rule, fine = f"one of {', '.join(map(str, choices))}", value in choices and not isinstance(value, bool)
+    elif kind is int or kind is float:
+        number = (
+            f"a whole number from {least:.0f} to {most:.0f}" if kind is int else f"a number from {least:g} to {most:g}"
+        )
+        fine = isinstance(value, int | kind) and not isinstance(value, bool) and least <= value <= most
+        rule, value = number, kind(value) if fine else value
+    elif kind is list or kind is tuple:
+        rule, fine = TYPE_NAMES[kind], isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        value = kind(value) if fine else value
+    else:
+        rule, fine = TYPE_NAMES[kind], isinstance(value, kind)
+    if not fine:
+        raise BadData(f"{name} must be {rule}, not {value!r}.")
+    return value
 
 
 def as_fields(thing: Any) -> dict[str, Any]:
-    """For `json.dumps(default=…)`: a dataclass by its fields, without the deep copies of `asdict`."""
+    """Return a dataclass as a dict, for `json.dumps(default=…)`; without the deep copies of `asdict`."""
     return {name: getattr(thing, name) for name in thing.__dataclass_fields__}
 
 
@@ -57,29 +99,22 @@ def _required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _value(name: str, value: object, hint: Any, field: Field[Any]) -> Any:
-    if get_origin(hint) is types.UnionType:  # only ever with None
+def _field_value(name: str, value: object, hint: Any, field: Field[Any]) -> Any:
+    if isinstance(hint, types.UnionType):  # only ever with None
         if value is None:
             return None
         hint = next(part for part in get_args(hint) if part is not type(None))
-    choices = field.metadata.get("choices")
-    if choices is not None:
-        return _require(f"{name} is one of {', '.join(choices)}", value, value in choices)
-    if get_origin(hint) is tuple:
-        fine = isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value)
-        return tuple(_require(f"{name} is {WORDS[tuple]}", value, fine))
-    if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        largest = LARGEST if not field.metadata.get("ours") else MOMENTS
-        _require(f"{name} is a number between 0 and {largest:g}", value, number and 0 <= value <= largest)  # type: ignore[operator]
-        return float(value)  # type: ignore[arg-type]
-    if hint is int:
-        number = isinstance(value, int) and not isinstance(value, bool)
-        return _require(f"{name} is a whole number from 0 on", value, number and 0 <= value <= LARGEST)  # type: ignore[operator]
-    return _require(f"{name} is {WORDS[hint]}", value, isinstance(value, hint) and (value != "" or hint is not str))
+    if "parse" in field.metadata:
+        return field.metadata["parse"](value, name)
+    if get_origin(hint) is list and isinstance(row := get_args(hint)[0], type) and is_dataclass(row):
+        return read_all(row, value, name)
+    found = check_value(
+        name, value, get_origin(hint) or hint, **{key: field.metadata[key] for key in LIMITS if key in field.metadata}
+    )
+    if found == "":
+        raise BadData(f"{name} must not be empty.")
+    return found
 
 
-def _require(rule: str, value: Any, fine: bool) -> Any:
-    if not fine:
-        raise BadData(f"{rule}, not {value!r}.")
-    return value
+def _capitalised(what: str) -> str:
+    return what[0].upper() + what[1:]

@@ -1,6 +1,6 @@
 """The daemon's own paths, /_emulator/…: status, the billing meter, settings, processes and shutdown.
 
-No cloud has these: the CLI's `emulator` commands and tests use them, the client of the cloud never does.
+The CLI's `emulator` commands and tests use them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from dataclasses import asdict
 from aiohttp import web
 
 import orchestrator
-from orchestrator.emulator.admin.rehearsal import check_settings
-from orchestrator.emulator.api_errors import bad_field
-from orchestrator.emulator.plain_data import BadData
+from orchestrator.emulator.admin import rehearsal
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import node_json
@@ -73,18 +71,12 @@ class Admin:
         return web.json_response(asdict(self.state.settings))
 
     async def patch_settings(self, request: web.Request) -> web.Response:
-        changes = await json_object(request)
-        try:
-            check_settings(self.state.settings, changes)
-        except BadData as error:
-            raise bad_field(str(error)) from None
-        for name, value in changes.items():
-            setattr(self.state.settings, name, value)
+        rehearsal.change_settings(self.state, await json_object(request))
         self.driver.changed()
         return web.json_response(asdict(self.state.settings))
 
     async def processes(self, request: web.Request) -> web.Response:
-        """For each node the processes that run on it and the ports at which its workers listen."""
+        """List for each node the processes that run on it and the ports on which its workers listen."""
         rows = []
         for node in list(self.state.nodes.values()):
             found = await asyncio.to_thread(processes.find, node.uid, self.driver.vms / node.uid)

@@ -1,7 +1,4 @@
-"""The daemon's own paths for rehearsing disasters: faults, the request log, and what may happen to nodes and workers.
-
-As in `admin`, no cloud has these. Bad data is answered with one line that says what is wrong with it.
-"""
+"""The daemon's own paths for faults, the request log, and for what happens to nodes and workers."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from aiohttp import web
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api_errors import ApiError, bad_field
-from orchestrator.emulator.faults.fault import MAX_SECONDS, BadFault
 from orchestrator.emulator.model.records import Node
+from orchestrator.emulator.plain_data import check_list, check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.vms.worker_faults import CONDITIONS
 from orchestrator.emulator.wire.json_body import NUMBER, json_object
@@ -39,15 +36,10 @@ class FaultAdmin:
         return web.json_response({"faults": self.state.faults.dump()})
 
     async def add_faults(self, request: web.Request) -> web.Response:
-        """One fault, or `{"faults": [...]}`: then all of them or none."""
+        """Add one fault, or `{"faults": [...]}`: all of them or none."""
         data = await json_object(request)
-        wanted = data["faults"] if list(data) == ["faults"] else [data]
-        if not isinstance(wanted, list):
-            raise bad_field("faults is a list of faults.")
-        try:
-            added = self.state.faults.add_all(wanted, self.driver.clock())
-        except BadFault as error:
-            raise ApiError("INVALID_ARGUMENT", str(error)) from None
+        rows = check_list("faults", data["faults"]) if list(data) == ["faults"] else [data]
+        added = self.state.faults.add_all(rows, self.driver.clock())
         self.driver.changed()
         return web.json_response({"faults": [fault.as_json() for fault in added]})
 
@@ -60,17 +52,20 @@ class FaultAdmin:
         return web.json_response({"cleared": count})
 
     async def requests(self, request: web.Request) -> web.Response:
-        """`?after=NUMBER` and `?node=ID` (or its full name) leave out the rest."""
+        """List the calls after `?after=NUMBER` that concern `?node=ID` (or its full name); by default all."""
         after = request.query.get("after", "0")
         if not NUMBER.fullmatch(after):
-            raise bad_field(f"after is the number of a request, not {after!r}.")
+            raise bad_field(f"after must be the number of a request, not {after!r}.")
         return web.json_response({"requests": self.log.rows(int(after), request.query.get("node"))})
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     async def act(self, request: web.Request) -> web.Response:
-        """preempt {"notice_s"}; maintain {"notice_s", "lasts_s", "kind"}; vanish; put {"state", "lasts_s"};
-        worker {"worker", "condition"}. The answer is the node as it is now."""
+        """Act on a node, and reply with its state after that.
+
+        preempt {"notice_s"}; maintain {"notice_s", "lasts_s", "kind"}; vanish; put {"state", "lasts_s"};
+        worker {"worker", "condition"}.
+        """
         self.driver.advance()
         node, body, now = self._find(request.match_info["node"]), await json_object(request), self.driver.clock()
         match request.match_info["action"]:
@@ -88,25 +83,24 @@ class FaultAdmin:
             case "vanish":
                 self.state.vanish(node.name, now)
             case "put":
-                self.state.put(node.name, str(body.get("state", "")), now, _seconds(body, "lasts_s"))
+                self.state.set_state(node.name, str(body.get("state", "")), now, _seconds(body, "lasts_s"))
             case "worker":
                 await self._worker(node, body)
         self.driver.changed()
         return web.json_response({"name": node.name, "uid": node.uid, "state": node.state})
 
     async def _worker(self, node: Node, body: dict[str, Any]) -> None:
-        index, condition = body.get("worker"), body.get("condition")
-        if not isinstance(condition, str) or condition not in CONDITIONS:
-            raise ApiError("INVALID_ARGUMENT", f"condition is one of {', '.join(CONDITIONS)}, not {condition!r}.")
+        index: Any = body.get("worker")
+        condition: Any = body.get("condition")
+        check_value("condition", condition, str, choices=tuple(CONDITIONS))
         hosts = self.driver.hosts.get(node.uid)
         if node.state != "READY" or hosts is None:
             raise api_errors.wrong_state("worker", node.state)
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < node.workers:
-            raise ApiError("INVALID_ARGUMENT", f"worker is a number from 0 to {node.workers - 1}, not {index!r}.")
-        await self.driver.trouble.set(hosts, index, condition)
+        check_value("worker", index, int, most=node.workers - 1)
+        await self.driver.worker_faults.set(hosts, index, condition)
 
     def _find(self, wanted: str) -> Node:
-        """By full name, or by an id that only one node has."""
+        """Find a node by its full name, or by an id that only one node has. Raises ApiError."""
         found = [node for node in self.state.nodes.values() if wanted in (node.name, node.node_id)]
         if not found:
             raise ApiError("NOT_FOUND", f'There is no node "{wanted}".')
@@ -117,8 +111,4 @@ class FaultAdmin:
 
 def _seconds(body: dict[str, Any], name: str) -> float | None:
     value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
-        raise ApiError("INVALID_ARGUMENT", f"{name} is a number of seconds, not {value!r}.")
-    return float(value)
+    return None if value is None else float(check_value(name, value, float))

@@ -1,7 +1,7 @@
-"""Faults on the wire: two middlewares, one that logs every call to the API and one that spoils those which meet a fault.
+"""Two middlewares: one logs every call to the API, one applies faults to the calls that meet them.
 
-`logging` is the outermost, so that refused callers are seen, too; `spoiling` the innermost, behind the guard, which says
-who is calling (`request["caller"]`) before faults are asked.
+`request_logging` is the outermost, so that refused callers are logged, too; `fault_injection` is the innermost, behind
+`authentication`, which sets `request["caller"]` before faults are decided.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from email.utils import format_datetime
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from orchestrator.emulator.api.authentication import cut
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest_calls import method_of, resource_of
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults import replies
-from orchestrator.emulator.faults.active_faults import ALL_IS_WELL, Decision, NoReply
+from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, NoReply
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.faults.replies import FaultReply
 from orchestrator.emulator.vms.driver import Driver
 
 
-def logging(log: RequestLog, driver: Driver) -> Middleware:
+def request_logging(log: RequestLog, driver: Driver) -> Middleware:
+    """Return the middleware that writes the request log, and that saves the state before a reply leaves."""
+
     @web.middleware
     async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
         operation = method_of(request)
@@ -47,8 +50,8 @@ def logging(log: RequestLog, driver: Driver) -> Middleware:
     return logged
 
 
-def dating(driver: Driver) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Answers carry the time of the emulated cloud, not that of this machine."""
+def date_header(driver: Driver) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return a signal handler that sets the Date header: the time of the emulated cloud, not of this machine."""
 
     async def dated(request: web.Request, response: web.StreamResponse) -> None:
         seconds = driver.clock() + request.get("clock_s", 0.0)
@@ -57,9 +60,11 @@ def dating(driver: Driver) -> Callable[[web.Request, web.StreamResponse], Awaita
     return dated
 
 
-def spoiling(driver: Driver) -> Middleware:
+def fault_injection(driver: Driver) -> Middleware:
+    """Return the middleware that decides which faults a call meets, and applies those that concern its reply."""
+
     @web.middleware
-    async def spoiled(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def injected(request: web.Request, handler: Handler) -> web.StreamResponse:
         caller = request.setdefault("caller", "client")
         operation = method_of(request)
         if operation is None:
@@ -67,59 +72,55 @@ def spoiling(driver: Driver) -> Middleware:
         driver.advance()
         decision = driver.state.decide(operation, caller, resource_of(request), driver.clock())
         request["effect"], request["hits"] = decision.effect, decision.hits
-        if decision is ALL_IS_WELL:
+        if decision is NO_FAULT:
             return await handler(request)
-        driver.changed()  # what was counted outlives the daemon
+        driver.changed()  # the counts of the faults are saved
         try:
-            response = await _spoil(request, handler, decision, operation)
+            response = await _with_faults(request, handler, decision, operation)
         except NoReply:
-            driver.changed()  # a late create waits
-            return _cut(request)
+            driver.changed()  # a delayed create waits
+            return cut(request)
         request["clock_s"] = decision.clock_s
         return response
 
-    return spoiled
+    return injected
 
 
-async def _spoil(request: web.Request, handler: Handler, decision: Decision, operation: str) -> web.StreamResponse:
+async def _with_faults(
+    request: web.Request, handler: Handler, decision: Decision, operation: str
+) -> web.StreamResponse:
     await asyncio.sleep(decision.slow_s)
-    response = await _proper(request, handler) if decision.happens else None
-    if decision.ending is not None:
-        response = await _end(request, response, decision.ending, operation)
-    assert response is not None, "what does not happen has an ending"
+    response = await _without_faults(request, handler) if decision.takes_effect else None
+    if decision.reply is not None:
+        response = await _faulty(request, response, decision.reply, operation)
+    assert response is not None, "a call that does not take effect has a faulty reply"
     return response
 
 
-async def _proper(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What the API would have said, refusals too."""
+async def _without_faults(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Return the API's own reply, refusals included."""
     try:
         return await handler(request)
     except ApiError as error:
         return web.json_response(error.body(), status=error.http)
 
 
-async def _end(
-    request: web.Request, response: web.StreamResponse | None, ending: Fault, operation: str
+async def _faulty(
+    request: web.Request, response: web.StreamResponse | None, fault: Fault, operation: str
 ) -> web.StreamResponse:
-    match ending.kind:
+    """Return the reply that the fault gives. Raises NoReply."""
+    match fault.kind:
         case "status":
-            return _whole(replies.refusal(ending, operation, resource_of(request)))
+            return _response(replies.refusal(fault, operation, resource_of(request)))
         case "garbage":
             body = response.body if isinstance(response, web.Response) else b"{}"
-            return _whole(replies.spoiled(ending, body if isinstance(body, bytes) else b"{}"))
+            return _response(replies.corrupted(fault, body if isinstance(body, bytes) else b"{}"))
         case "hang":
-            await asyncio.sleep(ending.seconds)
+            await asyncio.sleep(fault.seconds)
     raise NoReply
 
 
-def _whole(reply: FaultReply) -> web.Response:
+def _response(reply: FaultReply) -> web.Response:
     return web.Response(
         body=reply.body, status=reply.status, content_type=reply.content_type, headers=dict(reply.headers)
     )
-
-
-def _cut(request: web.Request) -> web.StreamResponse:
-    """Close the connection; what is returned here goes nowhere."""
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response()

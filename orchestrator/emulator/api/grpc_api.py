@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 NO_REPLY = Status(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
 
 
-class GrpcDoor:
+class GrpcApi:
     """One for each daemon, closed at first."""
 
     def __init__(self, driver: Driver) -> None:

@@ -196,7 +196,9 @@ class RestApi:
                 raise bad_field("Invalid value at 'worker_ids'.")
             notice_s, workers = self.state.settings.notice_s, [int(worker) for worker in asked[:1]]
             node = self.state.maintain(name, now, notice_s=notice_s, workers=workers)
-        return changed(self.driver, request, self.state.done_at_once(node, "update", request.match_info["version"]))
+        return changed(
+            self.driver, request, self.state.completed_operation(node, "update", request.match_info["version"])
+        )
 
     # --- operations ---------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class QueueApi:
         if zone != "-":
             node_request.check_location(project, zone)
             self.state.check_place(project, zone)
-        silent = self.state.silent(zone, effect_on(request))
+        silent = self.state.unreachable(zone, effect_on(request))
         rows = [queued_json(row, version) for row in self.queue.listed(project, zone, silent)]
         extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
         return page(request, "queuedResources", rows, extra)
@@ -88,7 +88,9 @@ class QueueApi:
             self.state.may_begin_maintenance(name)
         for name in names:
             self.state.begin_maintenance(name, now)
-        return changed(self.driver, request, self.state.done_at_once(row, "update", request.match_info["version"]))
+        return changed(
+            self.driver, request, self.state.completed_operation(row, "update", request.match_info["version"])
+        )
 
     async def list_reservations(self, request: web.Request) -> web.Response:
         """Of the rehearsal; only /v2alpha1 has them."""

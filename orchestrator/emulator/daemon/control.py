@@ -215,9 +215,9 @@ def _end_orphans(state_dir: Path) -> int:
     directories = list((state_dir / "vms").iterdir()) if (state_dir / "vms").is_dir() else []
     if not directories:
         return 0
-    from orchestrator.emulator.vms.processes import end_all
+    from orchestrator.emulator.vms.processes import kill_all
 
-    return sum(end_all(directory.name, directory.resolve()) for directory in directories)
+    return sum(kill_all(directory.name, directory.resolve()) for directory in directories)
 
 
 def _last_line(state_dir: Path) -> str:

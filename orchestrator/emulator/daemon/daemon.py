@@ -1,4 +1,4 @@
-"""The daemon: opens the state directory, brings the hosts back, serves HTTP on loopback until told to stop or long idle."""
+"""The daemon: opens the state directory, restores the hosts, and serves HTTP on loopback until it is stopped or idle."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from orchestrator.emulator import access
 from orchestrator.emulator.admin.admin import Admin
 from orchestrator.emulator.admin.admin_faults import FaultAdmin
 from orchestrator.emulator.admin.admin_supply import SupplyAdmin
-from orchestrator.emulator.api import fault_middleware, rest_other
-from orchestrator.emulator.api.grpc_api import GrpcDoor
+from orchestrator.emulator.api import authentication, fault_middleware, rest_other
+from orchestrator.emulator.api.grpc_api import GrpcApi
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest import RestApi
 from orchestrator.emulator.state.steady_clock import steady_clock
@@ -33,26 +33,27 @@ MAX_BODY_BYTES = 4 << 20
 
 
 async def serve(store: Store, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
-    """Run until shutdown, or until `end_fd` reads as closed. The endpoint is announced when everything answers."""
+    """Serve until shutdown, or until `end_fd` reads as closed. Calls `announced` when every part is ready to reply."""
     shutdown = asyncio.Event()
     state = store.load()
     driver = Driver(state, store, steady_clock(store.directory, state.now))
     idle = _Idle(driver)
     requests = RequestLog()
-    # From the outermost to the innermost: a refused caller is in the log, and no fault hits one whom the guard refuses.
-    doors = [
-        fault_middleware.logging(requests, driver),
-        access.middleware(store.token, driver.account, driver.state),
+    # From the outermost to the innermost: refused calls are in the log, and meet no fault.
+    middlewares = [
+        fault_middleware.request_logging(requests, driver),
+        authentication.middleware(store.token, driver.account, driver.state),
         idle.middleware,
+        fault_middleware.fault_injection(driver),
     ]
-    app = web.Application(middlewares=[*doors, fault_middleware.spoiling(driver)], client_max_size=MAX_BODY_BYTES)
-    app.on_response_prepare.append(fault_middleware.dating(driver))
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(fault_middleware.date_header(driver))
     app.add_routes([*RestApi(driver).routes(), *rest_other.routes()])
     app.add_routes(
         [*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes(), *SupplyAdmin(driver).routes()]
     )
-    grpc_door = GrpcDoor(driver)
-    app.add_routes(grpc_door.routes())
+    grpc_api = GrpcApi(driver)
+    app.add_routes(grpc_api.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     if end_fd is not None:
@@ -65,19 +66,19 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     name = f"[{host}]" if ":" in host else host
     url = f"http://{name}:{listener.getsockname()[1]}"
     driver.account.url = url
-    store.announce(url)
+    store.publish_endpoint(url)
     announced()
     log.info("serving %s, state in %s", url, store.directory)
     driving = asyncio.create_task(driver.run())
     watching = asyncio.create_task(idle.watch(shutdown))
-    # The first node should not wait for this import (0.2 s), nor should the first answer.
+    # Neither the first node nor the first reply should wait for this import (0.2 s).
     await asyncio.to_thread(importlib.import_module, "orchestrator.emulator.vms.ssh_server")
     stopping = asyncio.create_task(shutdown.wait())
     await asyncio.wait({driving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in (driving, watching, stopping):
         task.cancel()
-    store.withdraw()
-    await grpc_door.close()
+    store.remove_endpoint()
+    await grpc_api.close()
     await runner.cleanup()
     await driver.power_off()
     store.save(driver.state)
@@ -87,7 +88,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
 
 
 def _listen(host: str, port: int, before: int) -> socket.socket:
-    """At the port of the last daemon if it is free and no other is asked for: a VM that outlived it calls there."""
+    """Listen on `port`; 0: on the port of the last daemon (`before`), which VMs that outlived it use, or on a free one."""
     if not access.is_loopback(f"[{host}]" if ":" in host else host):
         raise ValueError(f"The emulator serves loopback only, not {host}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -103,7 +104,7 @@ def _listen(host: str, port: int, before: int) -> socket.socket:
 
 
 class _Idle:
-    """Ends a daemon that nobody has asked anything for long and that holds neither node nor queued resource."""
+    """Ends the daemon after a time without requests, if there is neither a node nor a queued resource."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -120,6 +121,7 @@ class _Idle:
         return noted
 
     async def watch(self, shutdown: asyncio.Event) -> None:
+        """Set `shutdown` once the daemon has been idle for the limit."""
         while (left_s := self.last + self.limit_s - time.monotonic()) > 0 or self.driver.state.holds_anything:
             await asyncio.sleep(max(left_s, min(self.limit_s, 1.0)))
         log.info("idle for %.0f s without nodes", self.limit_s)
@@ -127,4 +129,5 @@ class _Idle:
 
 
 def run(directory: Path, host: str, port: int, announced: Callable[[], None], end_fd: int | None = None) -> None:
+    """Serve with this state directory until shutdown. Raises AlreadyRunning, DamagedState, OSError or ValueError."""
     asyncio.run(serve(Store(directory), host, port, announced, end_fd))

@@ -1,6 +1,6 @@
-"""The vocabulary of faults: what can go wrong, at which calls, with which parameters. Data, and nothing else.
+"""The kinds of faults: which calls each one concerns, with which parameters. Data only.
 
-`faults` reads and counts them, `cloud_state` and the daemon's wire act on them, docs/emulator.md explains them.
+`fault` reads them, `model` and `api` act on them, docs/emulator.md explains them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ LISTS = ("nodes.list", "queuedResources.list", "operations.list", "locations.lis
 
 
 class Role(StrEnum):
-    """Of each call at most one EFFECT and one ENDING happen; every MODIFIER comes on top."""
+    """Where a fault acts. A call meets at most one EFFECT and one REPLY; every MODIFIER is added."""
 
-    EFFECT = "effect"  # in the cloud itself: what the call does, or what it sees
-    ENDING = "ending"  # on the wire: what becomes of the reply
+    EFFECT = "effect"  # in the cloud: what the call does, or what it shows
+    REPLY = "reply"  # on the wire: what the client gets
     MODIFIER = "modifier"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`parameters` holds the defaults, and by them the types; `state` is the node's state it is about, if it is."""
+    """`parameters` are the defaults, which also set the types; `state` is the state of the node, where the kind needs one."""
 
     role: Role
-    says: str
     operations: tuple[str, ...] = OPERATIONS
     parameters: Mapping[str, Any] = field(default_factory=dict)
     state: str | None = None
@@ -48,93 +47,60 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     # On the wire.
+    # An HTTP error in Google's wording (502 is HTML; 404, too: a path that no API has); `effect`: the call works first.
     "status": Kind(
-        Role.ENDING,
-        "an HTTP error, in Google's words (502 in HTML; 404 too: a path that no API has); `effect`: it happened first",
+        Role.REPLY,
         parameters={"status": 503, "message": "", "body": "auto", "retry_after_s": 0.0, "effect": False},
     ),
-    "lost_reply": Kind(Role.ENDING, "it happens, and the connection closes without a reply"),
-    "drop": Kind(Role.ENDING, "it does not happen, and the connection closes without a reply"),
-    "hang": Kind(
-        Role.ENDING,
-        "no reply for `seconds`, then the connection closes; `effect`: it happened",
-        parameters={"seconds": 60.0, "effect": False},
-    ),
-    "garbage": Kind(
-        Role.ENDING,
-        "200 with a body that is not the API's: truncated, html, types (wrong ones), large (10 MB) or empty",
-        parameters={"form": "truncated", "size_bytes": 10 << 20, "effect": True},
-    ),
-    "slow": Kind(Role.MODIFIER, "it takes `seconds` longer", parameters={"seconds": 1.0}),
-    "clock": Kind(Role.MODIFIER, "the Date header is `seconds` ahead (or behind)", parameters={"seconds": 86400.0}),
-    # In the cloud: creating.
-    "hidden": Kind(
-        Role.EFFECT,
-        "what is created exists, but nobody can see it for `seconds`",
-        CREATES,
-        {"seconds": 2.0},
-    ),
-    "late": Kind(
-        Role.EFFECT,
-        "no reply, and it is created only `seconds` later",
-        CREATES,
-        {"seconds": 5.0},
-    ),
-    "stockout": Kind(Role.EFFECT, "no capacity: the operation fails and the node vanishes", ("nodes.create",)),
+    # The call takes effect, and the connection closes without a reply.
+    "lost_reply": Kind(Role.REPLY),
+    # The call does not take effect, and the connection closes without a reply.
+    "drop": Kind(Role.REPLY),
+    # No reply for `seconds`, then the connection closes; `effect`: the call took effect.
+    "hang": Kind(Role.REPLY, parameters={"seconds": 60.0, "effect": False}),
+    # 200 with a body that is not the API's: truncated, html, types (wrong ones), large (10 MB) or empty.
+    "garbage": Kind(Role.REPLY, parameters={"form": "truncated", "size_bytes": 10 << 20, "effect": True}),
+    # The reply takes `seconds` longer.
+    "slow": Kind(Role.MODIFIER, parameters={"seconds": 1.0}),
+    # The Date header is `seconds` ahead (negative: behind).
+    "clock": Kind(Role.MODIFIER, parameters={"seconds": 86400.0}),
+    # In the cloud: creates.
+    # The resource exists, but is not visible for `seconds`.
+    "hidden": Kind(Role.EFFECT, CREATES, {"seconds": 2.0}),
+    # No reply, and the resource is created `seconds` later.
+    "late": Kind(Role.EFFECT, CREATES, {"seconds": 5.0}),
+    # No capacity: the operation fails and the node disappears.
+    "stockout": Kind(Role.EFFECT, ("nodes.create",)),
+    # The operation fails, and the node stays in `state` until it is deleted.
     "create_fails_leaving_node": Kind(
         Role.EFFECT,
-        "the operation fails, and the node stays in `state` for ever",
         ("nodes.create",),
         {"state": "CREATING", "code": "RESOURCE_EXHAUSTED", "message": ""},
     ),
-    # In the cloud: changing.
-    "operation_fails": Kind(
-        Role.EFFECT,
-        "accepted; after `seconds` the operation ends with an error, and the node is as it was before",
-        CHANGES,
-        {"seconds": 1.5, "code": "INTERNAL", "message": ""},
-    ),
-    "operation_forgets": Kind(
-        Role.EFFECT,
-        "accepted; after `seconds` the operation is done without error or result, and nothing happened",
-        CHANGES,
-        {"seconds": 0.0},
-    ),
-    "stuck": Kind(
-        Role.EFFECT,
-        "it takes `seconds`; a stuck patch refuses every other change meanwhile",
-        CHANGES,
-        {"seconds": 3600.0},
-    ),
-    "stalled": Kind(
-        Role.EFFECT,
-        "a delete is accepted, and the node stays DELETING, the operation under way, until it is deleted once more",
-        ("nodes.delete",),
-    ),
-    "delete_dropped": Kind(
-        Role.EFFECT,
-        "a delete of what is CREATING is accepted and forgotten: absent (if `hidden`) until that is over",
-        DELETES,
-        {"seconds": 0.5, "hidden": True},
-        state="CREATING",
-    ),
-    "refuse_delete": Kind(
-        Role.EFFECT,
-        "400 FAILED_PRECONDITION for a delete of what is CREATING",
-        DELETES,
-        state="CREATING",
-    ),
-    # In the cloud: looking.
-    "unreachable": Kind(
-        Role.EFFECT,
-        "the list leaves out `zones` (by default all it was asked for) and says so",
-        ("nodes.list", "queuedResources.list", "operations.list"),
-        {"zones": []},
-    ),
-    "stale_list": Kind(Role.EFFECT, "the list shows the nodes of `seconds` ago", ("nodes.list",), {"seconds": 30.0}),
-    "page_loop": Kind(Role.EFFECT, "every page names the same next page", LISTS),
-    "page_error": Kind(Role.EFFECT, "the second page is a 500", LISTS),
-    "operation_gone": Kind(Role.EFFECT, "404: operations are forgotten", ("operations.get", "operations.list")),
+    # In the cloud: changes.
+    # Accepted; after `seconds` the operation ends with an error, and the node is as before.
+    "operation_fails": Kind(Role.EFFECT, CHANGES, {"seconds": 1.5, "code": "INTERNAL", "message": ""}),
+    # Accepted; after `seconds` the operation is done without error or result, and nothing happened.
+    "operation_forgets": Kind(Role.EFFECT, CHANGES, {"seconds": 0.0}),
+    # The change takes `seconds`; a stuck patch refuses every other change meanwhile.
+    "stuck": Kind(Role.EFFECT, CHANGES, {"seconds": 3600.0}),
+    # Accepted; the node stays DELETING, with its operation under way, until it is deleted again.
+    "stalled": Kind(Role.EFFECT, ("nodes.delete",)),
+    # A delete in CREATING is accepted and dropped; with `hidden` the node is absent until that state ends.
+    "delete_dropped": Kind(Role.EFFECT, DELETES, {"seconds": 0.5, "hidden": True}, state="CREATING"),
+    # 400 FAILED_PRECONDITION for a delete in CREATING.
+    "refuse_delete": Kind(Role.EFFECT, DELETES, state="CREATING"),
+    # In the cloud: reads.
+    # The list omits `zones` (default: all that the call names) and reports them as unreachable.
+    "unreachable": Kind(Role.EFFECT, ("nodes.list", "queuedResources.list", "operations.list"), {"zones": []}),
+    # The list shows the nodes of `seconds` ago.
+    "stale_list": Kind(Role.EFFECT, ("nodes.list",), {"seconds": 30.0}),
+    # Every page names the same next page.
+    "page_loop": Kind(Role.EFFECT, LISTS),
+    # The second page is a 500.
+    "page_error": Kind(Role.EFFECT, LISTS),
+    # 404: the API has forgotten its operations.
+    "operation_gone": Kind(Role.EFFECT, ("operations.get", "operations.list")),
 }
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {

@@ -1,6 +1,6 @@
-"""The replies that faults give on the wire: errors in Google's own words, and bodies that are not the API's.
+"""The replies that faults give on the wire: errors in Google's own wording, and bodies that are not the API's.
 
-Pure: a simulator can hand them to the client's own translation of errors.
+Pure: a simulator can pass them to the client's own translation of errors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.fault import Fault
 
-# As Google's front end says it, when no API was reached.
+# The page of Google's front end, when a request reaches no API.
 PAGE = (
     "<!DOCTYPE html>\n<html lang=en>\n  <meta charset=utf-8>\n  <title>Error {status} ({title})!!1</title>\n"
     "  <p><b>{status}.</b> <ins>That’s an error.</ins>\n  <p>{text}\n</html>\n"
@@ -31,7 +31,7 @@ SERVER = (
     "Server Error",
     "The server encountered a temporary error and could not complete your request.<p>Please try again in 30 seconds.",
 )
-HTML_UNLESS_ASKED = (404, 502)
+HTML_BY_DEFAULT = (404, 502)
 UNAUTHENTICATED = (
     "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid "
     "authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
@@ -42,7 +42,7 @@ STATUS_NAMES = {401: "UNAUTHENTICATED", 500: "INTERNAL", 502: "UNAVAILABLE", 504
 
 @dataclass(frozen=True, slots=True)
 class FaultReply:
-    """One HTTP reply, whole."""
+    """One complete HTTP reply."""
 
     status: int
     body: bytes
@@ -51,11 +51,11 @@ class FaultReply:
 
 
 def refusal(fault: Fault, operation: str, name: str) -> FaultReply:
-    """For a fault of kind "status"."""
-    status, said = fault.parameters["status"], fault.parameters["body"]
+    """Return the reply of a fault of kind "status". `name` is the full name of the resource."""
+    status, form = fault.parameters["status"], fault.parameters["body"]
     after_s = fault.parameters["retry_after_s"] or (1 if status == 429 else 0)
     headers = {"Retry-After": f"{after_s:g}"} if after_s else {}
-    if said == "html" or (said == "auto" and status in HTML_UNLESS_ASKED):
+    if form == "html" or (form == "auto" and status in HTML_BY_DEFAULT):
         title, text = TITLES.get(status, SERVER)
         page = PAGE.format(status=status, title=title, text=fault.parameters["message"] or text)
         return FaultReply(status, page.encode(), "text/html", headers)
@@ -87,18 +87,18 @@ def _error(status: int, operation: str, name: str) -> ApiError:
 
 
 def _rpc(operation: str) -> str:
-    """DeleteNode for nodes.delete, as quotas name it."""
+    """Return the name in quotas: DeleteNode for nodes.delete."""
     collection, _, verb = operation.partition(".")
     return f"{verb[:1].upper()}{verb[1:]}{collection[:1].upper()}{collection[1:-1]}"
 
 
-def spoiled(fault: Fault, body: bytes) -> FaultReply:
-    """For a fault of kind "garbage", which takes the place of a proper `body`."""
+def corrupted(fault: Fault, body: bytes) -> FaultReply:
+    """Return the reply of a fault of kind "garbage", in place of the correct `body`."""
     match fault.parameters["form"]:
         case "truncated":
             return FaultReply(200, body[: max(1, len(body) // 2)])
         case "types":
-            return FaultReply(200, json.dumps(_other(json.loads(body), outermost=True)).encode())
+            return FaultReply(200, json.dumps(_retyped(json.loads(body), outermost=True)).encode())
         case "empty":
             return FaultReply(200, b"")
         case "large":
@@ -108,10 +108,10 @@ def spoiled(fault: Fault, body: bytes) -> FaultReply:
     )
 
 
-def _other(value: Any, *, outermost: bool = False) -> Any:
-    """The same names with values of other types."""
+def _retyped(value: Any, *, outermost: bool = False) -> Any:
+    """Return the same names with values of other types."""
     if isinstance(value, dict):
-        inner = {name: _other(item) for name, item in value.items()}
+        inner = {name: _retyped(item) for name, item in value.items()}
         return inner if outermost else [inner]
     if isinstance(value, list):
         return "many"

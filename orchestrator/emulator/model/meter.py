@@ -1,6 +1,7 @@
 """The billing meter: node-seconds and dollars of every node, from CREATING to absence or preemption.
 
-Pure; `cloud_state` opens and closes it, the admin path shows it. Tests take it as the oracle for leaks.
+Pure; `transitions` and `provider_events` open and close bills, `/_emulator/billing` shows them. Tests use it as the oracle
+for leaks.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-KEEP = 2000  # closed rows are forgotten beyond this many
+KEEP = 2000  # bills; beyond this many, closed ones are dropped
 
 
 @dataclass(slots=True)
 class Bill:
-    """One node's meter, from CREATING to absence or preemption. `usd_per_hour` is None where the catalog knows no price."""
+    """One period in which a node was billed. `usd_per_hour` is None if the catalog has no price."""
 
     uid: str
     name: str
@@ -23,9 +24,10 @@ class Bill:
     spot: bool
     usd_per_hour: float | None
     since: float
-    until: float | None = None
+    until: float | None = None  # None: still open
 
     def read(self, now: float) -> dict[str, Any]:
+        """Return the bill as of `now`, for JSON."""
         seconds = max(0.0, (now if self.until is None else self.until) - self.since)
         usd = None if self.usd_per_hour is None else self.usd_per_hour * seconds / 3600
         return {
@@ -54,13 +56,13 @@ class Meter:
             self.bills.remove(next(old for old in self.bills if old.until is not None or old is bill))
 
     def close(self, uid: str, now: float) -> None:
-        """Once: what Google took away is not billed until it is deleted."""
+        """Close the open bill of a node, if there is one. A preempted node is closed before it is deleted."""
         bill = self._last(uid)
         if bill is not None and bill.until is None:
             bill.until = now
 
     def reopen(self, uid: str, now: float) -> None:
-        """It came back: a row of its own."""
+        """Open another bill for a node whose last one is closed."""
         if (bill := self._last(uid)) is not None and bill.until is not None:
             self.open(replace(bill, since=now, until=None))
 
@@ -68,6 +70,7 @@ class Meter:
         return next((bill for bill in reversed(self.bills) if bill.uid == uid), None)
 
     def read(self, now: float) -> dict[str, Any]:
+        """Return all bills and their totals as of `now`, for JSON."""
         rows = [bill.read(now) for bill in self.bills]
         return {
             "nodes": rows,

@@ -1,49 +1,47 @@
-"""The queue of Cloud TPU: queued resources from the request to absence, on the same nodes, clock and operations as all else.
+"""The queue of Cloud TPU: queued resources from the request to absence, with the nodes, clock and operations of the cloud.
 
-Pure, like the `CloudState` that it works on and that lets it pass time after its nodes; what was asked for is checked
-before, in `queue_request`.
+Pure. `CloudState` owns it and advances it after its nodes; `wire.queue_request` checks requests before.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model.queue_records import OVER, QueuedResource, State, load_queued
+from orchestrator.emulator.model.provider_events import ProviderEvents
+from orchestrator.emulator.model.queue_records import TERMINAL_STATES, QueuedResource, State, load_queued
 from orchestrator.emulator.model.records import LOST, Node, OperationRecord
 from orchestrator.emulator.model.transitions import failure_of
-
-if TYPE_CHECKING:
-    from orchestrator.emulator.model.cloud_state import CloudState
+from orchestrator.emulator.supply.demand import Demand
 
 REPLIES_KEPT = 2000
-NOTHING_HAPPENS = ("operation_forgets", "operation_fails")
+NO_EFFECT = ("operation_forgets", "operation_fails")
 
 
 class ResourceQueue:
-    """`rows` are the queued resources by full name, oldest first: where there is room, it goes to the oldest."""
+    """`rows` are the queued resources by full name, oldest first: the oldest gets free capacity."""
 
-    def __init__(self, cloud: CloudState) -> None:
+    def __init__(self, cloud: ProviderEvents) -> None:
         self.cloud = cloud
         self.rows: dict[str, QueuedResource] = {}
-        self._replies: dict[str, str] = {}  # who asked with this request id gets this operation again
+        self._replies: dict[str, str] = {}  # "verb name request-id" → operation, for repeated calls
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def advance(self) -> bool:
-        """Everything that can pass, until nothing does. True when something changed."""
+        """End every state that is due. Return whether something changed."""
         changed = False
         for row in list(self.rows.values()):
-            while row.name in self.rows and self._pass(row):
+            while row.name in self.rows and self._step(row):
                 changed = True
         return changed
 
     def next_due(self) -> list[float]:
-        """When a state may pass by time alone. What is due already waits for something else."""
+        """Return when states may end by time alone; what is due already waits for something else."""
         times = [time for row in self.rows.values() for time in self._times(row)]
         if any(row.state is State.WAITING for row in self.rows.values()):
             times += self.cloud.supply.changes_after(self.cloud.now)
@@ -61,53 +59,53 @@ class ResourceQueue:
                 times = []
         return [time for time in times if time is not None]
 
-    def _pass(self, row: QueuedResource) -> bool:
-        """One step. False: nothing is to be done now."""
+    def _step(self, row: QueuedResource) -> bool:
+        """Take the next step; return whether there was one."""
         now, due = self.cloud.now, row.due is None or row.due <= self.cloud.now
         match row.state:
             case State.CREATING if due:
                 self._accept(row)
             case State.WAITING if row.valid_until is not None and row.valid_until <= now:
-                self._to(row, State.FAILED)
+                self._set_state(row, State.FAILED)
                 row.failure = api_errors.expired().in_operation()
-            case State.WAITING if due and row.valid_from <= now and self._has_room(row):
+            case State.WAITING if due and row.valid_from <= now and self._fits(row):
                 self._provision(row)
-            case State.PROVISIONING | State.ACTIVE if (initiator := self._taken_by(row)) is not None:
+            case State.PROVISIONING | State.ACTIVE if (initiator := self._initiator(row)) is not None:
                 self._suspend(row, initiator)
             case State.PROVISIONING if all(node.state == "READY" for node in self.nodes_of(row)):
                 self._activate(row)
             case State.ACTIVE if row.ends_at is not None and row.ends_at <= now:
                 self._suspend(row, "SERVICE")
             case State.SUSPENDING if due and all(node.state in LOST for node in self.nodes_of(row)):
-                self._to(row, State.SUSPENDED)
+                self._set_state(row, State.SUSPENDED)
             case State.DELETING if due and not self.nodes_of(row):
                 del self.rows[row.name]
-                self.cloud.finish(row, None)
+                self.cloud.end_operation(row, None)
             case _:
                 return False
         return True
 
     @staticmethod
-    def _to(row: QueuedResource, state: State, due: float | None = None) -> None:
+    def _set_state(row: QueuedResource, state: State, due: float | None = None) -> None:
         row.state, row.due = state, due
 
     def _accept(self, row: QueuedResource) -> None:
         if row.failure is None:
-            self._to(row, State.WAITING, self.cloud.now + self.cloud.settings.queue_s)
+            self._set_state(row, State.WAITING, self.cloud.now + self.cloud.settings.queue_s)
         else:
-            self._to(row, State.FAILED)
-        self.cloud.finish(row, row.failure)
+            self._set_state(row, State.FAILED)
+        self.cloud.end_operation(row, row.failure)
 
-    def _has_room(self, row: QueuedResource) -> bool:
-        return self.cloud.shortage(row.wants) is None
+    def _fits(self, row: QueuedResource) -> bool:
+        return self.cloud.shortage(row.demands) is None
 
     def _provision(self, row: QueuedResource) -> None:
         taken = [name for name in row.node_names if name in self.cloud.nodes]
         if taken:
-            self._to(row, State.FAILED)
+            self._set_state(row, State.FAILED)
             row.failure = api_errors.already_exists(taken[0]).in_operation()
             return
-        self._to(row, State.PROVISIONING)
+        self._set_state(row, State.PROVISIONING)
         several = len(row.node_names) > 1
         row.node_uids = []
         for spec in row.node_specs:
@@ -116,20 +114,20 @@ class ResourceQueue:
                     self.cloud.number(), row.project, row.zone, node_id, spec.node, spec.workers, "CREATING",
                     self.cloud.now, queued_resource=row.name, multislice=several,
                 )  # fmt: skip
-                self.cloud.bear(node, spec.usd_per_hour)
+                self.cloud.insert(node, spec.usd_per_hour)
                 self.cloud.enter(node, "create", "CREATING")
                 row.node_uids = [*row.node_uids, node.uid]
 
     def _activate(self, row: QueuedResource) -> None:
-        self._to(row, State.ACTIVE)
+        self._set_state(row, State.ACTIVE)
         if row.run_s is not None and row.ends_at is None:
             row.ends_at = self.cloud.now + row.run_s
             for node in self.nodes_of(row):
                 node.ends_at = row.ends_at
-        self.cloud.finish(row, None)  # of a reset
+        self.cloud.end_operation(row, None)  # of a reset
 
-    def _taken_by(self, row: QueuedResource) -> str | None:
-        """Who took a node from it, if one did: USER or SERVICE."""
+    def _initiator(self, row: QueuedResource) -> str | None:
+        """Return who removed one of its nodes: USER or SERVICE; None: all are there."""
         present = self.nodes_of(row)
         if any(node.state in LOST for node in present):
             return "SERVICE"
@@ -137,33 +135,41 @@ class ResourceQueue:
         return "USER" if gone else None
 
     def _suspend(self, row: QueuedResource, initiator: str) -> None:
-        """One node less is all of them: the service deletes what is left. Preempted ones stay as they are."""
-        self._to(row, State.SUSPENDING, self.cloud.now + self.cloud.settings.suspend_s)
+        """Suspend it, since a node is lost: the service deletes the others. Preempted ones stay listed."""
+        self._set_state(row, State.SUSPENDING, self.cloud.now + self.cloud.settings.suspend_s)
         row.initiator = initiator
-        self.cloud.finish(row, api_errors.wrong_state("reset", row.state).in_operation())
+        self.cloud.end_operation(row, api_errors.wrong_state("reset", row.state).in_operation())
         for node in self.nodes_of(row):
             if node.state not in LOST:
-                self.cloud.withdraw(node)
+                self.cloud.delete_by_service(node)
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
 
     def nodes_of(self, row: QueuedResource) -> list[Node]:
-        """Those that are still there. One that somebody else created under the same name is not."""
-        named = zip(row.node_names, row.node_uids, strict=False)  # none before it has got them
+        """Return its nodes that exist. A node that was created separately under the same name is not one of them."""
+        named = zip(row.node_names, row.node_uids, strict=False)  # no uids before PROVISIONING
         found = [(self.cloud.nodes.get(name), uid) for name, uid in named]
         return [node for node, uid in found if node is not None and node.uid == uid]
 
     def row(self, name: str) -> QueuedResource:
-        """As anybody sees it; a refusal if there is none."""
+        """Return a queued resource by its full name. Raises ApiError if there is none that clients can see."""
         row = self.rows.get(name)
         if row is None or not self._visible(row):
             raise api_errors.not_found(name)
         return row
 
-    def listed(self, project: str, zone: str, silent: list[str]) -> list[QueuedResource]:
-        """Those that a list shows which cannot speak for the zones `silent`. Zone `-` is all of them."""
+    def listed(self, project: str, zone: str, unreachable: list[str]) -> list[QueuedResource]:
+        """Return the queued resources that a list shows, without those in unreachable zones. Zone `-`: all zones."""
         mine = [row for row in self.rows.values() if row.project == project and zone in ("-", row.zone)]
-        return [row for row in mine if self._visible(row) and row.zone not in silent]
+        return [row for row in mine if self._visible(row) and row.zone not in unreachable]
+
+    def admit(self, demands: list[Demand]) -> None:
+        """Raise ApiError if a location or a quota forbids the demands beside what exists or is queued."""
+        cloud = self.cloud
+        if cloud.supply.limits_projects:
+            held = [demand for row in self.rows.values() for demand in row.demands]  # with its nodes, existing or not
+            held += [node.demand for node in cloud.nodes.values() if node.queued_resource not in self.rows]
+            cloud.supply.admit(demands, held)
 
     def _visible(self, row: QueuedResource) -> bool:
         return row.hidden_until is None or row.hidden_until <= self.cloud.now
@@ -178,30 +184,33 @@ class ResourceQueue:
         effect: Fault | None = None,
         request_id: str = "",
     ) -> OperationRecord:
-        """A row that `queue_request` made. NoReply under the fault "late"."""
+        """Add a queued resource that `queue_request` made. Return the operation; for a known request id, the earlier one.
+
+        Raises ApiError if the API refuses the call, NoReply under the fault "late".
+        """
         cloud = self.cloud
         cloud.advance(now)
         if (known := self._known_reply(row.name, "create", request_id)) is not None:
             return known
         if effect is not None and effect.kind == "late":
-            asked = {"queued": asdict(row), "api_version": api_version, "request_id": request_id}
-            cloud.late.append((cloud.now + effect.seconds, asked))
+            arguments = {"queued": asdict(row), "api_version": api_version, "request_id": request_id}
+            cloud.delayed_creates.append((cloud.now + effect.seconds, arguments))
             raise NoReply
         if row.name in self.rows:
             raise api_errors.already_exists(row.name)
         for taken in [name for name in row.node_names if name in cloud.nodes]:
             raise api_errors.already_exists(taken)
-        cloud.admit(row.wants)
+        self.admit(row.demands)
         if effect is not None and effect.kind == "operation_forgets":
-            return cloud.begin_loose(row, "create", api_version, effect)
-        refusals = [refusal for want in row.wants if (refusal := cloud.supply.late_refusal(want)) is not None]
+            return cloud.begin_timed_operation(row, "create", api_version, effect)
+        refusals = [refusal for demand in row.demands if (refusal := cloud.supply.late_refusal(demand)) is not None]
         row.failure = refusals[0].in_operation() if refusals else None
         row.uid, row.created_at = cloud.number(), cloud.now
         row.due = cloud.now + (effect.seconds if effect and effect.kind == "stuck" else cloud.settings.accept_s)
         self.rows[row.name] = row
         operation = cloud.begin_operation(row, "create", api_version)
-        if effect is not None and effect.kind == "operation_fails":  # and it comes up all the same
-            cloud.let_loose(operation, effect.seconds, failure_of(row, effect))
+        if effect is not None and effect.kind == "operation_fails":  # and it is created all the same
+            cloud.end_later(operation, effect.seconds, failure_of(row, effect))
         else:
             row.operation = operation.name
         if effect is not None and effect.kind == "hidden":
@@ -209,8 +218,10 @@ class ResourceQueue:
         self._note_reply(row.name, "create", request_id, operation)
         return operation
 
-    def create_late(self, asked: dict[str, Any], now: float) -> None:
-        self.create(load_queued(asked["queued"]), asked["api_version"], now, request_id=asked["request_id"])
+    def create_delayed(self, arguments: dict[str, Any], now: float) -> None:
+        """Do what a create under the fault "late" asked for. Raises ApiError if the API refuses it by now."""
+        row = load_queued(arguments["queued"])
+        self.create(row, arguments["api_version"], now, request_id=arguments["request_id"])
 
     def delete(
         self,
@@ -222,7 +233,10 @@ class ResourceQueue:
         effect: Fault | None = None,
         request_id: str = "",
     ) -> OperationRecord:
-        """With `force` its nodes, too. While it is PROVISIONING the call is accepted, and its operation fails."""
+        """Delete a queued resource, with `force` its nodes, too. Return the operation; in PROVISIONING, one that fails.
+
+        Raises ApiError if the API refuses the call.
+        """
         cloud, kind = self.cloud, effect and effect.kind
         cloud.advance(now)
         if (known := self._known_reply(name, "delete", request_id)) is not None:
@@ -230,45 +244,48 @@ class ResourceQueue:
         row = self.row(name)
         if kind == "refuse_delete":
             raise api_errors.wrong_state("delete", row.state)
-        if effect is not None and kind in (*NOTHING_HAPPENS, "delete_dropped"):
+        if effect is not None and kind in (*NO_EFFECT, "delete_dropped"):
             if effect.parameters.get("hidden"):
                 row.hidden_until = row.due
-            return cloud.begin_loose(row, "delete", api_version, effect)
+            return cloud.begin_timed_operation(row, "delete", api_version, effect)
         if row.state is State.DELETING and row.operation is not None:
             return cloud.operations[row.operation]
         if row.state is State.PROVISIONING:
             refusal = api_errors.wrong_state("delete", row.state).in_operation()
-            return cloud.let_loose(cloud.begin_operation(row, "delete", api_version), cloud.settings.refuse_s, refusal)
+            return cloud.end_later(cloud.begin_operation(row, "delete", api_version), cloud.settings.refuse_s, refusal)
         nodes = self.nodes_of(row)
-        if nodes and not force and row.state not in OVER:
+        if nodes and not force and row.state not in TERMINAL_STATES:
             raise api_errors.has_nodes(name)
-        cloud.finish(row, api_errors.superseded("create", "queued resource").in_operation())
+        cloud.end_operation(row, api_errors.superseded("create", "queued resource").in_operation())
         delay_s = effect.seconds if effect is not None and kind == "stuck" else cloud.settings.delete_s
-        self._to(row, State.DELETING, cloud.now + delay_s)
+        self._set_state(row, State.DELETING, cloud.now + delay_s)
         for node in nodes:
-            cloud.withdraw(node)
+            cloud.delete_by_service(node)
         operation = cloud.begin_operation(row, "delete", api_version)
         row.operation = operation.name
         self._note_reply(name, "delete", request_id, operation)
         return operation
 
     def reset(self, name: str, api_version: str, now: float, effect: Fault | None = None) -> OperationRecord:
-        """Its nodes restart; it is PROVISIONING until they are READY again."""
+        """Restart its nodes; it is PROVISIONING until they are READY. Return the operation.
+
+        Raises ApiError if the API refuses the call.
+        """
         cloud = self.cloud
         cloud.advance(now)
         row = self.row(name)
         if row.state is not State.ACTIVE:
             raise api_errors.wrong_state("reset", row.state)
-        if effect is not None and effect.kind in NOTHING_HAPPENS:
-            return cloud.begin_loose(row, "reset", api_version, effect)
-        self._to(row, State.PROVISIONING)
+        if effect is not None and effect.kind in NO_EFFECT:
+            return cloud.begin_timed_operation(row, "reset", api_version, effect)
+        self._set_state(row, State.PROVISIONING)
         for node in self.nodes_of(row):
             cloud.restart(node, effect)
         operation = cloud.begin_operation(row, "reset", api_version)
         row.operation = operation.name
         return operation
 
-    # --- asked twice --------------------------------------------------------------------------------------------------
+    # --- repeated calls -----------------------------------------------------------------------------------------------
 
     def _known_reply(self, name: str, verb: str, request_id: str) -> OperationRecord | None:
         known = self._replies.get(f"{verb} {name} {request_id}") if request_id else None
@@ -283,9 +300,10 @@ class ResourceQueue:
     # --- as plain data ------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        """For `json.dumps(default=as_fields)`."""
+        """Return what `load` reads, for `json.dumps(default=as_fields)`."""
         return {"rows": list(self.rows.values()), "replies": self._replies}
 
     def load(self, data: dict[str, Any]) -> None:
-        self.rows = {row.name: row for row in map(load_queued, data.get("rows", ()))}
-        self._replies = dict(data.get("replies", {}))
+        """Replace everything by a dump. KeyError or TypeError for any other data."""
+        self.rows = {row.name: row for row in map(load_queued, data["rows"])}
+        self._replies = dict(data["replies"])

@@ -1,6 +1,6 @@
-"""The queued resource: a request for one or several nodes that waits until there is room for all of them.
+"""The queued resource: a request for one or several nodes that waits until there is capacity for all of them.
 
-A plain value like those of `records`; `queue` changes it, `wire_queue` shows it.
+Plain values, as in `records`; `queue` changes them, `wire` shows them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.emulator.supply.demand import Demand
 
 
 class State(StrEnum):
-    """As the API names them."""
+    """The states of a queued resource, named as in the API."""
 
     CREATING = "CREATING"
     WAITING = "WAITING_FOR_RESOURCES"
@@ -26,24 +26,23 @@ class State(StrEnum):
     DELETING = "DELETING"
 
 
-# Of a request in one of these nothing is to come any more; it holds its name and its quota until somebody deletes it.
-OVER = (State.SUSPENDED, State.FAILED)
+# In these states no node is to come any more; the request holds its name and its quota until it is deleted.
+TERMINAL_STATES = (State.SUSPENDED, State.FAILED)
 
 
 @dataclass(slots=True)
 class NodeSpec:
-    """Equal nodes that are asked for under one or several ids."""
+    """Equal nodes, requested under one or several ids."""
 
     node_ids: list[str]
     node: dict[str, Any]  # as `Node.spec`
     workers: int
     usd_per_hour: float | None
-    several: dict[str, Any] | None = None  # multisliceParams, as v2 calls them; None: one node with an id of its own
 
 
 @dataclass(slots=True)
 class QueuedResource:
-    """`spec` is what was asked for beside the nodes: tier, queueing policy, reservation, run duration."""
+    """`spec` is the request without its nodes: tier, queueing policy, reservation, run duration."""
 
     uid: str
     project: str
@@ -56,22 +55,22 @@ class QueuedResource:
     created_at: float
     valid_from: float = 0.0
     valid_until: float | None = None
-    run_s: float | None = None  # flex-start: how long its nodes live
-    due: float | None = None  # not before does the present state pass
-    operation: str | None = None  # the operation that waits for it
-    failure: dict[str, Any] | None = None  # why it is FAILED; while CREATING, why it will be
+    run_s: float | None = None  # flex-start: how long its nodes run
+    due: float | None = None  # the present state does not end earlier
+    operation: str | None = None  # the operation that ends with the present state
+    failure: dict[str, Any] | None = None  # google.rpc.Status: why it is FAILED, or, while CREATING, why it will be
     initiator: str = ""  # of the suspension: USER or SERVICE
     ends_at: float | None = None  # when a flex-start run is over
-    node_uids: list[str] = field(default_factory=list)  # of the nodes that it got, in the order of `node_names`
-    hidden_until: float | None = None  # only a fault sets it
+    node_uids: list[str] = field(default_factory=list)  # of the nodes that it created, in the order of `node_names`
+    hidden_until: float | None = None  # set by faults only
 
     @property
     def name(self) -> str:
         return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queue_id}"
 
     @property
-    def wants(self) -> list[Demand]:
-        """As the supply counts them."""
+    def demands(self) -> list[Demand]:
+        """Its nodes, as the supply counts them."""
         return [
             Demand(
                 self.project, self.zone, spec.node["acceleratorType"], self.tier, len(spec.node_ids),
@@ -82,10 +81,12 @@ class QueuedResource:
 
     @property
     def node_names(self) -> list[str]:
+        """The full names of its nodes, existing or not."""
         place = f"projects/{self.project}/locations/{self.zone}/nodes"
         return [f"{place}/{node_id}" for spec in self.node_specs for node_id in spec.node_ids]
 
 
 def load_queued(data: Mapping[str, Any]) -> QueuedResource:
+    """Return a queued resource from its dump. KeyError or TypeError for any other data."""
     specs = [NodeSpec(**spec) for spec in data["node_specs"]]
     return QueuedResource(**{**data, "node_specs": specs, "state": State(data["state"])})

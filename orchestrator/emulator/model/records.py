@@ -1,6 +1,6 @@
-"""The things of the emulated cloud: settings, nodes, operations, and the table of states that pass by themselves.
+"""The records of the emulated cloud: settings, nodes, operations, and the table of timed states.
 
-Plain values without behaviour of their own; `cloud_state` changes them, `wire` shows them, `store` keeps them.
+Plain values without behaviour of their own; `cloud_state` changes them, `wire` shows them, `store` saves them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from orchestrator.emulator.supply.demand import FLEX_START, ON_DEMAND, RESERVED,
 
 
 class Power(StrEnum):
-    """What the hosts of a node are, or should be. GONE: no process, no port, no home directory.
+    """The power of a node's hosts. GONE: no process, no port, no home directory.
 
-    UNKNOWN is never wanted: after a crash of the daemon, processes may live or not, and somebody has to look.
+    UNKNOWN is never a target: after a crash of the daemon, processes may be running or not, and the driver has to check.
     """
 
     UNKNOWN = "unknown"
@@ -28,8 +28,8 @@ class Power(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A state that passes by itself: into `then`, not before `delay` and not before `power` is reached; or, when its
-    operation fails, into `if_failed`. None is absence."""
+    """A timed state. It ends in `then`, once `delay` (a setting) has passed and the hosts have reached `power`; if its
+    operation fails, in `if_failed`. None is absence."""
 
     then: str | None
     delay: str
@@ -47,51 +47,52 @@ TRANSITIONS = {
 SETTLED_POWER = {
     "READY": Power.ON,
     "STOPPED": Power.OFF,
-    # Into these nothing but a person (the admin path) puts a node.
+    # Only `/_emulator/` paths and rehearsals put a node into these.
     "PREEMPTED": Power.OFF,
     "TERMINATED": Power.OFF,
     "REPAIRING": Power.OFF,
     "UNKNOWN": Power.ON,
     "HIDDEN": Power.ON,
 }
-LOST = ("PREEMPTED", "TERMINATED")  # Google has taken it back: it can only be deleted
+LOST = ("PREEMPTED", "TERMINATED")  # such a node can only be deleted
+# Verb → the state that it needs and the state that it begins.
 VERBS = {"stop": ("READY", "STOPPING"), "start": ("STOPPED", "STARTING")}
 
 
 @dataclass(slots=True)
 class Settings:
-    """What tests and people may change while it runs. `no_capacity` holds `ZONE/TYPE`, either part may be `*`."""
+    """What may be changed while the daemon runs. docs/emulator.md explains each setting."""
 
     provision_s: float = 2.0
     stop_s: float = 0.5
     start_s: float = 1.0
     delete_s: float = 0.5
-    accept_s: float = 0.2  # a queued resource is CREATING for so long,
-    queue_s: float = 1.0  # waits at least so long, also where there is room,
-    suspend_s: float = 0.5  # is SUSPENDING for so long,
-    refuse_s: float = 1.5  # and the delete of one that is PROVISIONING fails after so long
-    notice_s: float = 1.0  # a preemption is announced so long before, as Google does 30 s before
-    maintenance_s: float = 2.0  # how long maintenance takes
-    no_capacity: list[str] = field(default_factory=list)
-    unreachable: list[str] = field(default_factory=list)  # zones that a list leaves out and names as unreachable
-    vm_may: list[str] = field(
-        default_factory=lambda: ["get", "delete"]
-    )  # of nodes and queued resources, with the account of the VMs
-    vm_route: bool = True  # False: the API does not answer the VMs
+    # Of a queued resource:
+    accept_s: float = 0.2  # CREATING
+    queue_s: float = 1.0  # WAITING_FOR_RESOURCES, at least
+    suspend_s: float = 0.5  # SUSPENDING
+    refuse_s: float = 1.5  # until the delete of a PROVISIONING one fails
+    notice_s: float = 1.0  # from the notice of a preemption to its end; Google's is 30 s
+    maintenance_s: float = 2.0
+    no_capacity: list[str] = field(default_factory=list)  # ZONE/TYPE; either part may be *
+    unreachable: list[str] = field(default_factory=list)  # zones that lists omit and report as unreachable
+    # What the service account of the VMs may do to nodes and queued resources.
+    vm_may: list[str] = field(default_factory=lambda: ["get", "delete"])
+    vm_route: bool = True  # False: the API does not reply to the VMs
     startup_script: bool = True  # False: it never runs
-    attribute_limits: float = (
-        0.0  # writes of guest attributes are lost beyond so many times what Google allows; 0: never
-    )
+    # Writes of guest attributes beyond so many times Google's rate are dropped; 0: none is.
+    attribute_limits: float = 0.0
     lend_torch: bool = False  # True: commands on nodes that are created from then on find this machine's torch
-    machines: bool = True  # False: nodes are READY without TPU VMs behind them, for those who need only the API
+    machines: bool = True  # False: nodes become READY without TPU VMs, for clients that need only the API
 
     def has_capacity(self, zone: str, accelerator_type: str) -> bool:
+        """Return whether `no_capacity` does not name this zone and type."""
         return not any(f"{z}/{t}" in self.no_capacity for z in (zone, "*") for t in (accelerator_type, "*"))
 
 
 @dataclass(slots=True)
 class HostRecord:
-    """One TPU VM as the machine knows it: where it answers, and the guest attributes it published."""
+    """One TPU VM: its ports on loopback, and the guest attributes that it published."""
 
     ssh_port: int
     metadata_port: int
@@ -99,7 +100,7 @@ class HostRecord:
 
 
 def is_spot(spec: Mapping[str, Any]) -> bool:
-    """gcloud alpha says it by the provisioning model alone, with `spot: false` beside it."""
+    """Return whether a node's spec asks for spot. gcloud alpha sends only the provisioning model, beside `spot: false`."""
     scheduling = spec.get("schedulingConfig", {})
     return bool(
         scheduling.get("spot") or scheduling.get("preemptible") or scheduling.get("provisioningModel") == "SPOT"
@@ -107,9 +108,10 @@ def is_spot(spec: Mapping[str, Any]) -> bool:
 
 
 def tier_of(spec: Mapping[str, Any]) -> str:
+    """Return the tier (`demand`) of a node's spec."""
     scheduling = spec.get("schedulingConfig", {})
     model = scheduling.get("provisioningModel")
-    if model == "FLEX_START":  # only a queued resource can say it
+    if model == "FLEX_START":  # only queued resources have it
         return FLEX_START
     if is_spot(spec):
         return SPOT
@@ -119,7 +121,7 @@ def tier_of(spec: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What a node was doing, and does again when the present operation has failed as a fault wants it."""
+    """What a node was doing, and does again after the present operation has failed under a fault."""
 
     state: str
     due: float | None
@@ -129,45 +131,45 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Upcoming, or under way: then the hosts are off."""
+    """Upcoming or ongoing maintenance. While it is ongoing, the hosts are off."""
 
     kind: str  # SCHEDULED or UNSCHEDULED
     starts_at: float
     ends_at: float
-    workers: tuple[int, ...] = ()  # whose metadata say so; none: all
+    workers: tuple[int, ...] = ()  # whose metadata announce it; empty: all
     ongoing: bool = False
 
 
 @dataclass(slots=True)
 class Node:
-    """One node: what was asked for, its state, and what the present transition waits for."""
+    """One node: its spec, its state, and what ends the present transition."""
 
-    uid: str  # the API's `id`: a decimal int64, never used twice
+    uid: str  # the API's `id`: a decimal int64, never reused
     project: str
     zone: str
     node_id: str
-    spec: dict[str, Any]  # what the client asked for, normalised: camelCase, enum names
+    spec: dict[str, Any]  # as requested, normalised: camelCase, enum names
     workers: int
     state: str
     created_at: float
     due: float | None = None  # when the present transition may end
     operation: str | None = None  # the operation that ends with it
-    failure: dict[str, Any] | None = None  # how that operation will fail, if it will
+    failure: dict[str, Any] | None = None  # google.rpc.Status with which that operation will fail
     power: Power = Power.OFF
     hosts: list[HostRecord] = field(default_factory=list)
-    boot_pending: bool = False  # READY was reached; the startup script has not been run yet
-    # Only faults set these.
-    hidden_until: float | None = None  # nobody can see it before
-    busy_until: float | None = None  # a patch that takes long refuses other changes
+    boot_pending: bool = False  # READY, and the startup script has not run yet
+    # Set by faults only.
+    hidden_until: float | None = None  # not visible before
+    busy_until: float | None = None  # a stuck patch refuses other changes until then
     resume: Resume | None = None
-    left_as: str | None = None  # the state in which a failed create leaves it, without hosts
-    # What was announced to it.
+    failed_state: str | None = None  # in which a failed create leaves it, without hosts
+    # Announced events.
     preempted_at: float | None = None
     maintenance: Maintenance | None = None
-    ends_at: float | None = None  # flex-start: when its time is over
-    # Of a node that a queued resource has got.
+    ends_at: float | None = None  # flex-start: the end of its run duration
+    # Of a queued resource's node.
     queued_resource: str | None = None  # its full name
-    multislice: bool = False  # one of several
+    multislice: bool = False  # one of several nodes
 
     @property
     def name(self) -> str:
@@ -182,21 +184,21 @@ class Node:
         return is_spot(self.spec)
 
     @property
-    def want(self) -> Demand:
-        """As the supply counts it."""
+    def demand(self) -> Demand:
+        """The node as the supply counts it."""
         reservation = self.spec.get("schedulingConfig", {}).get("reservationName", "")
         return Demand(self.project, self.zone, self.accelerator_type, tier_of(self.spec), reservation=reservation)
 
     @property
     def can_reschedule(self) -> bool:
-        """May the customer start maintenance? Google says: v6e from 2x4 on."""
-        want = self.want
-        return want.accelerator_type.startswith("v6e-") and want.amount("chips") >= 8
+        """Whether the customer may start maintenance; Google documents v6e from 2x4 on."""
+        return self.accelerator_type.startswith("v6e-") and self.demand.amount("chips") >= 8
 
     @property
-    def wanted_power(self) -> Power:
+    def target_power(self) -> Power:
+        """The power that the hosts must reach."""
         state, failure = (self.state, self.failure) if self.resume is None else (self.resume.state, self.resume.failure)
-        if self.left_as is not None:
+        if self.failed_state is not None:
             return Power.OFF
         if failure is not None:
             return Power.GONE if TRANSITIONS[state].if_failed is None else Power.OFF
@@ -207,7 +209,7 @@ class Node:
 
 @dataclass(slots=True)
 class OperationRecord:
-    """One long-running operation, answered until long after it is done."""
+    """One long-running operation. It is listed long after it is done."""
 
     name: str
     verb: str
@@ -217,7 +219,7 @@ class OperationRecord:
     ended_at: float | None = None
     error: dict[str, Any] | None = None
     response: Node | QueuedResource | None = None  # as it was when the operation ended; None for a delete
-    # Only faults set these: an operation that ends by itself, whatever its target does.
+    # Of a timed operation (set by faults only), which ends on its own, whatever its target does:
     due: float | None = None
     failure: dict[str, Any] | None = None
     silent: bool = False  # done with neither error nor result
@@ -228,6 +230,7 @@ class OperationRecord:
 
 
 def load_node(data: Mapping[str, Any]) -> Node:
+    """Return a node from its dump. KeyError or TypeError for any other data."""
     resume, maintenance = data.get("resume"), data.get("maintenance")
     if maintenance is not None:
         maintenance = Maintenance(**{**maintenance, "workers": tuple(maintenance["workers"])})
@@ -236,7 +239,7 @@ def load_node(data: Mapping[str, Any]) -> Node:
 
 
 def dump_operation(operation: OperationRecord) -> dict[str, Any]:
-    """Without the metadata of its result: a startup-script in each of 2000 operations would make every save slow."""
+    """Return the operation as plain data, without its result's metadata: 2000 startup scripts would make saves slow."""
     data = asdict(operation)
     response = data["response"] or {}
     for spec in (response.get("spec", {}), *(row["node"] for row in response.get("node_specs", ()))):
@@ -245,6 +248,7 @@ def dump_operation(operation: OperationRecord) -> dict[str, Any]:
 
 
 def load_operation(data: Mapping[str, Any]) -> OperationRecord:
-    said = data["response"]
-    load = load_queued if said and "queue_id" in said else load_node
-    return OperationRecord(**{**data, "response": load(said) if said else None})
+    """Return an operation from its dump. KeyError or TypeError for any other data."""
+    response = data["response"]
+    load = load_queued if response and "queue_id" in response else load_node
+    return OperationRecord(**{**data, "response": load(response) if response else None})

@@ -1,7 +1,6 @@
-"""What passes by itself in the emulated cloud: transitions of nodes, operations that end, creates that come late.
+"""Timed state in the emulated cloud: transitions of nodes, and operations that end at a set time.
 
-The lower half of `cloud_state.CloudState`, and as pure: `advance` lets time pass up to a clock that is passed in. What is
-asked of the cloud, and what faults do to it, is in the upper half.
+The base of `provider_events` and `cloud_state`, and as pure: `advance` lets time pass up to a clock that is passed in.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from orchestrator.emulator.model.records import TRANSITIONS, Node, OperationReco
 from orchestrator.emulator.supply.demand import RESERVED, Demand
 from orchestrator.emulator.supply.supply import Supply
 
-KEEP_OPERATIONS = 1000  # finished operations are forgotten beyond this many, as the real API forgets them in time
+KEEP_OPERATIONS = 1000  # beyond this many, done operations are dropped, as the real API drops them in time
 
 
-class Machine:
-    """Nodes, operations, the meter, and their clock."""
+class NodeTransitions:
+    """Nodes, operations, the meter, and their clock (Unix seconds)."""
 
     def __init__(self, seed: str, settings: Settings | None = None) -> None:
         self.seed = seed
@@ -34,60 +33,60 @@ class Machine:
         self.now = 0.0
         self.settings = settings or Settings()
         self.nodes: dict[str, Node] = {}  # by full name
-        self.operations: dict[str, OperationRecord] = {}
+        self.operations: dict[str, OperationRecord] = {}  # by full name
         self.meter = Meter()
         self.faults = Faults()
         self.history = History()
         self.supply = Supply()
-        self.late: list[tuple[float, dict[str, Any]]] = []  # creates that nobody was told of: when, arguments
-        self._loose: dict[str, OperationRecord] = {}  # operations that end by themselves
+        self.delayed_creates: list[tuple[float, dict[str, Any]]] = []  # of the fault "late": when, arguments
+        self._timed: dict[str, OperationRecord] = {}  # timed operations that are not done
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> bool:
-        """End every transition whose time has come. True when something changed."""
-        self.now = max(self.now, now)  # a wall clock that steps back must not un-happen anything
-        ready = [node for node in self.nodes.values() if self._may_end(node)]
+        """Let time pass up to `now`: end every transition that is due. Return whether something changed."""
+        self.now = max(self.now, now)  # a clock that steps back must not undo anything
+        ready = [node for node in self.nodes.values() if self._is_due(node)]
         for node in ready:
             self._end(node)
-        return bool(ready) | self._end_loose()
+        return bool(ready) | self._end_timed_operations()
 
     def next_due(self) -> float | None:
-        """When `advance` may next have something to do; None: only after a request or a report."""
-        dues = [n.due for n in self.nodes.values() if n.due is not None and n.power == n.wanted_power]
-        if self._loose or self.late:
-            dues += [op.due for op in self._loose.values() if op.due is not None]
-            dues += [due for due, _ in self.late]
+        """Return when `advance` may next have something to do; None: only after a request or a report of the driver."""
+        dues = [n.due for n in self.nodes.values() if n.due is not None and n.power == n.target_power]
+        if self._timed or self.delayed_creates:
+            dues += [op.due for op in self._timed.values() if op.due is not None]
+            dues += [due for due, _ in self.delayed_creates]
         return min(dues, default=None)
 
-    def _may_end(self, node: Node) -> bool:
-        return node.due is not None and node.due <= self.now and node.power == node.wanted_power
+    def _is_due(self, node: Node) -> bool:
+        return node.due is not None and node.due <= self.now and node.power == node.target_power
 
     def _end(self, node: Node) -> None:
         failure, resume = node.failure, node.resume
         node.due = node.failure = node.resume = None
         if resume is not None:
-            self.finish(node, failure)
+            self.end_operation(node, failure)
             node.state, node.due, node.operation, node.failure = (
                 *(resume.state, resume.due, resume.operation, resume.failure),
             )
             return self.history.note(node, self.now)
         transition = TRANSITIONS[node.state]
-        then = transition.then if failure is None else node.left_as or transition.if_failed
+        then = transition.then if failure is None else node.failed_state or transition.if_failed
         if then is None:
             self._remove(node)
         else:
             was, node.state = node.state, then
             node.boot_pending = then == "READY"
             if was == "CREATING" and then == "READY":
-                self._arrived(node)
+                self._became_ready(node)
             if failure is None and then in TRANSITIONS:
                 node.due = self.now + float(getattr(self.settings, TRANSITIONS[then].delay))
             self.history.note(node, self.now)
-        return self.finish(node, failure)
+        return self.end_operation(node, failure)
 
-    def _arrived(self, node: Node) -> None:
-        """It is READY for the first time."""
+    def _became_ready(self, node: Node) -> None:
+        """Called when a node is READY for the first time."""
 
     def by_uid(self, uid: str) -> Node | None:
         return next((node for node in self.nodes.values() if node.uid == uid), None)
@@ -95,42 +94,45 @@ class Machine:
     def _remove(self, node: Node) -> None:
         del self.nodes[node.name]
         self.meter.close(node.uid, self.now)
-        self.history.gone(node, self.now)
+        self.history.note_removal(node, self.now)
 
-    def finish(self, thing: Node | QueuedResource, error: dict[str, Any] | None) -> None:
-        """End the operation that waits for it, if one does."""
-        operation = self.operations.get(thing.operation or "")
-        thing.operation = None
+    def end_operation(self, target: Node | QueuedResource, error: dict[str, Any] | None) -> None:
+        """End the operation of a node or queued resource, if it has one. `error` is a google.rpc.Status."""
+        operation = self.operations.get(target.operation or "")
+        target.operation = None
         if operation is None:
             return
         operation.ended_at, operation.error = self.now, error
         if error is None and operation.verb != "delete":
-            operation.response = copy.copy(thing)  # specs are replaced, never changed in place
+            operation.response = copy.copy(target)  # specs are replaced, never changed in place
 
-    def _end_loose(self) -> bool:
-        ended = [op for op in self._loose.values() if op.due is not None and op.due <= self.now] if self._loose else []
+    def _end_timed_operations(self) -> bool:
+        ended = [op for op in self._timed.values() if op.due is not None and op.due <= self.now] if self._timed else []
         for operation in ended:
             operation.ended_at, operation.error = self.now, operation.failure
-            del self._loose[operation.name]
+            del self._timed[operation.name]
         return bool(ended)
 
-    # --- room ---------------------------------------------------------------------------------------------------------
+    # --- capacity -----------------------------------------------------------------------------------------------------
 
-    def shortage(self, wants: list[Demand], besides: Node | None = None) -> ApiError | None:
-        """Why there is no room for these now."""
+    def demands_on(self, besides: Node | None = None) -> list[Demand]:
+        """Return what uses capacity now: the nodes whose hosts are, or go, on."""
+        return [n.demand for n in self.nodes.values() if n is not besides and n.target_power is Power.ON]
+
+    def shortage(self, demands: list[Demand], besides: Node | None = None) -> ApiError | None:
+        """Return why there is no capacity for these now; None: there is."""
         if self.settings.no_capacity:
-            for want in wants:
-                if want.tier != RESERVED and not self.settings.has_capacity(want.zone, want.accelerator_type):
-                    return api_errors.no_capacity(want.zone)
+            for demand in demands:
+                if demand.tier != RESERVED and not self.settings.has_capacity(demand.zone, demand.accelerator_type):
+                    return api_errors.no_capacity(demand.zone)
         if not self.supply.capacity and not self.supply.reservations:
             return None
-        on = [node.want for node in self.nodes.values() if node is not besides and node.wanted_power is Power.ON]
-        return self.supply.shortage(wants, on, self.now)
+        return self.supply.shortage(demands, self.demands_on(besides), self.now)
 
     # --- beginnings and ends ------------------------------------------------------------------------------------------
 
-    def bear(self, node: Node, usd_per_hour: float | None) -> None:
-        """From now on it exists and bills."""
+    def insert(self, node: Node, usd_per_hour: float | None) -> None:
+        """Add a node; it is billed from now on."""
         self.nodes[node.name] = node
         self.meter.open(
             Bill(
@@ -140,12 +142,12 @@ class Machine:
         )
 
     def enter(self, node: Node, verb: str, state: str, effect: Fault | None = None) -> None:
-        """Into a state that passes by itself. No operation waits for it yet."""
+        """Put a node into a timed state, without an operation."""
         delay_s = float(getattr(self.settings, TRANSITIONS[state].delay))
         if effect is not None and effect.kind == "operation_fails" and verb != "create":
             node.resume = Resume(node.state, node.due, node.operation, node.failure)
             node.failure, delay_s = failure_of(node, effect), effect.seconds
-        elif verb in ("create", "start") and (short := self.shortage([node.want], besides=node)) is not None:
+        elif verb in ("create", "start") and (short := self.shortage([node.demand], besides=node)) is not None:
             node.failure = short.in_operation()
         if effect is not None and effect.kind == "stuck":
             delay_s = effect.seconds
@@ -162,72 +164,73 @@ class Machine:
         node.operation = operation.name
         return operation
 
-    def withdraw(self, node: Node) -> None:
-        """The service itself deletes it."""
+    def delete_by_service(self, node: Node) -> None:
+        """Delete a node as the service does, without an operation."""
         if node.state != "DELETING" or node.resume is not None:
             self._interrupt(node, api_errors.superseded)
             self.enter(node, "delete", "DELETING")
 
     def restart(self, node: Node, effect: Fault | None = None) -> None:
-        """Its hosts go off and on again."""
+        """Power the hosts of a node off and on again, without an operation."""
         self._interrupt(node, api_errors.superseded)
         self.enter(node, "restart", "RESTARTING", effect)
 
     def _interrupt(self, node: Node, error: Callable[[str], ApiError]) -> None:
-        """Whatever is under way ends here, with an error for those who wait for it."""
+        """End what is under way; its operations end with `error(verb)`."""
         for name in (node.operation, node.resume.operation if node.resume else None):
             if name is not None:
                 node.operation = name
-                self.finish(node, error(self.operations[name].verb).in_operation())
-        node.due = node.failure = node.resume = node.left_as = node.busy_until = None
+                self.end_operation(node, error(self.operations[name].verb).in_operation())
+        node.due = node.failure = node.resume = node.failed_state = node.busy_until = None
         node.boot_pending = False
 
-    def done_at_once(self, thing: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
-        """For a call that has had its whole effect."""
-        operation = self.begin_operation(thing, verb, api_version)
-        operation.ended_at, operation.response = self.now, copy.copy(thing)
+    def completed_operation(self, target: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
+        """Return a new operation that is done: the call has taken full effect."""
+        operation = self.begin_operation(target, verb, api_version)
+        operation.ended_at, operation.response = self.now, copy.copy(target)
         return operation
 
-    def begin_loose(self, thing: Node | QueuedResource, verb: str, api_version: str, effect: Fault) -> OperationRecord:
-        """An operation that ends when the fault says so and as it says, and that does nothing."""
-        failure = failure_of(thing, effect) if effect.kind == "operation_fails" else None
-        operation = self.begin_operation(thing, verb, api_version)
+    def begin_timed_operation(
+        self, target: Node | QueuedResource, verb: str, api_version: str, effect: Fault
+    ) -> OperationRecord:
+        """Return a new operation that does nothing, and that ends when and as the fault says."""
+        failure = failure_of(target, effect) if effect.kind == "operation_fails" else None
+        operation = self.begin_operation(target, verb, api_version)
         operation.silent = effect.kind == "operation_forgets"
-        return self.let_loose(operation, effect.seconds, failure)
+        return self.end_later(operation, effect.seconds, failure)
 
-    def let_loose(
+    def end_later(
         self, operation: OperationRecord, seconds: float, failure: dict[str, Any] | None = None
     ) -> OperationRecord:
-        """It ends after so long, and nothing else depends on it."""
+        """Let an operation end after `seconds`, whatever its target does. `failure` is a google.rpc.Status."""
         operation.due, operation.failure = self.now + seconds, failure
-        self._loose[operation.name] = operation
-        self._end_loose()
+        self._timed[operation.name] = operation
+        self._end_timed_operations()
         return operation
 
-    def begin_operation(self, thing: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
+    def begin_operation(self, target: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
+        """Return a new operation that is under way."""
         number = self.number()
         milliseconds = int(self.now * 1000)
         name = (
-            f"projects/{thing.project}/locations/{thing.zone}/operations/"
+            f"projects/{target.project}/locations/{target.zone}/operations/"
             f"operation-{milliseconds}-{int(number):x}-{self.count:08x}"
         )
-        operation = self.operations[name] = OperationRecord(name, verb, thing.name, self.now, api_version)
-        for old in self._forgettable():
+        operation = self.operations[name] = OperationRecord(name, verb, target.name, self.now, api_version)
+        surplus = max(0, len(self.operations) - KEEP_OPERATIONS)
+        for old in [op.name for op in self.operations.values() if op.done][:surplus] if surplus else ():
             del self.operations[old]
         return operation
 
-    def _forgettable(self) -> list[str]:
-        surplus = len(self.operations) - KEEP_OPERATIONS
-        return [op.name for op in self.operations.values() if op.done][:surplus] if surplus > 0 else []
-
     def number(self) -> str:
+        """Return the next id: a positive int64 of 19 digits, from the seed and the count."""
         self.count += 1
         digest = hashlib.sha256(f"{self.seed}:{self.count}".encode()).digest()
-        return str(int.from_bytes(digest[:8], "big") >> 1 | 1 << 62)  # positive int64, always 19 digits
+        return str(int.from_bytes(digest[:8], "big") >> 1 | 1 << 62)
 
 
-def failure_of(thing: Node | QueuedResource, effect: Fault) -> dict[str, Any]:
-    """How the operation ends: in the words of the fault, or in those that the API has for its code."""
+def failure_of(target: Node | QueuedResource, effect: Fault) -> dict[str, Any]:
+    """Return how the operation ends (google.rpc.Status): with the fault's own message, or the API's for its code."""
     code, message = effect.parameters["code"], effect.parameters["message"]
-    error = api_errors.no_capacity(thing.zone) if code == "RESOURCE_EXHAUSTED" else api_errors.internal()
+    error = api_errors.no_capacity(target.zone) if code == "RESOURCE_EXHAUSTED" else api_errors.internal()
     return (ApiError(code, message or error.message) if message or code != error.status else error).in_operation()

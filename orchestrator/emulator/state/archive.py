@@ -1,6 +1,6 @@
-"""What is over, operations and closed bills, in a file that only grows: a change costs what it changed, not all that ever was.
+"""The archive: done operations and closed bills in a file that only grows, so that a save costs only what has changed.
 
-The state file says which file that is and how many of its lines count, so that both are replaced in one step.
+The state file names the archive and how many of its lines count, so that both are replaced in one step.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import dump_operation
 from orchestrator.emulator.model.transitions import KEEP_OPERATIONS
 
-MOST_LINES = 4 * (KEEP_OPERATIONS + meter.KEEP)  # then it is written anew, without what the cloud has forgotten
+MOST_LINES = 4 * (KEEP_OPERATIONS + meter.KEEP)  # then a new archive begins, without what the cloud has dropped
 Key = str | tuple[str, float]
 
 
-class Finished:
+class Archive:
+    """The archive of one daemon. A daemon always begins a new one."""
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._file: IO[str] | None = None
@@ -29,13 +31,13 @@ class Finished:
         self._known: set[Key] = set()
         self._old: list[Path] = []
 
-    def keep(self, state: CloudState) -> dict[str, Any]:
-        """Write down what has ended since; where it is, for the state file."""
+    def append(self, state: CloudState) -> dict[str, Any]:
+        """Append what has ended since the last call. Return where it is, for the state file."""
         new = list(_ended(state, self._known))
         if self._file is None or self._lines + len(new) > MOST_LINES:
-            self._begin_anew()
+            self._begin()
             new = list(_ended(state, self._known))
-        assert self._file is not None, "it was begun"
+        assert self._file is not None, "`_begin` opened it"
         self._file.write("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for _, row in new))
         self._file.flush()
         self._known.update(key for key, _ in new)
@@ -43,16 +45,16 @@ class Finished:
         return {"file": self._name, "lines": self._lines}
 
     def drop_old(self) -> None:
-        """After the state file speaks of the present one."""
+        """Remove older archives. Call it once the state file names the present one."""
         while self._old:
             self._old.pop().unlink(missing_ok=True)
 
-    def _begin_anew(self) -> None:
+    def _begin(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._old = list(self._directory.glob("finished-*.jsonl"))
+        self._old = list(self._directory.glob("archive-*.jsonl"))
         number = max((int(path.stem.rpartition("-")[2]) for path in self._old), default=0) + 1
-        self._name, self._lines, self._known = f"finished-{number}.jsonl", 0, set()
+        self._name, self._lines, self._known = f"archive-{number}.jsonl", 0, set()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self._file = os.fdopen(os.open(self._directory / self._name, flags, 0o600), "w", encoding="utf-8")
 
@@ -66,27 +68,28 @@ def _ended(state: CloudState, known: set[Key]) -> Iterator[tuple[Key, dict[str, 
             yield (bill.uid, bill.since), {"bill": asdict(bill)}
 
 
-def living(state: CloudState) -> dict[str, Any]:
-    """All that may still change, for the state file: for `json.dumps(default=as_fields)`."""
+def live_state(state: CloudState) -> dict[str, Any]:
+    """Return all that may still change, for the state file and `json.dumps(default=as_fields)`."""
     operations = [dump_operation(operation) for operation in state.operations.values() if operation.ended_at is None]
     bills = [bill for bill in state.meter.bills if bill.until is None]
     return state.dump_rest() | {"operations": operations, "bills": bills}
 
 
-def whole(said: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """What `CloudState.load` reads: the state file's own rows, and those that it says are over."""
-    where = said.pop("finished", None)
-    if where is None:
-        return said
+def restored(data: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return what `CloudState.load` reads: the state file's `data` with the rows of its archive.
+
+    Raises ValueError, KeyError, TypeError or FileNotFoundError if they are damaged or of another version.
+    """
+    where = data.pop("archive")
     with (directory / where["file"]).open(encoding="utf-8") as file:
         rows = [json.loads(line) for _, line in zip(range(where["lines"]), file, strict=False)]
     if len(rows) < where["lines"]:
         raise ValueError(f"{where['file']} is too short")
     operations = [row["operation"] for row in rows if "operation" in row][-KEEP_OPERATIONS:]
     bills = [row["bill"] for row in rows if "bill" in row][-meter.KEEP :]
-    said["operations"] = _in_order(operations + said["operations"], "created_at")
-    said["bills"] = _in_order(bills + said["bills"], "since")
-    return said
+    data["operations"] = _in_order(operations + data["operations"], "created_at")
+    data["bills"] = _in_order(bills + data["bills"], "since")
+    return data
 
 
 def _in_order(rows: Iterable[dict[str, Any]], when: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The clock of the emulated cloud: it goes on at its own pace, whatever is done to the wall clock of this machine."""
+"""The clock of the emulated cloud: steady, whatever is done to the wall clock of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "clock.json"
 
 @dataclass(frozen=True)
 class SteadyClock:
-    """Unix seconds. `zero` is what it says when the boot clock of this machine says 0."""
+    """Returns Unix seconds. `zero` is its time at zero of this machine's boot clock."""
 
     zero: float
 
@@ -24,9 +24,9 @@ class SteadyClock:
 
 
 def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] = time.time) -> SteadyClock:
-    """The clock of the last daemon, if this machine has not restarted since; else one that begins with the wall clock's time.
+    """Return the clock of the last daemon, or, after a restart of this machine, one that begins with the wall clock's time.
 
-    `not_before`: what has happened by then stays in the past.
+    It begins at `not_before` or later, so that recorded events stay in the past.
     """
     path, boot = directory / FILE, boot_clock.boot_id()
     try:
@@ -34,7 +34,7 @@ def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] =
         if saved["boot"] == boot:
             return SteadyClock(float(saved["zero"]))
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is none, or none that can be read: as after a restart
+        pass  # missing or damaged: as after a restart
     clock = SteadyClock(max(wall(), not_before) - boot_clock.boot_s())
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps({"boot": boot, "zero": clock.zero}))

@@ -1,6 +1,6 @@
 """The state directory: the lock of the one daemon, its token, and the state files that survive a kill -9.
 
-A change is on disk before its answer leaves: written to a temporary file, then renamed over the old one.
+A change is on disk before its reply leaves: written to a temporary file, then renamed over the old one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.plain_data import as_fields
-from orchestrator.emulator.state.archive import Finished, living, whole
+from orchestrator.emulator.state.archive import Archive, live_state, restored
 
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
@@ -33,7 +33,7 @@ DELAYS = (
     "notice_s",
     "maintenance_s",
 )
-NOTICE_S = 30.0  # Google's; the emulated cloud lives faster
+NOTICE_S = 30.0  # Google's; divided by the speed of the emulated cloud
 
 
 class AlreadyRunning(RuntimeError):
@@ -41,27 +41,30 @@ class AlreadyRunning(RuntimeError):
 
 
 class DamagedState(RuntimeError):
-    """The state file cannot be read. It is the record of what is billed, so only a person may drop it."""
+    """The state file cannot be read. It is the record of what is billed, so it is never replaced automatically."""
 
 
 class Store:
-    """Opening it takes the lock; the lock is held until the process ends."""
+    """The state directory of this daemon. The constructor locks it until the process ends.
+
+    Raises AlreadyRunning, PermissionError or ValueError.
+    """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory = directory.resolve()
         if self.directory.stat().st_uid != os.getuid():
             raise PermissionError(f"{self.directory} belongs to another user.")
-        if os.pathsep in str(self.directory):  # the workers' own programs are below it, and on their PATH
+        if os.pathsep in str(self.directory):  # directories below it are on the PATH of the workers
             raise ValueError(f"{self.directory}: the path of a state directory cannot contain {os.pathsep!r}.")
         self.directory.chmod(0o700)
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        self._take_lock()
+        self._acquire_lock()
         self.token = self._token()
-        self._finished = Finished(self.directory)
+        self._archive = Archive(self.directory)
 
-    def _take_lock(self) -> None:
-        """From clients that ask "is it running?" it waits for it: they share the lock, which another daemon never does."""
+    def _acquire_lock(self) -> None:
+        """Lock the directory. Clients that check for a daemon share the lock for a moment, which another daemon never does."""
         while not self._locked(fcntl.LOCK_EX):
             if not self._locked(fcntl.LOCK_SH):
                 raise AlreadyRunning(f"An emulator is already running in {self.directory}.")
@@ -83,37 +86,41 @@ class Store:
         return path.read_text().strip()
 
     def load(self) -> CloudState:
-        """The state of the last daemon, or an empty cloud. Delays named in the environment outrank saved ones."""
+        """Return the state of the last daemon, or an empty cloud; delays in the environment override saved ones.
+
+        Raises DamagedState, or ValueError for a bad delay.
+        """
         path = self.directory / STATE
         try:
-            found = whole(json.loads(path.read_text()), self.directory) if path.exists() else None
+            found = restored(json.loads(path.read_text()), self.directory) if path.exists() else None
             state = CloudState(secrets.token_hex(16)) if found is None else CloudState.load(found)
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
             raise DamagedState(
-                f"{path} is damaged or of another version ({error}); move it away to start anew."
+                f"{path} is damaged or of another version ({error}); to begin with an empty cloud, move it away."
             ) from error
         set_delays_from(os.environ, state.settings)
         return state
 
     def save(self, state: CloudState) -> None:
-        where = self._finished.keep(state)
-        text = json.dumps(living(state) | {"finished": where}, separators=(",", ":"), default=as_fields)
+        """Write the state; it is on disk when this returns."""
+        where = self._archive.append(state)
+        text = json.dumps(live_state(state) | {"archive": where}, separators=(",", ":"), default=as_fields)
         self._write(STATE, text)
-        self._finished.drop_old()
+        self._archive.drop_old()
 
-    def announce(self, url: str) -> None:
-        """Clients find the daemon by this file; it is written when the daemon answers."""
+    def publish_endpoint(self, url: str) -> None:
+        """Write the file by which clients find the daemon. Call it once the daemon accepts requests."""
         self._write(ENDPOINT, json.dumps({"url": url, "pid": os.getpid()}))
         self._write(PORT, url.rpartition(":")[2])
 
     def last_port(self) -> int:
-        """Where the last daemon listened; 0: there was none."""
+        """Return the port of the last daemon; 0: there was none."""
         try:
             return int((self.directory / PORT).read_text())
         except (FileNotFoundError, ValueError):
             return 0
 
-    def withdraw(self) -> None:
+    def remove_endpoint(self) -> None:
         (self.directory / ENDPOINT).unlink(missing_ok=True)
 
     def _write(self, name: str, text: str) -> None:
@@ -125,6 +132,7 @@ class Store:
 
 
 def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Settings) -> None:
+    """Override delays by `TPUJOB_EMULATOR_PROVISION_S` and the like. Raises ValueError."""
     if SPEED in environment:
         settings.notice_s = NOTICE_S / float(environment[SPEED])
     for name in DELAYS:

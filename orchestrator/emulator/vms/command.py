@@ -75,7 +75,7 @@ async def _conclude(
     also_close: int | None = None,
 ) -> None:
     """Report the exit once the command and its output have ended; let go at once when the client has left."""
-    exit_code = asyncio.create_task(processes.ended(process))
+    exit_code = asyncio.create_task(processes.wait_for_exit(process))
     if also_close is not None:
         exit_code.add_done_callback(lambda _: os.close(also_close))
     end = asyncio.gather(exit_code, *outputs)

@@ -16,7 +16,7 @@ from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Power
 from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms import processes
-from orchestrator.emulator.vms.notifier import Pulse
+from orchestrator.emulator.vms.notifier import Notifier
 from orchestrator.emulator.vms.pythons import Pythons
 from orchestrator.emulator.vms.service_account import VmAccount
 from orchestrator.emulator.vms.tpu_vm import SliceHosts
@@ -33,8 +33,8 @@ class Driver:
         self.pythons = Pythons(store.directory / "lent")
         self.account = VmAccount()
         self.hosts: dict[str, SliceHosts] = {}
-        self.trouble = WorkerFaults()
-        self.pulse = Pulse()
+        self.worker_faults = WorkerFaults()
+        self.notifier = Notifier()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reapers: set[asyncio.Task[int]] = set()
         self._wake = asyncio.Event()
@@ -53,7 +53,7 @@ class Driver:
         """Something is new: whoever answers a call flushes before, and the loop does in any case."""
         self._unsaved = True
         self._wake.set()
-        self.pulse.beat()
+        self.notifier.notify()
 
     def flush(self) -> None:
         """What changed is on disk when this returns."""
@@ -63,14 +63,14 @@ class Driver:
 
     async def recover(self) -> None:
         """After a start: end what unknown nodes left behind, and bring back the hosts of known ones."""
-        self.state.lose_sight()
+        self.state.forget_power()
         known = {node.uid for node in self.state.nodes.values()}
         for directory in self.vms.iterdir() if self.vms.is_dir() else ():
             if directory.name not in known:
-                await asyncio.to_thread(processes.end_all, directory.name, directory)
+                await asyncio.to_thread(processes.kill_all, directory.name, directory)
                 shutil.rmtree(directory, ignore_errors=True)
         for uid in known:
-            await asyncio.to_thread(self.trouble.thaw, uid, self.vms / uid)
+            await asyncio.to_thread(self.worker_faults.thaw, uid, self.vms / uid)
         self._start_tasks()
         await asyncio.gather(*self._tasks.values())
         self.changed()
@@ -99,7 +99,7 @@ class Driver:
 
     def _start_tasks(self) -> None:
         for node in self.state.nodes.values():
-            if node.uid not in self._tasks and (node.power != node.wanted_power or node.boot_pending):
+            if node.uid not in self._tasks and (node.power != node.target_power or node.boot_pending):
                 task = self._tasks[node.uid] = asyncio.create_task(self._follow(node))
                 task.add_done_callback(functools.partial(self._followed, node.uid))
 
@@ -109,7 +109,7 @@ class Driver:
 
     async def _follow(self, node: Node) -> None:
         try:
-            if node.power != (wanted := node.wanted_power):
+            if node.power != (wanted := node.target_power):
                 await self._power(node, wanted)
             elif node.boot_pending:
                 self._boot(node)
@@ -124,7 +124,7 @@ class Driver:
             return self.changed()
         hosts = self.hosts.setdefault(node.uid, self._hosts_of(node))
         log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
-        await self.trouble.forget(node.uid)
+        await self.worker_faults.forget(node.uid)
         addresses = None
         if wanted is Power.ON:
             addresses = await hosts.on(self.state.settings.lend_torch)
@@ -149,7 +149,7 @@ class Driver:
         script = node.spec.get("metadata", {}).get("startup-script", "") if wanted else ""
         script = script if node.uid in self.hosts else ""
         for process in self.hosts[node.uid].boot(script) if script else ():
-            reaper = asyncio.create_task(processes.ended(process))
+            reaper = asyncio.create_task(processes.wait_for_exit(process))
             self._reapers.add(reaper)
             reaper.add_done_callback(self._reapers.discard)
         node.boot_pending = False

@@ -19,7 +19,7 @@ from orchestrator import catalog, peers
 from orchestrator.emulator import access
 from orchestrator.emulator.model.records import Maintenance, Node
 from orchestrator.emulator.vms.attribute_rate import AttributeRate
-from orchestrator.emulator.vms.notifier import Pulse
+from orchestrator.emulator.vms.notifier import Notifier
 from orchestrator.emulator.wire.json_body import NUMBER, text_of
 from orchestrator.emulator.wire.node_json import maintenance_json
 from orchestrator.emulator.wire.node_request import project_number
@@ -103,10 +103,10 @@ def hostname(node: Node, worker: int) -> str:
     return f"t1v-n-{int(node.uid) & 0xFFFFFFFF:08x}-w-{worker}"
 
 
-class Surroundings(Protocol):
+class CloudBackend(Protocol):
     """What a worker knows of the rest of the cloud."""
 
-    pulse: Pulse
+    notifier: Notifier
 
     @property
     def attribute_limits(self) -> float:
@@ -122,7 +122,7 @@ class Surroundings(Protocol):
 class MetadataServer:
     """One listener on loopback."""
 
-    def __init__(self, node: Node, worker: int, access_token: str, cloud: Surroundings) -> None:
+    def __init__(self, node: Node, worker: int, access_token: str, cloud: CloudBackend) -> None:
         self.node, self.worker, self.cloud = node, worker, cloud
         self._access_token = access_token
         self._rate = AttributeRate()
@@ -147,7 +147,7 @@ class MetadataServer:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.cloud.pulse.beat()  # nobody waits for changes of a machine that is off
+            self.cloud.notifier.notify()  # nobody waits for changes of a machine that is off
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -185,7 +185,7 @@ class MetadataServer:
         loop = asyncio.get_running_loop()
         end = loop.time() + min(float(limit), MAX_WAIT_S) if NUMBER.fullmatch(limit) else None
         while value is not None and _etag(value) == known and not self._closed:
-            if not await self.cloud.pulse.wait(None if end is None else max(0.0, end - loop.time())):
+            if not await self.cloud.notifier.wait(None if end is None else max(0.0, end - loop.time())):
                 break
             value = self._value(path)
         return value

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 
-class Pulse:
+class Notifier:
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
-    def beat(self) -> None:
+    def notify(self) -> None:
         """Wake everybody who waits now."""
         self._next.set()
         self._next = asyncio.Event()

@@ -39,7 +39,7 @@ def find(uid: str, directory: Path) -> list[psutil.Process]:
     return [processes[pid] for pid in sorted(members)]
 
 
-def end_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
+def kill_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
     """Kill until two looks in a row find nobody: one look can miss a process that is just being made."""
     killed, empty = 0, 0
     deadline = time.monotonic() + timeout_s
@@ -56,7 +56,7 @@ def end_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
     return killed
 
 
-async def ended(process: subprocess.Popen[bytes]) -> int:
+async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
     """The exit code (negative: the signal), awaited in a thread of its own, since any number of commands may run."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[int] = loop.create_future()

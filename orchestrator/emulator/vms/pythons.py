@@ -42,7 +42,7 @@ sys.exit({function}())
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class LentPackages:
     name: str
     directory: Path
     scripts: Mapping[str, str]  # from their names to "module:function"
@@ -70,7 +70,7 @@ class Pythons:
             make(place, (pip, torch) if lend_torch or place.name == TRAINING else (pip,))
 
 
-def make(place: Path, lent: Sequence[Lent]) -> None:
+def make(place: Path, lent: Sequence[LentPackages]) -> None:
     """A virtual environment that finds what is lent, in place of whatever is there."""
     import venv  # with what it imports 50 ms
 
@@ -115,25 +115,25 @@ def _write_script(path: Path, python: Path, entry: str) -> None:
 # -- what is lent ----------------------------------------------------------------------------------------------------
 
 
-def _torch(directory: Path) -> Lent:
+def _torch(directory: Path) -> LentPackages:
     found = _with_requirements(TORCH)
     scripts = {point.name: point.value for one in found for point in one.entry_points.select(group="console_scripts")}
-    return Lent("torch", _linked(directory, "torch", found), scripts)
+    return LentPackages("torch", _linked(directory, "torch", found), scripts)
 
 
-def _pip(directory: Path) -> Lent:
+def _pip(directory: Path) -> LentPackages:
     """tpujob's own, or, where its environment has none (uv's, pipx's), the one that Python brings along."""
     names = ("pip", "pip3", f"pip{sys.version_info.major}.{sys.version_info.minor}")
     scripts = dict.fromkeys(names, "pip._internal.cli.main:main")
     found = _with_requirements(["pip"])
     wheel = None if found else _bundled_pip()
     if wheel is not None:
-        return Lent("pip", _unpacked(directory, wheel), scripts)
+        return LentPackages("pip", _unpacked(directory, wheel), scripts)
     if not found:
         log.warning(
             "this Python has neither pip nor ensurepip, so emulated workers have no pip: install one of the two"
         )
-    return Lent("pip", _linked(directory, "pip", found), scripts)
+    return LentPackages("pip", _linked(directory, "pip", found), scripts)
 
 
 def _bundled_pip() -> Path | None:

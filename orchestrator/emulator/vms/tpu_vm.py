@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.emulator.model.records import HostRecord, Node
 from orchestrator.emulator.vms import processes
-from orchestrator.emulator.vms.metadata_server import MetadataServer, CloudBackend, hostname
+from orchestrator.emulator.vms.metadata_server import CloudBackend, MetadataServer, hostname
 from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
 from orchestrator.emulator.vms.service_account import VmAccount
 

@@ -84,7 +84,7 @@ def _node_spec(project: str, zone: str, queue_id: str, row: dict[str, Any], tier
         node["schedulingConfig"] |= {"provisioningModel": "FLEX_START"}
     spot = is_spot(node)
     price = None if tier == FLEX_START else catalog.usd_per_hour(kind.name, zone, spot=spot)
-    return NodeSpec(node_ids, node, kind.hosts, price, several)
+    return NodeSpec(node_ids, node, kind.hosts, price)
 
 
 def _interval(policy: dict[str, Any], now: float) -> tuple[float, float | None]:

@@ -604,11 +604,16 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
     ("method", "path", "body", "said"),
     [
         ("POST", "faults", {"kind": "boom"}, "A fault needs a kind"),
-        ("POST", "faults", {"faults": [{"kind": "drop"}, {"kind": "hidden", "seconds": "x"}]}, "seconds is a number"),
-        ("POST", "faults", {"faults": {}}, "faults is a list"),
+        (
+            "POST",
+            "faults",
+            {"faults": [{"kind": "drop"}, {"kind": "hidden", "seconds": "x"}]},
+            "seconds must be a number",
+        ),
+        ("POST", "faults", {"faults": {}}, "faults must be a list"),
         ("POST", "faults", [], "not a JSON object"),
         ("DELETE", "faults/f999", None, 'There is no fault "f999"'),
-        ("GET", "requests?after=x", None, "after is the number of a request"),
+        ("GET", "requests?after=x", None, "after must be the number of a request"),
         ("POST", "nodes/none:preempt", None, 'There is no node "none"'),
     ],
 )
@@ -625,10 +630,10 @@ def test_a_mistake_is_answered_with_one_line(
 @pytest.mark.parametrize(
     ("action", "body", "said"),
     [
-        ("put", {"state": "GONE"}, 'not into "GONE"'),
-        ("put", None, 'not into ""'),
-        ("worker", {"worker": 1, "condition": "silent"}, "worker is a number from 0 to 0, not 1"),
-        ("worker", {"worker": 0, "condition": "ill"}, "condition is one of well, refusing, silent, frozen"),
+        ("put", {"state": "GONE"}, "state must be one of READY, STOPPED"),
+        ("put", None, "state must be one of READY, STOPPED"),
+        ("worker", {"worker": 1, "condition": "silent"}, "worker must be a whole number from 0 to 0, not 1"),
+        ("worker", {"worker": 0, "condition": "ill"}, "condition must be one of well, refusing, silent, frozen"),
     ],
 )
 def test_a_mistake_about_a_node_is_answered_with_one_line(
@@ -682,8 +687,8 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     [
         (["fault", "add", "boom"], "A fault needs a kind; there are status,"),
         (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE."),
-        (["fault", "add", "hidden", "seconds=soon"], "seconds is a number, not 'soon'."),
-        (["fault", "add", "drop", "--calls", "0"], "when.calls counts from 1 and upwards: '0' is no such range."),
+        (["fault", "add", "hidden", "seconds=soon"], "seconds must be a number from 0 to 1e+09, not 'soon'."),
+        (["fault", "add", "drop", "--calls", "0"], "when.calls counts upwards from 1; '0' is not such a range."),
         (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),
         (["fault", "clear", "f9"], 'There is no fault "f9".'),
         (["preempt", "nothing"], 'There is no node "nothing".'),

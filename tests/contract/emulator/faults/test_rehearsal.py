@@ -102,7 +102,7 @@ def test_people_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) -> Non
     [
         (["capacity", "set", "us-central1-a", "none"], "'us-central1-a' is not of the form ZONE/TYPE."),
         (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all."),
-        (["capacity", "set", "*/*", "1", "--tier", "cheap"], "tier of capacity[0] is one of any, on-demand,"),
+        (["capacity", "set", "*/*", "1", "--tier", "cheap"], "capacity[0].tier must be one of any, on-demand,"),
         (["capacity", "set", "*/*", "1", "--until", "soon"], "--until soon: "),
         (["rehearse", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
         (["rehearse", "nowhere.yaml", "--end"], "A file begins a rehearsal and --end ends it"),

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.emulator.faults.active_faults import ALL_IS_WELL, Decision, Faults
-from orchestrator.emulator.faults.fault import BadFault, read
+from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults
+from orchestrator.emulator.faults.fault import read
 from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, Role
+from orchestrator.emulator.plain_data import BadData
 
 NODE = "projects/p/locations/us-west4-a/nodes/tpujob-x"
 PLACE = "projects/p/locations/us-west4-a"
@@ -25,14 +26,14 @@ def having(*rows: dict[str, Any], now: float = 100.0) -> Faults:
 
 def kinds_met(faults: Faults, calls: int, operation: str = "nodes.get", now: float = 100.0) -> list[str | None]:
     decisions = [faults.decide(operation, "client", NODE, now) for _ in range(calls)]
-    return [decision.ending.kind if decision.ending else None for decision in decisions]
+    return [decision.reply.kind if decision.reply else None for decision in decisions]
 
 
 # -- which calls --------------------------------------------------------------------------------------------------
 
 
 def test_without_faults_all_is_well() -> None:
-    assert Faults().decide("nodes.get", "client", NODE, 0) is ALL_IS_WELL
+    assert Faults().decide("nodes.get", "client", NODE, 0) is NO_FAULT
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_what_a_fault_matches(
     fault: dict[str, Any], operation: str, caller: str, name: str, state: str | None, met: bool
 ) -> None:
     decision = having({"kind": "drop"} | fault).decide(operation, caller, name, 100, state)
-    assert (decision.ending is not None) is met
+    assert (decision.reply is not None) is met
 
 
 def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
@@ -104,9 +105,9 @@ def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
         {"kind": "hidden"},
     )
     first, second = (faults.decide("nodes.create", "client", NODE, 100) for _ in range(2))
-    assert (first.ending and first.ending.kind, first.effect, first.happens) == ("status", None, False)
-    assert (second.ending and second.ending.kind, second.effect and second.effect.kind) == ("lost_reply", "hidden")
-    assert second.happens
+    assert (first.reply and first.reply.kind, first.effect, first.takes_effect) == ("status", None, False)
+    assert (second.reply and second.reply.kind, second.effect and second.effect.kind) == ("lost_reply", "hidden")
+    assert second.takes_effect
     assert (second.slow_s, second.clock_s) == (5, -60)
     assert [(row["id"], row["hits"]) for row in faults.dump()] == [
         *(("f1", 1), ("f2", 1), ("f3", 2), ("f4", 2), ("f5", 2), ("f6", 1))
@@ -130,7 +131,7 @@ def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
     ],
 )
 def test_whether_a_call_has_its_effect_all_the_same(fault: dict[str, Any], happens: bool) -> None:
-    assert having(fault).decide("nodes.create", "client", NODE, 100).happens is happens
+    assert having(fault).decide("nodes.create", "client", NODE, 100).takes_effect is happens
 
 
 def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
@@ -152,7 +153,7 @@ def test_clearing_takes_some_or_all_away_and_ids_are_never_used_twice() -> None:
 
 def test_a_list_with_a_mistake_adds_nothing() -> None:
     faults = Faults()
-    with pytest.raises(BadFault):
+    with pytest.raises(BadData):
         faults.add_all([{"kind": "drop"}, {"kind": "nothing"}], 0)
     assert not faults
 
@@ -169,6 +170,8 @@ def parameter(name: str, default: Any) -> st.SearchStrategy[Any]:
         return st.booleans()
     if isinstance(default, list):
         return st.lists(st.text())
+    if isinstance(default, int):
+        return st.integers(0, 10**9)
     return st.text() if isinstance(default, str) else times
 
 
@@ -206,7 +209,7 @@ def test_after_a_restart_faults_go_on_where_they_were(data: dict[str, Any], call
 
 
 def _plain(decision: Decision) -> tuple[Any, ...]:
-    return decision.hits, decision.slow_s, decision.clock_s, decision.happens
+    return decision.hits, decision.slow_s, decision.clock_s, decision.takes_effect
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -236,7 +239,7 @@ EFFECTS = {
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([], r"^A fault is a JSON object, not \[\]\.$"),
+        ([], r"^A fault must be an object, not \[\]\.$"),
         ({}, "A fault needs a kind; there are status, lost_reply,"),
         ({"kind": "boom"}, "A fault needs a kind; there are"),
         ({"kind": ["drop"]}, "A fault needs a kind; there are"),
@@ -244,43 +247,43 @@ EFFECTS = {
         ({"kind": "drop", "seconds": 1}, 'no field "seconds" in a fault of kind "drop"'),
         (
             {"kind": "drop", "operation": "nodes.destroy"},
-            'No operation is called "nodes.destroy"; there are nodes.create',
+            'There is no operation "nodes.destroy"; there are nodes.create',
         ),
-        ({"kind": "drop", "operation": 3}, "operation is a text like nodes.delete"),
+        ({"kind": "drop", "operation": 3}, "operation must be a string like nodes.delete"),
         (
             {"kind": "hidden", "operation": "nodes.get"},
-            'of kind "hidden" is about nodes.create, queuedResources.create, not about',
+            'of kind "hidden" concerns nodes.create, queuedResources.create, not nodes.get',
         ),
-        ({"kind": "drop", "caller": "me"}, "caller is one of client, vm, any, not 'me'"),
-        ({"kind": "drop", "match": 1}, "Match is a JSON object, not 1"),
+        ({"kind": "drop", "caller": "me"}, "caller must be one of client, vm, any, not 'me'"),
+        ({"kind": "drop", "match": 1}, "Match must be an object, not 1"),
         ({"kind": "drop", "match": {"name": "n"}}, 'no field "name" in match; there are node, zone, state'),
-        ({"kind": "drop", "match": {"node": 1}}, "match.node is a text, not 1"),
+        ({"kind": "drop", "match": {"node": 1}}, "match.node must be a string, not 1"),
         ({"kind": "drop", "when": {"nth": 1}}, 'no field "nth" in when; there are calls, first'),
-        ({"kind": "drop", "when": {"calls": 0}}, "counts from 1"),
-        ({"kind": "drop", "when": {"calls": "3-2"}}, "counts from 1"),
-        ({"kind": "drop", "when": {"calls": "x"}}, "when.calls is like 2"),
-        ({"kind": "drop", "when": {"calls": "٣"}}, "when.calls is like 2"),
+        ({"kind": "drop", "when": {"calls": 0}}, "counts upwards from 1"),
+        ({"kind": "drop", "when": {"calls": "3-2"}}, "counts upwards from 1"),
+        ({"kind": "drop", "when": {"calls": "x"}}, "when.calls must be like 2"),
+        ({"kind": "drop", "when": {"calls": "٣"}}, "when.calls must be like 2"),
         ({"kind": "drop", "when": {"calls": "1", "first": 1}}, "give one of them"),
-        ({"kind": "drop", "when": {"first": 0}}, "when.first is a whole number"),
-        ({"kind": "drop", "when": {"probability": 1.5}}, "when.probability is between 0 and 1"),
-        ({"kind": "drop", "when": {"probability": "1"}}, "when.probability is a number"),
-        ({"kind": "drop", "when": {"seed": 0.5}}, "when.seed is a whole number"),
-        ({"kind": "drop", "when": {"from_s": -1}}, "when.from_s is a number of seconds"),
-        ({"kind": "drop", "when": {"from_s": 5, "until_s": 5}}, "is not after"),
-        ({"kind": "hidden", "seconds": "5"}, "seconds is a number, not '5'"),
-        ({"kind": "hidden", "seconds": True}, "seconds is a number, not True"),
-        ({"kind": "hidden", "seconds": float("nan")}, "seconds is a number, not nan"),
-        ({"kind": "hidden", "seconds": -1}, "seconds must be between 0 and 1e9, not -1"),
-        ({"kind": "hidden", "seconds": float("inf")}, "seconds must be between"),
-        ({"kind": "status", "status": 418}, "status is one of 400, 401"),
-        ({"kind": "status", "effect": 1}, "effect is true or false, not 1"),
-        ({"kind": "status", "message": 1}, "message is a text, not 1"),
-        ({"kind": "garbage", "form": "xml"}, "form is one of truncated, html"),
-        ({"kind": "unreachable", "zones": "a"}, "zones is a list of texts"),
+        ({"kind": "drop", "when": {"first": 0}}, "when.first must be a whole number from 1"),
+        ({"kind": "drop", "when": {"probability": 1.5}}, "when.probability must be a number from 0 to 1, not 1.5"),
+        ({"kind": "drop", "when": {"probability": "1"}}, "when.probability must be a number"),
+        ({"kind": "drop", "when": {"seed": 0.5}}, "when.seed must be a whole number"),
+        ({"kind": "drop", "when": {"from_s": -1}}, "when.from_s must be a number from 0"),
+        ({"kind": "drop", "when": {"from_s": 5, "until_s": 5}}, "must be after"),
+        ({"kind": "hidden", "seconds": "5"}, "seconds must be a number from 0 to 1e\\+09, not '5'"),
+        ({"kind": "hidden", "seconds": True}, "seconds must be a number from 0 to 1e\\+09, not True"),
+        ({"kind": "hidden", "seconds": float("nan")}, "seconds must be a number from 0 to 1e\\+09, not nan"),
+        ({"kind": "hidden", "seconds": -1}, "seconds must be a number from 0 to 1e\\+09, not -1"),
+        ({"kind": "hidden", "seconds": float("inf")}, "seconds must be a number from"),
+        ({"kind": "status", "status": 418}, "status must be one of 400, 401"),
+        ({"kind": "status", "effect": 1}, "effect must be true or false, not 1"),
+        ({"kind": "status", "message": 1}, "message must be a string, not 1"),
+        ({"kind": "garbage", "form": "xml"}, "form must be one of truncated, html"),
+        ({"kind": "unreachable", "zones": "a"}, "zones must be a list of strings"),
     ],
 )
 def test_a_mistake_is_one_clear_line(data: Any, said: str) -> None:
-    with pytest.raises(BadFault, match=said) as caught:
+    with pytest.raises(BadData, match=said) as caught:
         read(data)
     assert "\n" not in str(caught.value)
 

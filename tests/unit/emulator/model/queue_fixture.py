@@ -94,14 +94,14 @@ class QueueCloud:
 
     def follow(self) -> None:
         for node in list(self.state.nodes.values()):
-            if node.power != node.wanted_power:
-                hosts = [HostRecord(22, 80)] if node.wanted_power is Power.ON else None
-                self.state.powered(node.uid, node.wanted_power, self.now, hosts)
+            if node.power != node.target_power:
+                hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
+                self.state.powered(node.uid, node.target_power, self.now, hosts)
 
     def restart(self) -> None:
         """The daemon comes back with what it had written."""
         self.state = CloudState.load(json.loads(json.dumps(self.state.dump())))
-        self.state.lose_sight()
+        self.state.forget_power()
         self.follow()
 
     # --- looking ------------------------------------------------------------------------------------------------------

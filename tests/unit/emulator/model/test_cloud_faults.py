@@ -17,6 +17,7 @@ from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.faults.kinds import KINDS, Role
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import LOST, SETTLED_POWER, HostRecord, Node, OperationRecord, Power, Settings
+from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.wire import queue_json
 
 SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
@@ -80,9 +81,9 @@ class Cloud:
 
     def follow(self) -> None:
         for node in [*self.state.nodes.values()]:
-            if node.power != node.wanted_power:
-                hosts = [HostRecord(22, 80)] if node.wanted_power is Power.ON else None
-                self.state.powered(node.uid, node.wanted_power, self.now, hosts)
+            if node.power != node.target_power:
+                hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
+                self.state.powered(node.uid, node.target_power, self.now, hosts)
 
     def billed(self) -> float:
         return float(self.state.meter.read(self.now)["totals"]["node_seconds"])
@@ -397,7 +398,7 @@ def test_a_call_about_an_operation_counts_as_one_about_its_node() -> None:
 
 def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only_be_deleted() -> None:
     cloud = ready()
-    cloud.state.put(cloud.node.name, "PREEMPTED", cloud.now)
+    cloud.state.set_state(cloud.node.name, "PREEMPTED", cloud.now)
     cloud.follow()
     cloud.wait(100)
     assert (cloud.seen(), cloud.list()[0], cloud.node.power, cloud.billed()) == (
@@ -418,7 +419,7 @@ def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only
 def test_a_preemption_ends_the_operation_under_way_with_the_words_of_the_api() -> None:
     cloud = Cloud()
     operation = cloud.create()
-    cloud.state.put(cloud.node.name, "PREEMPTED", cloud.now)
+    cloud.state.set_state(cloud.node.name, "PREEMPTED", cloud.now)
     cloud.wait(100)
     assert operation.error is not None
     assert operation.error["code"] == 3
@@ -430,7 +431,7 @@ def test_a_vanished_node_is_absent_for_everybody_at_once_and_bills_no_more_once_
     cloud = ready()
     node = cloud.node
     cloud.state.vanish(node.name, cloud.now)
-    assert (cloud.seen(), cloud.list()[0], node.wanted_power) == (None, {}, Power.GONE)
+    assert (cloud.seen(), cloud.list()[0], node.target_power) == (None, {}, Power.GONE)
     cloud.follow()
     assert (cloud.state.nodes, cloud.billed()) == ({}, 10)
 
@@ -439,20 +440,20 @@ def test_a_vanished_node_is_absent_for_everybody_at_once_and_bills_no_more_once_
 def test_a_node_put_into_a_state_stays_there_until_it_is_put_back_and_boots_again(state: str) -> None:
     cloud = ready()
     cloud.node.boot_pending = False
-    cloud.state.put(cloud.node.name, state, cloud.now)
+    cloud.state.set_state(cloud.node.name, state, cloud.now)
     cloud.wait(1000)
     assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == (state, SETTLED_POWER[state], False)
-    cloud.state.put(cloud.node.name, "READY", cloud.now)
+    cloud.state.set_state(cloud.node.name, "READY", cloud.now)
     cloud.follow()
     assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)
 
 
 def test_there_are_states_that_no_node_can_be_put_into() -> None:
     cloud = ready()
-    with pytest.raises(ApiError, match=r'into READY, STOPPED, PREEMPTED, .*, not into "DELETING"'):
-        cloud.state.put(cloud.node.name, "DELETING", cloud.now)
+    with pytest.raises(BadData, match=r"state must be one of READY, STOPPED, PREEMPTED, .*, not 'DELETING'"):
+        cloud.state.set_state(cloud.node.name, "DELETING", cloud.now)
     with pytest.raises(ApiError, match="was not found"):
-        cloud.state.put(f"{PLACE}/nodes/other", "READY", cloud.now)
+        cloud.state.set_state(f"{PLACE}/nodes/other", "READY", cloud.now)
 
 
 # -- any order ----------------------------------------------------------------------------------------------------
@@ -505,7 +506,7 @@ class AnyFaults(RuleBasedStateMachine):
         if state == "vanish":
             self.cloud.state.vanish(name, self.cloud.now)
         else:
-            self.cloud.state.put(name, state, self.cloud.now)
+            self.cloud.state.set_state(name, state, self.cloud.now)
         self.cloud.follow()
 
     @rule(seconds=st.sampled_from([0, 1, 5, 20]))
@@ -515,7 +516,7 @@ class AnyFaults(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.cloud.state = CloudState.load(json.loads(json.dumps(self.cloud.state.dump())))
-        self.cloud.state.lose_sight()
+        self.cloud.state.forget_power()
         self.cloud.follow()
 
     @invariant()
@@ -545,7 +546,7 @@ class AnyFaults(RuleBasedStateMachine):
         for node in [*cloud.state.nodes.values()]:
             cloud.delete(node.node_id)
         cloud.wait(2)
-        assert (cloud.state.nodes, cloud.state.late, cloud.state.next_due()) == ({}, [], None)
+        assert (cloud.state.nodes, cloud.state.delayed_creates, cloud.state.next_due()) == ({}, [], None)
         assert all(operation.done for operation in cloud.state.operations.values())
 
 

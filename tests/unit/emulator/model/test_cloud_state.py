@@ -58,9 +58,9 @@ class Cloud:
     def follow(self) -> None:
         if self.hosts_follow:
             for node in list(self.state.nodes.values()):
-                if node.power != node.wanted_power:
-                    hosts = [HostRecord(22, 80)] if node.wanted_power is Power.ON else None
-                    self.state.powered(node.uid, node.wanted_power, self.now, hosts)
+                if node.power != node.target_power:
+                    hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
+                    self.state.powered(node.uid, node.target_power, self.now, hosts)
 
     @property
     def node(self) -> Node | None:
@@ -305,15 +305,15 @@ def test_every_spelling_of_spot_is_spot(cloud: Cloud, scheduling: dict[str, Any]
 
 
 def test_after_a_restart_ready_nodes_want_their_hosts_back_where_they_were(ready: Cloud) -> None:
-    ready.state.lose_sight()
-    assert ready.node and (ready.node.state, ready.node.power, ready.node.wanted_power) == ("READY", "unknown", "on")
+    ready.state.forget_power()
+    assert ready.node and (ready.node.state, ready.node.power, ready.node.target_power) == ("READY", "unknown", "on")
     assert ready.node.hosts == [HostRecord(22, 80)]
 
 
 def test_after_a_restart_nothing_counts_as_off_before_somebody_looked(ready: Cloud) -> None:
     ready.hosts_follow = False
     operation = ready.verb("stop")
-    ready.state.lose_sight()
+    ready.state.forget_power()
     ready.wait(100)
     assert (ready.shown, operation.done) == ("STOPPING", False)
 
@@ -351,7 +351,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.cloud.state = CloudState.load(json.loads(json.dumps(self.cloud.state.dump())))
-        self.cloud.state.lose_sight()
+        self.cloud.state.forget_power()
 
     @invariant()
     def the_meter_runs_for_exactly_the_nodes_that_exist(self) -> None:

@@ -67,7 +67,7 @@ def test_a_node_that_is_deleted_in_its_notice_is_gone_and_nothing_is_left_of_it(
     cloud.state.preempt(NAME, cloud.now, notice_s=30)
     cloud.delete("n")
     cloud.wait(2)
-    assert (cloud.nodes, cloud.state.agenda, cloud.state.next_due()) == ({}, [], None)
+    assert (cloud.nodes, cloud.state.events, cloud.state.next_due()) == ({}, [], None)
 
 
 def test_a_preemption_while_it_is_created_ends_the_operation_with_the_words_of_the_api() -> None:
@@ -141,8 +141,8 @@ def test_a_rate_is_drawn_by_its_seed_and_right_on_average() -> None:
         for index in range(200):
             cloud.create(f"n{index}", **SPOT)
         found = []
-        while cloud.state.agenda:
-            cloud.wait(cloud.state.agenda[0].at - cloud.now)
+        while cloud.state.events:
+            cloud.wait(cloud.state.events[0].at - cloud.now)
             found.append(cloud.now - begin)
         assert all(node.state in LOST for node in cloud.state.nodes.values())
         return found
@@ -176,10 +176,10 @@ def test_the_queue_suspends_what_the_schedule_takes() -> None:
     [
         ({}, "A preemption needs either after_s or per_hour"),
         ({"after_s": 1, "per_hour": 1}, "A preemption needs either after_s or per_hour"),
-        ({"per_hour": 0}, "per_hour of a preemption is more than 0"),
-        ({"after_s": 1, "nth": "first"}, "nth of a preemption is like 2, "),
-        ({"after_s": 1, "since": "BIRTH"}, r"since of preemptions\[0\] is one of READY, CREATING"),
-        ({"after_s": -1}, r"after_s of preemptions\[0\] is a number between"),
+        ({"per_hour": 0}, "per_hour of a preemption must be more than 0"),
+        ({"after_s": 1, "nth": "first"}, "nth of a preemption must be like 2, "),
+        ({"after_s": 1, "since": "BIRTH"}, r"preemptions\[0\].since must be one of READY, CREATING"),
+        ({"after_s": -1}, r"preemptions\[0\].after_s must be a number from"),
     ],
 )
 def test_a_mistake_is_one_clear_line(row: dict[str, Any], said: str) -> None:
@@ -256,7 +256,7 @@ def test_what_is_not_ready_has_no_maintenance() -> None:
 
 def test_hosts_that_fail_may_be_repaired_after_a_while() -> None:
     cloud = ready()
-    cloud.state.put(NAME, "REPAIRING", cloud.now, lasts_s=20)
+    cloud.state.set_state(NAME, "REPAIRING", cloud.now, lasts_s=20)
     cloud.follow()
     cloud.wait(19)
     assert (cloud.nodes, cloud.node("n").power) == ({"n": "REPAIRING"}, Power.OFF)

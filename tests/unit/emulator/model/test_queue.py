@@ -154,7 +154,7 @@ def test_nodes_are_not_created_too_early(cloud: QueueCloud, policy: dict[str, An
 
 
 def test_a_preempted_node_suspends_it_by_the_service_and_stays_listed(active: QueueCloud) -> None:
-    active.state.put(active.node().name, "PREEMPTED", active.now)
+    active.state.set_state(active.node().name, "PREEMPTED", active.now)
     assert active.states("SUSPENDED")[-2:] == ["SUSPENDING", "SUSPENDED"]
     assert active.nodes == {"q-node": "PREEMPTED"}
     assert queued_json(active.row(), "v2")["state"] == {
@@ -173,7 +173,7 @@ def test_a_node_that_is_deleted_suspends_it_by_the_user(active: QueueCloud) -> N
 def test_one_node_less_takes_the_others_with_it(cloud: QueueCloud) -> None:
     cloud.queue(spec=TWO, spot={})
     cloud.wait(15)
-    cloud.state.put(f"{PLACE}/nodes/pair-0", "PREEMPTED", cloud.now)
+    cloud.state.set_state(f"{PLACE}/nodes/pair-0", "PREEMPTED", cloud.now)
     cloud.wait(5)
     assert (cloud.shown(), cloud.nodes) == ("SUSPENDED", {"pair-0": "PREEMPTED"})
 
@@ -181,7 +181,7 @@ def test_one_node_less_takes_the_others_with_it(cloud: QueueCloud) -> None:
 def test_a_node_that_is_preempted_while_it_is_created_suspends_it(cloud: QueueCloud) -> None:
     cloud.queue(spot={})
     cloud.wait(6)
-    cloud.state.put(cloud.node().name, "PREEMPTED", cloud.now)
+    cloud.state.set_state(cloud.node().name, "PREEMPTED", cloud.now)
     cloud.wait(3)
     assert cloud.shown() == "SUSPENDED"
 
@@ -234,7 +234,7 @@ def test_one_that_has_no_nodes_yet_goes_without_force(cloud: QueueCloud, seconds
 
 
 def test_a_suspended_one_goes_without_force_and_takes_its_preempted_node_along(active: QueueCloud) -> None:
-    active.state.put(active.node().name, "PREEMPTED", active.now)
+    active.state.set_state(active.node().name, "PREEMPTED", active.now)
     active.wait(2)
     active.unqueue()
     active.wait(2)
@@ -453,7 +453,7 @@ class AnyQueue(RuleBasedStateMachine):
             case "vanish":
                 cloud.state.vanish(name, cloud.now)
             case _ if cloud.state.nodes[name].state not in ("PREEMPTED", "DELETING"):  # from there nothing comes back
-                cloud.state.put(name, what, cloud.now)
+                cloud.state.set_state(name, what, cloud.now)
         cloud.follow()
 
     @rule(seconds=st.sampled_from([0, 0.5, 3, 20]))
@@ -487,7 +487,7 @@ class AnyQueue(RuleBasedStateMachine):
         cloud.wait(100)
         for node in list(cloud.state.nodes.values()):
             if node.state == "REPAIRING":
-                cloud.state.put(node.name, "READY", cloud.now)
+                cloud.state.set_state(node.name, "READY", cloud.now)
         cloud.wait(100)
         for row in list(cloud.state.queue.rows.values()):
             cloud.unqueue(row.queue_id, force=True)

@@ -1,4 +1,4 @@
-"""The clock of the emulated cloud goes on at its own pace, from one daemon to the next."""
+"""The clock of the emulated cloud is steady, also from one daemon to the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def up_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_step_of_the_wall_clock_does_not_reach_it(tmp_path: Path, up_s: list[float]) -> None:
+def test_a_step_of_the_wall_clock_does_not_change_it(tmp_path: Path, up_s: list[float]) -> None:
     clock = steady_clock(tmp_path, 0.0, wall=lambda: NOW)
     up_s[0] += 30.0
     assert clock() == NOW + 30.0
@@ -38,7 +38,7 @@ def test_after_a_restart_it_begins_with_the_wall_clock_and_never_goes_back(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}', '{"boot": "b", "zero": []}'])
-def test_a_file_that_cannot_be_read_is_made_anew(tmp_path: Path, up_s: list[float], text: str) -> None:
+def test_a_file_that_cannot_be_read_is_replaced(tmp_path: Path, up_s: list[float], text: str) -> None:
     (tmp_path / FILE).write_text(text)
     assert steady_clock(tmp_path, 0.0, wall=lambda: NOW)() == NOW
     up_s[0] += 1.0

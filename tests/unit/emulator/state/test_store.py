@@ -1,4 +1,4 @@
-"""The state directory: what is written at a change is what the next daemon reads, however much is over by then."""
+"""The state directory: the next daemon reads what each change wrote, however much is archived by then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPOT = {"schedulingConfig": {"spot": True}}
 
 
 def reopened(store: Store) -> Store:
-    """As by the next daemon: the lock of the last one is gone with its process."""
+    """Open it as the next daemon does: the lock of the last one ended with its process."""
     import os
 
     os.close(store._lock)
@@ -24,7 +24,7 @@ def reopened(store: Store) -> Store:
 
 
 def live(cloud: QueueCloud, store: Store, lives: int) -> None:
-    """Lives of all kinds; every change is saved, some of them are still under way at the end."""
+    """Create, preempt and delete nodes and queued resources; save every change; leave some operations under way."""
     for _ in range(lives):
         cloud.create(**SPOT)
         store.save(cloud.state)
@@ -53,37 +53,37 @@ def test_the_next_daemon_reads_what_the_last_one_saved(tmp_path: Path) -> None:
     assert all(row["until"] is None for row in saved["bills"])
 
 
-def test_what_was_written_and_not_yet_spoken_of_does_not_count(tmp_path: Path) -> None:
+def test_rows_of_the_archive_that_the_state_file_does_not_count_are_ignored(tmp_path: Path) -> None:
     cloud, store = QueueCloud(), Store(tmp_path)
     live(cloud, store, 1)
     store.save(cloud.state)
     before = cloud.state.dump()
     cloud.wait(50)
-    store._finished.keep(cloud.state)  # the daemon is killed before the state file is replaced
+    store._archive.append(cloud.state)  # the daemon is killed before the state file is replaced
     assert reopened(store).load().dump() == before
 
 
-def test_what_is_over_is_written_once_and_anew_when_it_is_too_much(
+def test_each_row_is_archived_once_and_a_new_archive_begins_when_it_is_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "MOST_LINES", 20)
     cloud, store = QueueCloud(), Store(tmp_path)
     live(cloud, store, 12)
     store.save(cloud.state)
-    [path] = tmp_path.glob("finished-*.jsonl")
+    [path] = tmp_path.glob("archive-*.jsonl")
     lines = path.read_text().splitlines()
     assert len(lines) == len(set(lines))
-    assert path.name != "finished-1.jsonl"
+    assert path.name != "archive-1.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
     assert reopened(store).load().dump() == cloud.state.dump()
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "short", "[]"])
-def test_a_damaged_file_is_said_and_not_overwritten(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_reported_and_not_overwritten(tmp_path: Path, damage: str) -> None:
     cloud, store = QueueCloud(), Store(tmp_path)
     live(cloud, store, 1)
     store.save(cloud.state)
-    [path] = tmp_path.glob("finished-*.jsonl")
+    [path] = tmp_path.glob("archive-*.jsonl")
     if damage == "missing":
         path.unlink()
     elif damage == "torn":
@@ -93,30 +93,36 @@ def test_a_damaged_file_is_said_and_not_overwritten(tmp_path: Path, damage: str)
     else:
         (tmp_path / "state.json").write_text(damage)
     again = reopened(store)
-    with pytest.raises(DamagedState, match="move it away to start anew"):
+    with pytest.raises(DamagedState, match="to begin with an empty cloud, move it away"):
         again.load()
 
 
-def test_a_state_file_of_before_is_read_too(tmp_path: Path) -> None:
+def test_a_state_file_of_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
     cloud, store = QueueCloud(), Store(tmp_path)
     live(cloud, store, 1)
-    (tmp_path / "state.json").write_text(json.dumps(cloud.state.dump()))
-    assert reopened(store).load().dump() == cloud.state.dump()
+    store.save(cloud.state)
+    saved = json.loads((tmp_path / "state.json").read_text())
+    saved["agenda"] = saved.pop("events")
+    (tmp_path / "state.json").write_text(json.dumps(saved))
+    with pytest.raises(
+        DamagedState, match=r"state\.json is damaged or of another version \('events'\); .*, move it away"
+    ):
+        reopened(store).load()
 
 
-def test_a_daemon_waits_for_a_client_that_looks_whether_it_runs_however_slow_it_is(
+def test_a_daemon_waits_for_the_lock_while_a_client_checks_whether_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = []
 
-    def asked(pause_s: float) -> None:
+    def slept(pause_s: float) -> None:
         pauses.append(pause_s)
         if len(pauses) == 100:
-            looking.close()
+            checking.close()
 
-    monkeypatch.setattr("orchestrator.emulator.state.store.time.sleep", asked)
-    looking = (tmp_path / "daemon.lock").open("w")
-    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr("orchestrator.emulator.state.store.time.sleep", slept)
+    checking = (tmp_path / "daemon.lock").open("w")
+    fcntl.flock(checking, fcntl.LOCK_SH)
     Store(tmp_path)
     assert len(pauses) == 100
 

@@ -94,7 +94,7 @@ def test_a_preempted_node_has_given_its_chips_back_and_keeps_its_quota() -> None
     cloud = cloud_with(capacity=[{"chips": 4}])
     cloud.create("a", **SPOT)
     cloud.wait(10)
-    cloud.state.put(f"{PLACE}/nodes/a", "PREEMPTED", cloud.now)
+    cloud.state.set_state(f"{PLACE}/nodes/a", "PREEMPTED", cloud.now)
     cloud.follow()
     assert outcome(cloud, cloud.create("b")) == "READY"
 
@@ -177,7 +177,7 @@ def test_what_is_listed_holds_quota_until_it_is_deleted(end: str) -> None:
     cloud = cloud_with(quotas=[{"limit": 4}])
     cloud.create("a", **SPOT)
     cloud.wait(10)
-    cloud.state.put(f"{PLACE}/nodes/a", end, cloud.now)
+    cloud.state.set_state(f"{PLACE}/nodes/a", end, cloud.now)
     with pytest.raises(ApiError, match="Quota limit"):
         cloud.create("b")
     cloud.delete("a")
@@ -329,30 +329,33 @@ def test_a_rehearsal_outlives_the_daemon_and_is_shown_as_it_was_said() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([], "A rehearsal is an object"),
-        ({"capacities": []}, 'There is no "capacities" in a rehearsal; there are settings, capacity,'),
-        ({"capacity": {}}, "Capacity is a list"),
-        ({"capacity": [[]]}, r"Capacity\[0\] is an object"),
+        ([], "A rehearsal must be an object"),
+        ({"capacities": []}, 'There is no field "capacities" in a rehearsal; there are settings, capacity,'),
+        ({"capacity": {}}, "capacity must be a list"),
+        ({"capacity": [[]]}, r"Capacity\[0\] must be an object"),
         (
             {"capacity": [{"zones": "a"}]},
             r'no field "zones" in capacity\[0\]; there are zone, type, tier, chips, from_s',
         ),
-        ({"capacity": [{"chips": -1}]}, r"chips of capacity\[0\] is a whole number from 0 on, not -1"),
-        ({"capacity": [{"chips": True}]}, "is a whole number"),
-        ({"capacity": [{"tier": "cheap"}]}, "tier of .* is one of any, on-demand, spot, reserved, flex-start"),
-        ({"capacity": [{"from_s": 5, "until_s": 5}]}, "is not after its from_s"),
-        ({"capacity": [{"until_s": "soon"}]}, "is a number between"),
-        ({"capacity": [{"zone": ""}]}, "is a text"),
+        ({"capacity": [{"chips": -1}]}, r"capacity\[0\].chips must be a whole number from 0 to 1000000000, not -1"),
+        ({"capacity": [{"chips": True}]}, "must be a whole number"),
+        (
+            {"capacity": [{"tier": "cheap"}]},
+            r"capacity\[0\].tier must be one of any, on-demand, spot, reserved, flex-start",
+        ),
+        ({"capacity": [{"from_s": 5, "until_s": 5}]}, "must be after its from_s"),
+        ({"capacity": [{"until_s": "soon"}]}, "must be a number from 0 to"),
+        ({"capacity": [{"zone": ""}]}, r"capacity\[0\].zone must not be empty"),
         ({"quotas": [{"name": "Q"}]}, r"Quotas\[0\] needs limit"),
-        ({"quotas": [{"limit": 1, "per": "planet"}]}, "is one of zone, region"),
+        ({"quotas": [{"limit": 1, "per": "planet"}]}, "must be one of zone, region"),
         ({"reservations": [{}]}, "needs name and zone and chips"),
-        ({"locations": "us"}, "is a list of texts"),
-        ({"creates_per_minute": 1.5}, "is a whole number"),
-        ({"settings": {"provision_s": -1}}, 'Setting "provision_s" is a number of seconds'),
-        ({"settings": {"speed": 1}}, 'Unknown setting "speed"'),
-        ({"settings": []}, "settings is an object"),
+        ({"locations": "us"}, "locations must be a list of strings"),
+        ({"creates_per_minute": 1.5}, "creates_per_minute must be a whole number"),
+        ({"settings": {"provision_s": -1}}, "settings.provision_s must be a number from 0"),
+        ({"settings": {"speed": 1}}, 'There is no field "speed" in settings; there are provision_s'),
+        ({"settings": []}, "Settings must be an object"),
         ({"faults": [{"kind": "boom"}]}, "A fault needs a kind"),
-        ({"faults": {}}, "faults is a list"),
+        ({"faults": {}}, "faults must be a list"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_changes_nothing(data: Any, said: str) -> None:
