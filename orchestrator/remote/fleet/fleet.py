@@ -21,8 +21,8 @@ from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.heartbeats import Heartbeats
 from orchestrator.remote.fleet.steps import FleetStatus, PushResult, StartRequest, WorkerFacts
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
-from orchestrator.remote.ssh.connection import Access, Connection
-from orchestrator.remote.ssh.fan_out import Bell, fan_out
+from orchestrator.remote.ssh.connection import Connection, Credentials
+from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
 from orchestrator.remote.ssh.terminal import clean
@@ -64,9 +64,9 @@ class Fleet:
         self.workers = tuple(workers)
         self._user, self._key_path, self._known_hosts = user, key_path, known_hosts
         self._now = now
-        self._bell = Bell()
-        access = Access(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._links = [Connection(worker, access, self._bell) for worker in self.workers]
+        self._wakeup = Wakeup()
+        credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
+        self._links = [Connection(worker, credentials, self._wakeup) for worker in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
@@ -85,15 +85,15 @@ class Fleet:
         deadline = time.monotonic() + deadline_s
         missing: dict[int, str] = {}
 
-        def knock(link: Connection) -> None:
+        def knock(connection: Connection) -> None:
             try:
-                self._persist(link, Connection.connect, deadline)
+                self._persist(connection, Connection.connect, deadline)
             except HostKeyMismatch:
                 raise
             except Unreachable as error:
-                missing[link.worker.index] = error.message
+                missing[connection.worker.index] = error.message
 
-        fan_out(self._links, knock, self._bell)
+        fan_out(self._links, knock, self._wakeup)
         if missing:
             names = ", ".join(f"worker{index}" for index in sorted(missing))
             raise Unreachable(
@@ -103,23 +103,25 @@ class Fleet:
 
     def beat(self, every_s: float, *, everywhere: bool = False) -> None:
         """From now on show the switch on worker 0 (or on all) that this process lives, in the background, until `cancel`."""
-        for link in self._links if everywhere else [self._link(0)]:
-            if link.worker.index not in self._beats:
-                beats = self._beats[link.worker.index] = Heartbeats(link, every_s, self._bell, self._on_notice)
+        for connection in self._links if everywhere else [self._connection(0)]:
+            if connection.worker.index not in self._beats:
+                beats = self._beats[connection.worker.index] = Heartbeats(
+                    connection, every_s, self._wakeup, self._on_notice
+                )
                 beats.thread.start()
 
     def facts(self, worker: int = 0) -> WorkerFacts:
         """Asked anew each time: `free_port` is free now."""
         return self._on_one(worker, self._facts)
 
-    def _facts(self, link: Connection) -> WorkerFacts:
-        with WorkerCall(link, "hello", silence_s=SILENCE_S) as call:
+    def _facts(self, connection: Connection) -> WorkerFacts:
+        with WorkerCall(connection, "hello", silence_s=SILENCE_S) as call:
             call.end_input()
             said = call.answer()
-        local = link.worker.host in ("127.0.0.1", "::1", "localhost")
-        address = link.worker.host if local else str(said["address"])
+        local = connection.worker.host in ("127.0.0.1", "::1", "localhost")
+        address = connection.worker.host if local else str(said["address"])
         python, home, host = str(said["python"]), str(said["home"]), str(said["host"])
-        return WorkerFacts(link.worker.index, home, python, host, address, int(said["port"]))
+        return WorkerFacts(connection.worker.index, home, python, host, address, int(said["port"]))
 
     # -- the steps of an attempt --
 
@@ -133,11 +135,11 @@ class Fleet:
         """A bundle for each worker, in their order, unless it is there."""
         assert len(bundles) == len(self.workers), "one bundle per worker, or None"
 
-        def push_one(link: Connection) -> PushResult:
-            began, bundle = time.monotonic(), bundles[self._links.index(link)]
+        def push_one(connection: Connection) -> PushResult:
+            began, bundle = time.monotonic(), bundles[self._links.index(connection)]
             if bundle is None:
-                return PushResult(link.worker.index, True, 0.0)
-            with WorkerCall(link, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
+                return PushResult(connection.worker.index, True, 0.0)
+            with WorkerCall(connection, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
                 skipped = bool(call.answer()["have"])
                 if not skipped:
                     with bundle.path.open("rb") as file:
@@ -148,7 +150,7 @@ class Fleet:
                                     on_progress(len(piece))
                     call.end_input()
                     call.answer()
-            return PushResult(link.worker.index, skipped, time.monotonic() - began)
+            return PushResult(connection.worker.index, skipped, time.monotonic() - began)
 
         return self._on_all(push_one)
 
@@ -163,16 +165,16 @@ class Fleet:
             "bundle_sha256": request.bundle_sha256,
         }
 
-        def start_one(link: Connection) -> None:
-            position = self._links.index(link)
+        def start_one(connection: Connection) -> None:
+            position = self._links.index(connection)
             env = dict(request.env_by_worker[position])
             carried = request.carried_by_worker[position] if request.carried_by_worker else None
             with contextlib.ExitStack() as unless_started:
-                call = unless_started.enter_context(WorkerCall(link, "start", silence_s=START_S))
+                call = unless_started.enter_context(WorkerCall(connection, "start", silence_s=START_S))
                 call.send(json.dumps({**common, "env": env, "carried_sha256": carried}).encode())
                 call.end_input()
                 call.answer()
-                self._streams[link.worker.index] = call  # it goes on as the stream that `follow` wants
+                self._streams[connection.worker.index] = call  # it goes on as the stream that `follow` wants
                 unless_started.pop_all()
 
         self._on_all(start_one, START_S)
@@ -192,13 +194,13 @@ class Fleet:
             with self._one_at_a_time:
                 sink(index, piece)
 
-        def follower(link: Connection) -> Follower:
-            offset = (offsets or {}).get(link.worker.index, 0)
-            opened = self._streams.pop(link.worker.index, None) if offset == 0 else None
-            phase = (link, self._attempt, self._phase, offset)
-            return Follower(*phase, opened=opened, deliver=deliver, bell=self._bell, now=self._now)
+        def follower(connection: Connection) -> Follower:
+            offset = (offsets or {}).get(connection.worker.index, 0)
+            opened = self._streams.pop(connection.worker.index, None) if offset == 0 else None
+            phase = (connection, self._attempt, self._phase, offset)
+            return Follower(*phase, opened=opened, deliver=deliver, wakeup=self._wakeup, now=self._now)
 
-        self._following = _Following([follower(link) for link in self._links])
+        self._following = _Following([follower(connection) for connection in self._links])
         for each in self._following.followers:
             each.thread.start()
 
@@ -210,8 +212,8 @@ class Fleet:
         def news() -> bool:
             return self._changes(following) != following.changes_seen or all(f.done for f in following.followers)
 
-        with self._bell.changed:
-            self._bell.wait_for(news, timeout_s)
+        with self._wakeup.changed:
+            self._wakeup.wait_for(news, timeout_s)
             following.changes_seen = self._changes(following)
             for follower in following.followers:
                 if follower.error is not None:
@@ -225,23 +227,23 @@ class Fleet:
     def stop(self, grace_s: float) -> None:
         """End the phase and everything it started on every worker: TERM, and after the grace KILL."""
 
-        def stop_one(link: Connection) -> None:
+        def stop_one(connection: Connection) -> None:
             arguments = ("stop", self._attempt, self._phase, str(grace_s))
-            with WorkerCall(link, *arguments, silence_s=grace_s + STOP_EXTRA_S) as call:
+            with WorkerCall(connection, *arguments, silence_s=grace_s + STOP_EXTRA_S) as call:
                 call.end_input()
                 if call.answer().get("ended") is False:
                     raise CommandFailed(
-                        list(arguments), 1, "a process of the job cannot be killed", worker=link.worker.index
+                        list(arguments), 1, "a process of the job cannot be killed", worker=connection.worker.index
                     )
 
         self._on_all(stop_one, grace_s + STOP_EXTRA_S)
-        with self._bell.changed:
-            self._bell.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
+        with self._wakeup.changed:
+            self._wakeup.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
 
     def collect(self, order: CollectRequest) -> Collection:
         """Every worker's results, checked, on their way into `order.destination/worker<i>/`."""
         order = replace(order, attempt=order.attempt or self._attempt)
-        return Collection(Collector(order), self._links, self._bell)
+        return Collection(Collector(order), self._links, self._wakeup)
 
     # -- short commands --
 
@@ -249,9 +251,9 @@ class Fleet:
         self, worker: int, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = False
     ) -> Completed:
         """Tried once. With `check`, a code other than 0 is CommandFailed."""
-        link = self._link(worker)
+        connection = self._connection(worker)
         completed = fan_out(
-            [link], lambda it: run(it, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES), self._bell
+            [connection], lambda it: run(it, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES), self._wakeup
         )[0]
         if check and completed.rc != 0:
             tail = clean(completed.stderr.strip().rpartition(b"\n")[2])
@@ -265,7 +267,7 @@ class Fleet:
         return [clean(line) for line in text.splitlines()][-lines:]
 
     def openssh_argv(self, worker: int, command: Sequence[str] | None = None) -> list[str]:
-        address = self._link(worker).worker
+        address = self._connection(worker).worker
         return openssh_argv(address, command, user=self._user, key_path=self._key_path, known_hosts=self._known_hosts)
 
     # -- letting go --
@@ -275,34 +277,36 @@ class Fleet:
 
         Connections close themselves once their sockets are shut; waiting for that is not worth a person's time.
         """
-        self._bell.cancel()
-        for link in self._links:
-            link.hang_up()
+        self._wakeup.cancel()
+        for connection in self._links:
+            connection.shut_socket()
 
     close = cancel
 
-    def _link(self, worker: int) -> Connection:
-        found = [link for link in self._links if link.worker.index == worker]
+    def _connection(self, worker: int) -> Connection:
+        found = [connection for connection in self._links if connection.worker.index == worker]
         if not found:
             raise RemoteError(f"there is no worker{worker}; the workers are 0 to {len(self.workers) - 1}")
         return found[0]
 
     def _on_all(self, work: Callable[[Connection], T], persist_s: float = PERSIST_S) -> list[T]:
         deadline = time.monotonic() + persist_s
-        return fan_out(self._links, lambda link: self._persist(link, work, deadline), self._bell)
+        return fan_out(self._links, lambda connection: self._persist(connection, work, deadline), self._wakeup)
 
     def _on_one(self, worker: int, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + PERSIST_S
-        return fan_out([self._link(worker)], lambda link: self._persist(link, work, deadline), self._bell)[0]
+        return fan_out(
+            [self._connection(worker)], lambda connection: self._persist(connection, work, deadline), self._wakeup
+        )[0]
 
-    def _persist(self, link: Connection, work: Callable[[Connection], T], deadline: float) -> T:
+    def _persist(self, connection: Connection, work: Callable[[Connection], T], deadline: float) -> T:
         """Every step may be repeated without harm, so a cut connection is answered by a new one, until the deadline."""
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                return work(link)
+                return work(connection)
             except Unreachable:
                 if time.monotonic() + pause_s > deadline:
                     raise
-                self._bell.sleep(pause_s)
+                self._wakeup.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.errors import RemoteError, Unreachable
-from orchestrator.remote.ssh.call import WorkerCall, parsed
+from orchestrator.remote.ssh.call import WorkerCall, parse_json
 from orchestrator.remote.ssh.connection import Connection
-from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 
 SILENCE_S = 12.0  # the worker sends something every two seconds
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
@@ -53,24 +53,24 @@ class Follower:
 
     def __init__(
         self,
-        link: Connection,
+        connection: Connection,
         attempt: str,
         phase: str,
         offset: int,
         *,
         opened: WorkerCall | None,
         deliver: Callable[[int, bytes], None],
-        bell: Bell,
+        wakeup: Wakeup,
         now: Callable[[], float],
     ) -> None:
-        self._link, self._attempt, self._phase = link, attempt, phase
+        self._connection, self._attempt, self._phase = connection, attempt, phase
         self._offset = offset
         self._opened = opened  # a stream from this offset on, if there is one already
-        self._deliver, self._bell, self._now = deliver, bell, now
-        self._status = WorkerStatus(link.worker.index, WorkerState.RUNNING, now(), offset)
+        self._deliver, self._wakeup, self._now = deliver, wakeup, now
+        self._status = WorkerStatus(connection.worker.index, WorkerState.RUNNING, now(), offset)
         self.changes = 0  # how often the state changed
         self.error: Exception | None = None  # what ended the following itself
-        self.thread = threading.Thread(target=self._run, name=f"follow-{link.name}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"follow-{connection.name}", daemon=True)
 
     @property
     def status(self) -> WorkerStatus:
@@ -93,37 +93,39 @@ class Follower:
                 except Unreachable as error:
                     self._move(WorkerState.UNREACHABLE, why=error.message)
                     pause_s = RETRY_FIRST_S if self._offset > before else min(2 * pause_s, RETRY_MOST_S)
-                    self._bell.sleep(pause_s)
+                    self._wakeup.sleep(pause_s)
         except FanOutAbandoned:
             return
         except Exception as error:  # a wrong host key, a full disk under the sink: somebody must hear of it
             self.error = error
-            with self._bell.changed:
-                self._bell.changed.notify_all()
+            with self._wakeup.changed:
+                self._wakeup.changed.notify_all()
 
     def _follow_once(self) -> None:
         with self._stream() as call:
             call.answer()  # the greeting, behind whatever a login shell prints
             for kind, content in call.frames():
                 if kind == b"L" and content:
-                    self._deliver(self._link.worker.index, content)
+                    self._deliver(self._connection.worker.index, content)
                     self._offset += len(content)
                 elif kind == b"S":
-                    self._take(parsed(content))
+                    self._take(parse_json(content))
                     if self._status.final:
                         return
 
     def _stream(self) -> WorkerCall:
         call, self._opened = self._opened, None
         if call is None:
-            call = WorkerCall(self._link, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S)
+            call = WorkerCall(
+                self._connection, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S
+            )
             call.end_input()
         call.silence_s = SILENCE_S
         return call
 
     def _take(self, said: Any) -> None:
         if not isinstance(said, dict):
-            raise RemoteError(f"{self._link.name}: a status that is not an object")
+            raise RemoteError(f"{self._connection.name}: a status that is not an object")
         state = said.get("state")
         if state == "exited":
             rc = said.get("rc")
@@ -142,7 +144,7 @@ class Follower:
         old = self._status
         if old.state is state and not old.final:
             return
-        with self._bell.changed:
+        with self._wakeup.changed:
             self._status = WorkerStatus(old.index, state, self._now(), self._offset, **details)
             self.changes += 1
-            self._bell.changed.notify_all()
+            self._wakeup.changed.notify_all()

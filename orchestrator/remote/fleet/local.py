@@ -1,7 +1,8 @@
 """The one worker of a job with `on: local`: this machine, without SSH and without a slice. The counterpart of `fleet`.
 
-Each phase runs under the very supervisor that runs it on a TPU VM (`vm.local`), a process of its own that ends the job when
-this one is gone. Artifacts come home through the same packer, the same suspicion and the same manifest check.
+Each phase runs under the supervisor that runs it on a TPU VM (`vm.local`), in a process of its own. It reads from a pipe whose
+write end only this process holds, and ends the job at the end of the pipe. Artifacts are collected by the same packer, with
+the same checks and the same manifest as from a worker.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from orchestrator import fork
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.collect import (
     EVERYTHING,
@@ -41,7 +44,7 @@ Sink = Callable[[int, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class LocalExit:
-    rc: int | None  # None: its supervisor is gone, and nobody knows
+    rc: int | None  # None: its supervisor is gone, and the code is unknown
     why: str = "its supervisor is gone"
 
 
@@ -52,12 +55,13 @@ class LocalWorker:
         self.runs, self.attempt = runs, attempt
         self._lock = threading.Lock()  # a wait that a signal interrupted may still be reading the log
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: fork.Descriptor | None = None  # to its stdin
         self._log: Path | None = None
         self._read = 0
         self._sink: Sink = lambda worker, data: None
 
     def start(self, phase: str, script: str, env: Mapping[str, str], bundle: Path | None, sink: Sink) -> None:
-        """Start the phase; its log goes to `sink` while somebody waits."""
+        """Start the phase; its log goes to `sink` during `wait` and `stop`."""
         self.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         request = {
             "runs": str(self.runs),
@@ -68,20 +72,19 @@ class LocalWorker:
             "bundle": None if bundle is None else str(bundle),
         }
         self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
-        self._process = subprocess.Popen(
+        self._close_pipe()
+        self._process, self._pipe = _start(
             [*AGENT, "here"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,  # a word about what went wrong, if anything does
             env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
-            start_new_session=True,  # Ctrl-C in the terminal is for us, and we stop the job
+            start_new_session=True,  # Ctrl-C in the terminal is for this process, which stops the job
         )
-        self._tell(request)
+        self._send(request)
 
     def wait(self, timeout_s: float) -> LocalExit | None:
         """Pass the log on until the phase has ended, or for so long (None)."""
         deadline = time.monotonic() + timeout_s
         while True:
-            assert self._process is not None, "somebody waits for what was not started"
+            assert self._process is not None, "no phase was started"
             ended = self._process.poll() is not None  # asked first: then no byte is still to come
             with self._lock:
                 self._pass_on()
@@ -95,8 +98,9 @@ class LocalWorker:
         """End the phase and all that it started. Nothing to do where nothing runs."""
         if self._process is None:
             return
-        self._tell({"grace_s": grace_s})
+        self._send({"grace_s": grace_s})
         self._process.wait()
+        self._close_pipe()
         with self._lock:
             self._pass_on()
 
@@ -112,7 +116,7 @@ class LocalWorker:
         return part.summary(Problem(0, THE_REST if part.result.files else EVERYTHING, why))
 
     def leave(self) -> Path:
-        """In place of `close`: puts what is left where nothing takes it away. The answer: where it is now."""
+        """In place of `close`: move what is left to where nothing deletes it, and return where it is now."""
         _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
         here, left = self.runs / self.attempt, self.runs.with_name("left") / self.attempt
         try:
@@ -122,18 +126,23 @@ class LocalWorker:
             return here
 
     def cancelled(self) -> bool:
-        """Has `ask_to_end` been called, in another process perhaps?"""
+        """Return whether `ask_to_end` was called, by whichever process."""
         return _request_to_end(self.runs, self.attempt).exists()
 
     def close(self) -> None:
+        """End what still runs, and delete the files of the attempt."""
+        self._close_pipe()
         _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
         shutil.rmtree(self.runs / self.attempt, ignore_errors=True)
 
-    def _tell(self, word: dict[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has just ended
-            self._process.stdin.write(json.dumps(word).encode() + b"\n")
-            self._process.stdin.flush()
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._pipe is not None and not self._pipe.closed:
+            with contextlib.suppress(BrokenPipeError):  # it has just ended
+                _write(self._pipe, json.dumps(message).encode() + b"\n")
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
 
     def _pass_on(self) -> None:
         if self._log is None or not self._log.exists():
@@ -146,26 +155,24 @@ class LocalWorker:
 
     def _ended(self) -> LocalExit:
         assert self._process is not None and self._process.stdout is not None and self._log is not None
+        self._close_pipe()
         try:
             return LocalExit(json.loads((self._log.parent / "exit.json").read_bytes())["rc"])
         except FileNotFoundError:
-            said = _answer(self._process.stdout.read())
-            return LocalExit(None, said["error"]) if "error" in said else LocalExit(None)
+            reply = _reply(self._process.stdout.read())
+            return LocalExit(None, reply["error"]) if "error" in reply else LocalExit(None)
 
     def _fetch(self, collector: Collector, part: ArchivePart) -> None:
-        with subprocess.Popen([*AGENT, "pack"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as packer:
-            out, to = packer.stdout, packer.stdin
-            assert to is not None and out is not None
+        with _packer() as (out, pipe):
 
             def send(data: bytes) -> None:
-                to.write(data)
-                to.flush()
+                _write(pipe, data)
 
             def answer() -> dict[str, Any]:
-                said = _answer(out.readline())
-                if not said or "error" in said:
-                    raise RemoteError(f"the artifacts cannot be packed: {said.get('error', 'the packer ended')}")
-                return said
+                reply = _reply(out.readline())
+                if not reply or "error" in reply:
+                    raise RemoteError(f"the artifacts cannot be packed: {reply.get('error', 'the packer ended')}")
+                return reply
 
             def read(size: int) -> bytes:
                 data = out.read(size)
@@ -176,14 +183,43 @@ class LocalWorker:
             collector.receive(part, answer, send, read)
 
 
-def _answer(line: bytes) -> dict[str, Any]:
-    """See `vm.frames`. Nothing, when it ended without a word."""
+def _start(argv: list[str], **options: Any) -> tuple[subprocess.Popen[bytes], fork.Descriptor]:
+    """Start a program, and return it with the pipe to its stdin, which ends with this process."""
+    read_end, pipe = fork.pipe()
+    try:
+        return subprocess.Popen(argv, stdin=read_end, stdout=subprocess.PIPE, **options), pipe
+    except BaseException:
+        pipe.close()
+        raise
+    finally:
+        os.close(read_end)
+
+
+@contextmanager
+def _packer() -> Iterator[tuple[IO[bytes], fork.Descriptor]]:
+    process, pipe = _start([*AGENT, "pack"])
+    with process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout, pipe
+        finally:
+            pipe.close()
+
+
+def _write(pipe: fork.Descriptor, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(pipe.fileno(), left) :]
+
+
+def _reply(line: bytes) -> dict[str, Any]:
+    """Return the reply in this line (`vm.frames`); empty when the program ended without one."""
     answer: dict[str, Any] = json.loads(line.removeprefix(PREFIX)) if line.startswith(PREFIX) else {}
     return answer
 
 
 def ask_to_end(runs: Path, attempt: str) -> None:
-    """Whoever runs that attempt looks for this each second, and stops it as a signal would."""
+    """Ask the process that runs this attempt to stop it, as a signal would. It looks once a second."""
     runs.mkdir(mode=0o700, parents=True, exist_ok=True)
     _request_to_end(runs, attempt).touch()
 
@@ -193,7 +229,7 @@ def _request_to_end(runs: Path, attempt: str) -> Path:
 
 
 def remove_leftovers(runs: Path, alive: Callable[[str], bool]) -> None:
-    """What killed commands left behind."""
+    """Delete what killed commands left. `alive` tells whether the attempt of this id still runs."""
     for path in runs.iterdir() if runs.is_dir() else ():
         if alive(path.name.removesuffix(".cancel")):
             continue

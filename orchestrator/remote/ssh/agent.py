@@ -1,7 +1,7 @@
 """The files of `orchestrator.vm` as one small archive, and the command lines that run them on a worker.
 
-The archive is named by its hash and travels on stdin with the first call over each connection, so that a worker never
-runs another version than this one, and installing it is not a step of its own.
+The archive is named after its hash and is sent on stdin with the first call over each connection, so that a worker never
+runs another version than this client, and installation needs no step of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One command on a worker and the conversation with it: bytes in, answers, frames or raw bytes out.
+"""One command on a worker: bytes in; answers, frames or raw bytes out.
 
-A call that ends without its answer was either cut, which is Unreachable and may be tried again over a new connection,
-or the command itself failed, which is CommandFailed and is not. Nothing read here grows without a bound.
+A call that ends without an answer raises Unreachable when the connection was cut (a new connection may retry it) and
+CommandFailed when the command failed (a retry does not help). Everything that is read has a size limit.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ class Completed:
 
 
 class WorkerCall:
-    """An agent verb under way. Use as a context: leaving it closes the channel, and after a cut drops the connection."""
+    """A running verb of the agent. A context manager: it closes the channel, and drops the connection after a cut."""
 
-    def __init__(self, link: Connection, *arguments: str, silence_s: float, timeout_s: float | None = None) -> None:
-        """Unreachable when nothing comes for `silence_s`, or the answer is not complete within `timeout_s`."""
-        self.link, self.arguments = link, arguments
+    def __init__(
+        self, connection: Connection, *arguments: str, silence_s: float, timeout_s: float | None = None
+    ) -> None:
+        """Start the verb. Reads raise Unreachable after `silence_s` without data or `timeout_s` in all."""
+        self.connection, self.arguments = connection, arguments
         self.silence_s = silence_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._buffer = bytearray()
-        link.connect()
-        shipped = link.agent_shipped
+        connection.connect()
+        shipped = connection.agent_shipped
         command = agent.command(*arguments) if shipped else agent.first_command(*arguments)
         try:
-            self._channel: paramiko.Channel = link.channel(command, timeout_s=silence_s)
+            self._channel: paramiko.Channel = connection.channel(command, timeout_s=silence_s)
             if not shipped:
                 self.send(agent.archive())
         except Unreachable:
-            link.drop()
+            connection.drop()
             raise
 
     def __enter__(self) -> WorkerCall:
@@ -67,22 +69,22 @@ class WorkerCall:
     ) -> None:
         self.close()
         if isinstance(error, Unreachable):
-            self.link.drop(self._channel.get_transport())
+            self.connection.drop(self._channel.get_transport())
 
     def close(self) -> None:
         _close(self._channel)
 
     def send(self, data: bytes) -> None:
-        with self.link.translated():
-            self._channel.settimeout(self._patience())
+        with self.connection.translating_errors():
+            self._channel.settimeout(self._timeout())
             self._channel.sendall(data)
 
     def end_input(self) -> None:
-        with self.link.translated():
+        with self.connection.translating_errors():
             self._channel.shutdown_write()
 
     def answer(self, limit: int = ANSWER_BYTES) -> dict[str, Any]:
-        """The next `tpujob:{json}` line, of so many bytes at most. An error of the agent's is raised."""
+        """Return the next `tpujob:{json}` answer of at most `limit` bytes. Raises CommandFailed for an error of the agent."""
         skipped = 0
         while True:
             line = self._line(limit)
@@ -90,26 +92,32 @@ class WorkerCall:
                 break
             skipped += len(line)
             if skipped > CHATTER_BYTES:
-                raise RemoteError(f"{self.link.name}: the login shell prints without end before our command answers")
-        self.link.agent_shipped = True
-        value = parsed(line[len(PREFIX) :])
+                raise RemoteError(
+                    f"{self.connection.name}: the login shell prints without end before our command answers"
+                )
+        self.connection.agent_shipped = True
+        value = parse_json(line[len(PREFIX) :])
         if not isinstance(value, dict):
-            raise RemoteError(f"{self.link.name}: an answer that is not an object: {printable(repr(value))[:200]}")
+            raise RemoteError(
+                f"{self.connection.name}: an answer that is not an object: {printable(repr(value))[:200]}"
+            )
         if "error" in value:
-            raise CommandFailed(list(self.arguments), 1, printable(str(value["error"])), worker=self.link.worker.index)
+            raise CommandFailed(
+                list(self.arguments), 1, printable(str(value["error"])), worker=self.connection.worker.index
+            )
         return value
 
     def frames(self) -> Iterator[tuple[bytes, bytes]]:
-        """Frames as vm/frames.py sends them, until the call ends: who needs a last one must look for it."""
+        """Yield (kind, data) frames as vm/frames.py sends them, until the call ends. Callers check for the last one."""
         while True:
             header = self._line(64)
             kind, _, size = header.partition(b" ")
             if not size.strip().isdigit() or int(size) > FRAME_BYTES:
-                raise RemoteError(f"{self.link.name}: a damaged frame: {printable(repr(header))}")
+                raise RemoteError(f"{self.connection.name}: a damaged frame: {printable(repr(header))}")
             yield kind, self.read(int(size))
 
     def read(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Return exactly `size` bytes."""
         while len(self._buffer) < size:
             self._buffer += self._receive()
         data = bytes(self._buffer[:size])
@@ -121,49 +129,51 @@ class WorkerCall:
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched > limit:
-                raise RemoteError(f"{self.link.name}: a line of more than {limit:,} bytes where an answer was expected")
+                raise RemoteError(
+                    f"{self.connection.name}: a line of more than {limit:,} bytes where an answer was expected"
+                )
             self._buffer += self._receive()
         return self.read(end + 1)
 
     def _receive(self) -> bytes:
-        with self.link.translated():
-            self._channel.settimeout(self._patience())
+        with self.connection.translating_errors():
+            self._channel.settimeout(self._timeout())
             data: bytes = self._channel.recv(PIECE_BYTES)
             if not data:
                 self._ended_early()
             return data
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         left_s = self.silence_s if self._deadline is None else self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
         return min(left_s, self.silence_s)
 
     def _ended_early(self) -> None:
-        channel, index = self._channel, self.link.worker.index
+        channel, index = self._channel, self.connection.worker.index
         rc = _exit_status(channel)
         if rc is None:
             raise EOFError
         with contextlib.suppress(TimeoutError):
             channel.settimeout(1)
-            raise CommandFailed(list(self.arguments), rc, _last_words(channel), worker=index)
+            raise CommandFailed(list(self.arguments), rc, _last_error_line(channel), worker=index)
         raise CommandFailed(list(self.arguments), rc, "", worker=index)
 
 
-def run(link: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
-    """A short command, its output kept up to `cap_bytes` each and dropped beyond."""
+def run(connection: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
+    """Run a short command; keep up to `cap_bytes` of each output stream. Raises Unreachable."""
     deadline = time.monotonic() + timeout_s
-    channel = link.channel(shlex.join(argv), timeout_s=timeout_s)
+    channel = connection.channel(shlex.join(argv), timeout_s=timeout_s)
     output, errors = bytearray(), bytearray()
     try:
-        with link.translated():
+        with connection.translating_errors():
             reader = threading.Thread(
-                target=_keep, args=(channel.recv_stderr, errors, cap_bytes, deadline), daemon=True
+                target=_read_up_to, args=(channel.recv_stderr, errors, cap_bytes, deadline), daemon=True
             )
             reader.start()
             channel.sendall(stdin)
             channel.shutdown_write()
-            _keep(channel.recv, output, cap_bytes, deadline)
+            _read_up_to(channel.recv, output, cap_bytes, deadline)
             reader.join(max(0.0, deadline - time.monotonic()))
             rc = _exit_status(channel) if time.monotonic() < deadline else None
             if rc is None:
@@ -174,34 +184,34 @@ def run(link: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s: float
 
 
 def _close(channel: paramiko.Channel) -> None:
-    """Telling the other side is a courtesy; over a cut connection it fails, which is no news."""
+    """Close the channel; over a cut connection that fails, and the failure carries no news."""
     import paramiko
 
     with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
         channel.close()
 
 
-def _keep(receive: Callable[[int], bytes], into: bytearray, cap_bytes: int, deadline: float) -> None:
+def _read_up_to(receive: Callable[[int], bytes], into: bytearray, cap_bytes: int, deadline: float) -> None:
     with contextlib.suppress(TimeoutError):  # the exit status, or its absence, says what happened
         while (data := receive(PIECE_BYTES)) and time.monotonic() < deadline:
             into += data[: cap_bytes - len(into)]
 
 
 def _exit_status(channel: paramiko.Channel) -> int | None:
-    """None: the connection was cut, the command's fate is unknown. paramiko says -1 for that."""
+    """Return the exit status; None when the connection was cut (paramiko reports -1) and the outcome is unknown."""
     channel.status_event.wait(STATUS_S)
     rc: int = channel.exit_status
     return None if not channel.exit_status_ready() or rc == -1 else rc
 
 
-def _last_words(channel: paramiko.Channel) -> str:
+def _last_error_line(channel: paramiko.Channel) -> str:
     said = b""
     while len(said) < 4096 and (data := channel.recv_stderr(4096)):
         said += data
     return printable(said.decode(errors="replace").strip().rpartition("\n")[2])
 
 
-def parsed(line: bytes) -> Any:
+def parse_json(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:

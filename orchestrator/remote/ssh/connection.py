@@ -1,8 +1,8 @@
-"""The road to one worker: one SSH connection at a time, opened again after every drop, and channels over it.
+"""One SSH connection to one worker, reopened after every drop, and channels over it.
 
-fabric makes the connection, as strictly as it can be made: the run's own key, pinned host keys, nothing of the
-person's ssh configuration or agent. Whatever moves bytes uses raw channels, because fabric's `run` sends stdin at
-97 bytes a second and keeps all output. Every foreign error becomes one of ours here, and every wait has an end.
+fabric opens the connection with the strictest settings: the run's own key, pinned host keys, and nothing from the user's
+ssh configuration or agent. Bytes move over raw channels, because fabric's `run` sends stdin at 97 bytes a second and keeps
+all output. This module translates every error of paramiko, and every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, Unreachable
-from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # twice as fast 
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """With what to knock, and whom to expect."""
+class Credentials:
+    """SSH credentials and the expected host keys."""
 
     user: str
     key_path: Path
@@ -40,53 +40,53 @@ class Access:
 
 
 class Connection:
-    """Usable from several threads; the connection is opened by the first that needs it."""
+    """Safe to use from several threads; the first one that needs the connection opens it."""
 
-    def __init__(self, worker: WorkerAddress, access: Access, bell: Bell) -> None:
+    def __init__(self, worker: WorkerAddress, credentials: Credentials, wakeup: Wakeup) -> None:
         self.worker = worker
         self.name = alias(worker.index)
-        self._access = access
-        self._bell = bell
+        self._credentials = credentials
+        self._wakeup = wakeup
         self._opening = threading.Lock()
         self._connection: Any = None  # fabric.Connection
         self._socket: socket.socket | None = None
         self.agent_shipped = False  # over the present connection
 
     def connect(self) -> None:
-        """One try. Unreachable, HostKeyMismatch, or the connection stands."""
+        """Open the connection; one try. Raises Unreachable and HostKeyMismatch."""
         self._transport()
 
     def channel(self, command: str, *, timeout_s: float) -> paramiko.Channel:
-        """`command` running on the worker, its stdin and stdout in hand."""
-        with self.translated():
+        """Start `command` on the worker and return its channel. Raises Unreachable."""
+        with self.translating_errors():
             channel = self._transport().open_session(timeout=HANDSHAKE_S)
             channel.settimeout(timeout_s)
             channel.exec_command(command)
             return channel
 
     def drop(self, transport: Any = None) -> None:
-        """The next use opens a new connection. With `transport`: unless somebody has opened a new one already."""
+        """Close the connection; the next use opens a new one. With `transport`, only if that one is still in use."""
         with self._opening:
             connection = self._connection
             if connection is None or (transport is not None and connection.transport is not transport):
                 return
             self._connection = None
-            self.hang_up()
+            self.shut_socket()
         connection.close()
 
-    def hang_up(self) -> None:
-        """At once and from any thread, also in the middle of a handshake: the socket itself is shut."""
+    def shut_socket(self) -> None:
+        """Shut the socket at once. Callable from any thread, also during a handshake."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _transport(self) -> paramiko.Transport:
         with self._opening:
-            if self._bell.cancelled.is_set():
+            if self._wakeup.cancelled.is_set():
                 raise FanOutAbandoned
             if self._connection is None or not self._connection.is_connected:
                 self.agent_shipped = False
-                with self.translated():
+                with self.translating_errors():
                     self._connection = self._open()
             return self._connection.transport
 
@@ -98,19 +98,19 @@ class Connection:
         address = (self.worker.host, self.worker.port)
         self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
         _set_options(self._socket)
-        if self._bell.cancelled.is_set():  # cancelled before there was a socket to shut
+        if self._wakeup.cancelled.is_set():  # cancelled before there was a socket to shut
             self._socket.close()
             raise FanOutAbandoned
         connection = fabric.Connection(
             self.worker.host,
-            user=self._access.user,
+            user=self._credentials.user,
             port=self.worker.port,
             forward_agent=False,
             # Neither fabric's own configuration files nor ~/.ssh/config are read.
             config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
             connect_kwargs={
                 "sock": self._socket,
-                "key_filename": str(self._access.key_path),
+                "key_filename": str(self._credentials.key_path),
                 "allow_agent": False,
                 "look_for_keys": False,
                 "timeout": HANDSHAKE_S,
@@ -130,10 +130,10 @@ class Connection:
         return connection
 
     def _expect_host_key(self, client: paramiko.SSHClient) -> None:
-        """fabric would accept and forget any key; replace that before it opens."""
+        """Pin the host key: by default fabric accepts any key and forgets it."""
         import paramiko
 
-        index, known_hosts = self.worker.index, self._access.known_hosts
+        index, known_hosts = self.worker.index, self._credentials.known_hosts
 
         class HostKeyCheck(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
             def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
@@ -147,8 +147,8 @@ class Connection:
             client.get_host_keys().add(entry.hostnames[0], entry.key.get_name(), entry.key)
 
     @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """Foreign errors become ours, once, here."""
+    def translating_errors(self) -> Iterator[None]:
+        """Translate errors of paramiko and the socket into HostKeyMismatch, Unreachable and FanOutAbandoned."""
         import paramiko
 
         try:
@@ -161,12 +161,12 @@ class Connection:
                 hint="somebody else may be answering at its address; delete the node and run again",
             ) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if self._bell.cancelled.is_set():
+            if self._wakeup.cancelled.is_set():
                 raise FanOutAbandoned from error
-            raise Unreachable(f"{self.name} ({self.worker.host}:{self.worker.port}): {_in_words(error)}") from error
+            raise Unreachable(f"{self.name} ({self.worker.host}:{self.worker.port}): {_reason(error)}") from error
 
 
-def _in_words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     import paramiko
 
     if isinstance(error, paramiko.AuthenticationException):
@@ -180,7 +180,7 @@ def _in_words(error: Exception) -> str:
 
 @functools.cache
 def _quiet_logs() -> None:
-    """Without a handler of its own, logging would print paramiko's warnings to stderr."""
+    """Add a handler, because logging prints the warnings of a logger without one to stderr."""
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
@@ -195,7 +195,7 @@ def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramik
 
 
 def _set_options(sock: socket.socket) -> None:
-    """paramiko sets none of these: without NODELAY each small command waits 40 ms, and a dead road is never noticed."""
+    """Set what paramiko leaves out: NODELAY (else a small command waits 40 ms) and keepalive (else a dead peer stays unnoticed)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wanted = {

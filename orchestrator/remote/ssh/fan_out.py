@@ -1,7 +1,7 @@
-"""One piece of work for each of N workers, at the same time, abandonable at any moment.
+"""Run one function for each of N workers concurrently; cancellable at any moment.
 
-Threads are daemons and are never joined: a `connect` to a black hole may hold one for seconds, and neither Ctrl-C nor
-the end of the process shall wait for it.
+Threads are daemons and are never joined: a `connect` without an answer may block one for seconds, and neither Ctrl-C nor
+the end of the process waits for it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LIMIT = 32  # more connections at once gain nothing (measured)
 
 
 class FanOutAbandoned(RemoteError):
-    """The fleet was told to let go of everything; whatever was under way is unknown."""
+    """The fleet was cancelled; the outcome of running work is unknown."""
 
     def __init__(self) -> None:
         super().__init__("abandoned")
 
 
-class Bell:
-    """Wakes whoever waits when something happened, and for good once it is cancelled."""
+class Wakeup:
+    """A condition shared by all threads of a fleet; cancelling it ends every wait."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -38,7 +38,7 @@ class Bell:
             self.changed.notify_all()
 
     def wait_for(self, happened: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Call with `changed` held."""
+        """Wait until `happened()` or the timeout; return `happened()`. Call with `changed` held. Raises FanOutAbandoned."""
         self.changed.wait_for(lambda: self.cancelled.is_set() or happened(), timeout_s)
         if self.cancelled.is_set():
             raise FanOutAbandoned
@@ -49,43 +49,45 @@ class Bell:
             raise FanOutAbandoned
 
 
-def fan_out(items: Sequence[Item], work: Callable[[Item], Result], bell: Bell, *, limit: int = LIMIT) -> list[Result]:
-    """The results in order. If any failed: that error, or one that sums up several. A wrong host key comes first."""
+def fan_out(
+    items: Sequence[Item], work: Callable[[Item], Result], wakeup: Wakeup, *, limit: int = LIMIT
+) -> list[Result]:
+    """Return the results in order of `items`. Raises the only error, or one that combines several; HostKeyMismatch first."""
     outcomes: dict[int, Result | Exception] = {}
     waiting = list(enumerate(items))[::-1]
 
     def loop() -> None:
         while True:
-            with bell.changed:
-                if not waiting or bell.cancelled.is_set():
+            with wakeup.changed:
+                if not waiting or wakeup.cancelled.is_set():
                     return
                 position, item = waiting.pop()
             try:
                 outcome: Result | Exception = work(item)
             except Exception as error:
                 outcome = error
-            with bell.changed:
+            with wakeup.changed:
                 outcomes[position] = outcome
-                bell.changed.notify_all()
+                wakeup.changed.notify_all()
 
     for _ in range(min(limit, len(items))):
         threading.Thread(target=loop, name="fan-out", daemon=True).start()
-    with bell.changed:
-        bell.wait_for(lambda: len(outcomes) == len(items) or _worst(outcomes) is not None)
+    with wakeup.changed:
+        wakeup.wait_for(lambda: len(outcomes) == len(items) or _worst(outcomes) is not None)
         results = [outcomes[position] for position in sorted(outcomes)]
     failures = [result for result in results if isinstance(result, Exception)]
     if failures:
-        raise _worst(outcomes) or summed_up(failures)
+        raise _worst(outcomes) or combined_error(failures)
     return [result for result in results if not isinstance(result, Exception)]
 
 
 def _worst(outcomes: dict[int, Result | Exception]) -> HostKeyMismatch | None:
-    """Worth stopping for before the others have answered."""
+    """Return the error that ends the fan-out before the other workers answer."""
     return next((outcome for outcome in outcomes.values() if isinstance(outcome, HostKeyMismatch)), None)
 
 
-def summed_up(failures: Sequence[Exception]) -> Exception:
-    """The only failure itself; several of ours as one with all their messages."""
+def combined_error(failures: Sequence[Exception]) -> Exception:
+    """Return the only failure, or one error with the messages of all. A foreign exception (a bug) comes first."""
     ours = [failure for failure in failures if isinstance(failure, RemoteError)]
     if len(ours) < len(failures):
         return next(failure for failure in failures if not isinstance(failure, RemoteError))

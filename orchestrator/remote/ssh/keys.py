@@ -1,4 +1,4 @@
-"""The SSH key of one run: made here, published in the node's metadata, gone with the run's directory."""
+"""The SSH key of one lease: created locally, published in the node's metadata, deleted with the lease's directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KeyPair:
 
 
 def create_key(directory: Path) -> KeyPair:
-    """A new ed25519 key in `directory`, or the one that an earlier try of the same run left there."""
+    """Return a new ed25519 key in `directory`, or the one that an earlier attempt created there. Raises ConfigError."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -51,7 +51,7 @@ def _existing(path: Path) -> KeyPair:
 
 
 def ssh_keys_metadata(user: str, public_line: str) -> str:
-    """The value of the node metadata key `ssh-keys` that lets `user` in with this key."""
+    """Return the value of the metadata key `ssh-keys` that lets `user` log in with this key. Raises ConfigError."""
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
         raise ConfigError(f"{user!r} is not a usable login name", hint="letters a-z, digits, - and _ are, 32 at most")
     return f"{user}:{public_line}"

@@ -1,7 +1,7 @@
-"""Which host key each worker of a node must show, in a known_hosts file of its own that OpenSSH reads too.
+"""The host key that each worker of a node must present, in a known_hosts file that OpenSSH reads, too.
 
-One file per node, mode 0600. A key that the cloud published is pinned before the first connection. Where none was
-published, the first one shown is accepted once, said aloud, and pinned. A different one is never accepted.
+One file per node, mode 0600. A key that the cloud published is pinned before the first connection. Without a published
+key, the first one presented is accepted once, reported, and pinned. A different key is never accepted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator.errors import HostKeyMismatch, UnexpectedReply
 
 
 def alias(index: int) -> str:
-    """The worker's name in the file: addresses change and are reused, the worker's index does not."""
+    """Return the worker's name in the file. Addresses change and are reused; the worker's index does not change."""
     return f"worker{index}"
 
 
@@ -32,11 +32,11 @@ class KnownHosts:
         self._write()
 
     def key(self, index: int) -> str | None:
-        """`ssh-ed25519 AAAA…`, or None when any key would be the first."""
+        """Return the pinned key (`ssh-ed25519 AAAA…`), or None when none is pinned yet."""
         return self._keys.get(alias(index))
 
     def check(self, index: int, shown: str) -> None:
-        """The worker showed this key: fine, accepted as the first one, or HostKeyMismatch."""
+        """Check the key that a worker presents, and pin the first one. Raises HostKeyMismatch."""
         with self._lock:
             first = alias(index) not in self._keys
             self._pin(index, _key_part(shown))
@@ -69,7 +69,7 @@ def _read(path: Path) -> list[tuple[str, str]]:
 
 
 def _key_part(line: str) -> str:
-    """Type and key of a public key line, without its comment."""
+    """Return type and key of a public key line, without its comment."""
     parts = line.split()
     if len(parts) < 2:
         raise UnexpectedReply(f"not a host key: {line!r}")

@@ -1,4 +1,4 @@
-"""The command line with which a person's own `ssh` reaches a worker, as strictly as we do."""
+"""The command line of the user's own `ssh` for a worker, as strict as `connection`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.remote.ssh.known_hosts import alias
 def openssh_argv(
     worker: WorkerAddress, command: Sequence[str] | None, *, user: str, key_path: Path, known_hosts: Path
 ) -> list[str]:
-    """`command` None opens a shell. Nothing of the person's ssh configuration, agent or known hosts takes part."""
+    """Return the argv; `command` None opens a shell. The user's ssh configuration, agent and known hosts are not used."""
     options = {
         "IdentitiesOnly": "yes",
         "IdentityAgent": "none",
@@ -41,5 +41,5 @@ def openssh_argv(
 
 
 def _quoted(path: Path) -> str:
-    """ssh splits this option's value at blanks and expands percent signs."""
+    """Quote the path: ssh splits this option's value at blanks and expands percent signs."""
     return '"' + str(path).replace("%", "%%") + '"'

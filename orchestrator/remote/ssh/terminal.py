@@ -1,4 +1,4 @@
-"""What a worker printed, made fit for a terminal: whole lines, no control characters, bounded length.
+"""Makes the output of workers safe for a terminal: whole lines, no control characters, bounded length.
 
 Remote output is data from a machine that may be hostile: it must not move the cursor, set the title, write to the
 clipboard (OSC 52), or fill the memory with one endless line.
@@ -27,7 +27,7 @@ UNPRINTABLE = re.compile(
 
 
 def clean(line: bytes) -> str:
-    """One line without its end. Of a progress bar that redraws itself with carriage returns, the last state."""
+    """Return one line without its newline; of a progress bar that redraws itself with carriage returns, the last state."""
     states = [state for state in line.split(b"\r") if state.strip()]
     return printable(states[-1].decode(errors="replace") if states else "")
 
@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Without anything that steers a terminal; tabs stay."""
+    """Return the text without escape sequences and control characters; tabs stay."""
     return UNPRINTABLE.sub("", ESCAPES.sub("", text))
 
 
@@ -57,7 +57,7 @@ class LineSplitter:
         self._add(rest)
 
     def flush(self) -> Iterator[str]:
-        """What came after the last line end, when no more will come."""
+        """Yield the text after the last newline, at the end of the stream."""
         if self._line:
             yield self._take()
 

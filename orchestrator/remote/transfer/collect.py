@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
-from orchestrator.remote.ssh.fan_out import Bell, fan_out
+from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.terminal import printable
 from orchestrator.remote.transfer.disk_space import DiskSpace
 from orchestrator.remote.transfer.extract import (
@@ -182,9 +182,9 @@ class Collector:
         missing = {path for path, _ in part.result.missing}
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
-    def fetch(self, link: Connection, part: ArchivePart) -> None:
+    def fetch(self, connection: Connection, part: ArchivePart) -> None:
         """Over one connection. Raises Unreachable when it was cut."""
-        with WorkerCall(link, "pack", silence_s=STALL_S) as call:
+        with WorkerCall(connection, "pack", silence_s=STALL_S) as call:
             part.call = call
             try:
                 self.receive(part, lambda: call.answer(ROW_BYTES), call.send, call.read)
@@ -280,9 +280,9 @@ class TooMany(Exception):
 class Collection:
     """The results of all workers on their way here, in the background. `wait` says how far they are; `give_up` ends it."""
 
-    def __init__(self, collector: Collector, links: Sequence[Connection], bell: Bell) -> None:
-        self._collector, self._links, self._bell = collector, links, bell
-        self._parts = {link.worker.index: ArchivePart(link.worker.index) for link in links}
+    def __init__(self, collector: Collector, links: Sequence[Connection], wakeup: Wakeup) -> None:
+        self._collector, self._links, self._wakeup = collector, links, wakeup
+        self._parts = {connection.worker.index: ArchivePart(connection.worker.index) for connection in links}
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None
         self._over = False
@@ -290,8 +290,8 @@ class Collection:
 
     def wait(self, timeout_s: float) -> Progress:
         """Until it has ended, for so long at most. Raises what ended it, when that was no trouble of one worker."""
-        with self._bell.changed:
-            self._bell.wait_for(lambda: self._over, timeout_s)
+        with self._wakeup.changed:
+            self._wakeup.wait_for(lambda: self._over, timeout_s)
         if self._error is not None:
             raise self._error
         parts = list(self._parts.values())
@@ -311,8 +311,8 @@ class Collection:
             part.given_up = why
             if part.call is not None:
                 part.call.close()
-        with self._bell.changed:
-            self._bell.wait_for(lambda: self._over, LET_GO_S)
+        with self._wakeup.changed:
+            self._wakeup.wait_for(lambda: self._over, LET_GO_S)
         late = {i: p.summary(Problem(i, THE_REST, why)) for i, p in self._parts.items() if i not in self._ended}
         every = {**late, **self._ended}
         return CollectResult.of([every[index] for index in sorted(every)])
@@ -324,24 +324,24 @@ class Collection:
 
     def _run(self) -> None:
         try:
-            fan_out(self._links, self._collect_one, self._bell)
+            fan_out(self._links, self._collect_one, self._wakeup)
         except Exception as error:  # whoever waits hears of it
             self._error = error
-        with self._bell.changed:
+        with self._wakeup.changed:
             self._over = True
-            self._bell.changed.notify_all()
+            self._wakeup.changed.notify_all()
 
-    def _collect_one(self, link: Connection) -> None:
+    def _collect_one(self, connection: Connection) -> None:
         """Over as many connections as it takes, while something comes."""
-        part = self._parts[link.worker.index]
+        part = self._parts[connection.worker.index]
         part.moved_at = time.monotonic()  # it may have waited for its turn
-        self._ended[part.worker] = self._tried(link, part)
+        self._ended[part.worker] = self._tried(connection, part)
 
-    def _tried(self, link: Connection, part: ArchivePart) -> CollectResult:
+    def _tried(self, connection: Connection, part: ArchivePart) -> CollectResult:
         collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
         while True:
             try:
-                result = collector.collect(part, lambda: collector.fetch(link, part))
+                result = collector.collect(part, lambda: collector.fetch(connection, part))
                 passes += 1
                 if passes >= collector.order.passes or not any(problem.why == CHANGED for problem in result.waiting):
                     return result
@@ -349,7 +349,7 @@ class Collection:
                 why = part.given_up or error.message
                 if part.given_up or time.monotonic() - part.moved_at > STALL_S:
                     return _cut_short(part, why)
-                self._bell.sleep(pause_s)
+                self._wakeup.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
             except GivenUp:
                 return _cut_short(part, part.given_up)

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
-from orchestrator.remote.ssh.fan_out import Bell, FanOutAbandoned, fan_out
+from orchestrator.remote.ssh.fan_out import Wakeup, FanOutAbandoned, fan_out
 from tests.waiting import HANG_S
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
-    assert fan_out(range(100), lambda item: item * 2, Bell(), limit=7) == [item * 2 for item in range(100)]
+    assert fan_out(range(100), lambda item: item * 2, Wakeup(), limit=7) == [item * 2 for item in range(100)]
 
 
 def test_no_more_than_the_limit_run_at_once() -> None:
@@ -26,7 +26,7 @@ def test_no_more_than_the_limit_run_at_once() -> None:
         time.sleep(0.005)
         running.remove(item)
 
-    fan_out(range(20), work, Bell(), limit=3)
+    fan_out(range(20), work, Wakeup(), limit=3)
     assert max(most) <= 3
 
 
@@ -39,9 +39,9 @@ def test_one_failure_is_raised_itself_and_several_with_all_their_messages() -> N
         )
 
     with pytest.raises(CommandFailed, match="worker0"):
-        fan_out([0], fail, Bell())
+        fan_out([0], fail, Wakeup())
     with pytest.raises(Unreachable, match="worker1 is silent; worker3 is silent"):
-        fan_out([1, 3], fail, Bell())
+        fan_out([1, 3], fail, Wakeup())
 
 
 def test_a_bug_is_not_hidden_among_failures() -> None:
@@ -49,7 +49,7 @@ def test_a_bug_is_not_hidden_among_failures() -> None:
         raise ZeroDivisionError if item == 1 else Unreachable("silent")
 
     with pytest.raises(ZeroDivisionError):
-        fan_out([0, 1, 2], fail, Bell())
+        fan_out([0, 1, 2], fail, Wakeup())
 
 
 def test_a_wrong_host_key_is_raised_before_the_others_have_answered() -> None:
@@ -62,19 +62,19 @@ def test_a_wrong_host_key_is_raised_before_the_others_have_answered() -> None:
         raise HostKeyMismatch("worker1 is somebody else")
 
     with pytest.raises(HostKeyMismatch):
-        fan_out([0, 1], work, Bell())
+        fan_out([0, 1], work, Wakeup())
     assert answered == []
     never.set()
 
 
 def test_cancelling_ends_the_wait_at_once_though_the_work_hangs() -> None:
-    bell, began, never = Bell(), threading.Event(), threading.Event()
+    wakeup, began, never = Wakeup(), threading.Event(), threading.Event()
 
     def work(_: int) -> None:
         began.set()
         never.wait(HANG_S)
 
-    threading.Thread(target=lambda: (began.wait(HANG_S), bell.cancel())).start()
+    threading.Thread(target=lambda: (began.wait(HANG_S), wakeup.cancel())).start()
     with pytest.raises(FanOutAbandoned):
-        fan_out([0], work, bell)
+        fan_out([0], work, wakeup)
     never.set()
