@@ -18,7 +18,7 @@ from orchestrator.report.figures import figures
 from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.engine.jobs.job_run import Outcome
+    from orchestrator.engine.jobs.progress import Outcome
 
 
 def describe(outcome: Outcome) -> str:

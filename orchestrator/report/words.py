@@ -16,7 +16,7 @@ from orchestrator.core.text.durations import format_duration, format_usd, format
 from orchestrator.report.layout import clock, day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.engine.jobs.job_run import Outcome
+    from orchestrator.engine.jobs.progress import Outcome
     from orchestrator.engine.leases.release import Released
 
 SPAN_WORDS = {
@@ -62,7 +62,7 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
     if lease is None and not usd:
         return "nothing was created"
     goes_on = ""
-    if lease is not None and outcome.owed.kept_until is not None:
+    if lease is not None and outcome.kept_until is not None:
         goes_on = f"; {format_usd_per_hour(lease.usd_per_hour)} goes on while {lease.handle} is kept"
     if usd is None:
         why = "the ledger could not say" if lease and lease.usd_per_hour else "the price table has no price for it"
@@ -75,16 +75,16 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
 
 def released_words(outcome: Outcome) -> str:
     """Return what became of the slice of the run, in one line."""
-    owed = outcome.owed
-    if owed.kept_until is not None and outcome.lease is not None:
+    released = outcome.released
+    if outcome.kept_until is not None and outcome.lease is not None:
         if outcome.collected is not None and outcome.collected.waiting:
-            return f"no: {outcome.lease.name.node} keeps the results until {day_clock(owed.kept_until)}"
-        return f"no: {outcome.lease.handle} is kept until {day_clock(owed.kept_until)}; `tpujob down` releases it"
-    if owed.released is None:
+            return f"no: {outcome.lease.name.node} keeps the results until {day_clock(outcome.kept_until)}"
+        return f"no: {outcome.lease.handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down` releases it"
+    if released is None:
         return fate(outcome.lease) if outcome.lease is not None else "nothing was created"
-    if not owed.released.gone:
-        return f"NOT VERIFIED: {owed.released.lease.name.node} (see above)"
-    return f"{owed.released.lease.name.node} absent (checked {clock(owed.released.checked_at)})"
+    if not released.gone:
+        return f"NOT VERIFIED: {released.lease.name.node} (see above)"
+    return f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
 
 
 def fate(lease: Lease) -> str:
@@ -109,11 +109,11 @@ def left_behind(outcome: Outcome) -> str:
         f"!! RESULTS NOT AT HOME: {run.id} ended, and not all that it made was brought to {run.directory}",
         f"   missing     {first}{more}; {len(collected.files):,} file{'s'[: len(collected.files) != 1]} came",
     ]
-    if outcome.owed.kept_until is None:
+    if outcome.kept_until is None:
         return "\n".join([*lines, "   lost        its slice is not kept"])
     price = format_usd_per_hour(lease.usd_per_hour)
     bill = f"{price} on Google Cloud; emulated, nobody pays for it" if lease.cloud == "emulated" else price
-    lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.owed.kept_until)}, for {bill}")
+    lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}")
     then = " and releases it" if lease.run == run.id else ""
     lines.append(f"   do now      `tpujob collect {run.id}` brings the rest home{then}")
     lines.append(f"   give up     `tpujob down {lease.name.node}`")

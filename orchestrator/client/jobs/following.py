@@ -20,7 +20,7 @@ from orchestrator.report.words import fate
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.lease.attempt import Attempt, RunRecord
-    from orchestrator.engine.jobs.job_run import Outcome
+    from orchestrator.engine.jobs.progress import Outcome
 
 
 def attach(session: Session, run: str) -> RunResult:

@@ -69,7 +69,7 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
         max_price_per_hour=spec.tpu.max_price_per_hour,
         race=spec.tpu.race,
         wait_s=spec.tpu.wait,
-        known=known_to(session, spec),
+        inputs=known_to(session, spec),
     )
 
 
@@ -116,7 +116,7 @@ def _shape(session: Session, spec: JobSpec, plan: Plan, requests: Sequence[Mappi
         "order": plan.order,
         "race": plan.race,
         "wait_s": plan.wait_s,
-        "asked": plan.asked,
+        "asked": plan.availability_note,
         "workers": first.workers,
         "cores": first.cores,
         "max_duration_s": plan.max_duration_s,

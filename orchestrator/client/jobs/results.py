@@ -20,15 +20,15 @@ from orchestrator.report.words import fate, left_behind, outcome_lines, released
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.engine.jobs.job_run import Outcome
+    from orchestrator.engine.jobs.progress import Outcome
 
 
 def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:
     """Report the end of a run and return its result. `drafted`: the leases whose keys are of no use any more."""
-    owed, lease, collected = outcome.owed, outcome.lease, outcome.collected
-    if owed.released is not None and not owed.released.gone:
-        session.note(owed.released)
-    session.forget_drafts(drafted, kept=lease if owed.kept_until is not None else None)
+    lease, collected = outcome.lease, outcome.collected
+    if outcome.released is not None and outcome.unproven:
+        session.note(outcome.released)
+    session.forget_drafts(drafted, kept=lease if outcome.kept_until is not None else None)
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     if collected is not None and collected.waiting and lease is not None:
@@ -123,12 +123,11 @@ def _ended(session: Session, result: RunResult) -> RunResult:
 
 
 def _is_released(outcome: Outcome) -> bool:
-    owed, lease = outcome.owed, outcome.lease
-    if outcome.detached or owed.kept_until is not None:
+    if outcome.detached or outcome.kept_until is not None:
         return False
-    if owed.released is not None:
-        return owed.released.gone
-    return lease is None or lease.gone_at is not None
+    if outcome.released is not None:
+        return outcome.released.gone
+    return outcome.lease is None or outcome.lease.gone_at is not None
 
 
 def _number(attempt: Attempt) -> int:

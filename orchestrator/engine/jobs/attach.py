@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Moved, RunRecord
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Moved, RunRecord
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import Capabilities
-from orchestrator.engine.effects.base import Lock, Now, Report, Shield, Unlock
+from orchestrator.engine.effects.base import Lock, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers
-from orchestrator.engine.effects.workers import Connect, Disconnect, FollowPhase, SendHeartbeats
+from orchestrator.engine.effects.workers import Connect, FollowPhase, SendHeartbeats
 from orchestrator.engine.jobs import collection, monitor
-from orchestrator.engine.jobs.job_run import Outcome
-from orchestrator.engine.jobs.run import state_after
-from orchestrator.engine.leases.obligations import release_owed
+from orchestrator.engine.jobs.finish import capture, finish
+from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.release import note
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
@@ -54,41 +53,27 @@ class Attachment:
 
 
 async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
-    """Never raises a TpujobError. With `outcome.detached` the job goes on as before, and `error` says why we left it.
+    """Follow the run to its end. Raises no TpujobError: whatever happens is in the outcome.
 
-    Whoever calls holds the claim on the attempt, so that only one process collects.
+    With `outcome.detached` the job goes on as before, and `error` says why. The caller holds the lock of the attempt.
     """
-    outcome = Outcome(to.run, to.attempt, started_at=await Now(), lease=to.lease, detached=True)
-    try:
-        await _until_the_end(to, outcome, capabilities)
-        outcome.state = AttemptState.SUCCEEDED
-    except TpujobError as error:
-        outcome.error, outcome.state = error, state_after(error)
-    except Exception as error:
-        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
-        outcome.state = AttemptState.ERROR
+    progress = JobProgress(to.run, to.attempt, await Now(), to.lease, detached=True)
+    await capture(progress, _until_the_end(to, progress, capabilities))
     await Shield()
-    await outcome.enter(None)
-    if not outcome.detached:
+    await progress.enter(None)
+    if not progress.detached:
         await Lock(to.lease.id)
-        outcome.owed.lease = to.lease
-        await collection.keep_what_waits(outcome, to.linger_s, capabilities)
-    if outcome.fleet is not None:
-        await Disconnect(outcome.fleet)  # signs of life end with the claim
-    if outcome.owed.lease is not None:
-        await release_owed(
-            outcome.owed, capabilities, "the run ended" if outcome.error is None else outcome.error.message
-        )
-    await _write_down(to, outcome)
-    return outcome
+        progress.owed.lease = to.lease
+        await collection.keep_what_waits(progress, to.linger_s, capabilities)
+    return await finish(progress, capabilities)
 
 
-async def _until_the_end(to: Attachment, outcome: Outcome, capabilities: Capabilities) -> None:
+async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Capabilities) -> None:
     failure: TpujobError | None = None
-    await outcome.enter("connect")
+    await progress.enter("connect")
     try:
-        fleet = outcome.fleet = await _reach(to.lease)
-        await outcome.enter("main")
+        fleet = progress.fleet = await _reach(to.lease)
+        await progress.enter("main")
         await FollowPhase(fleet, to.attempt.id, "main", to.sink)
         began = to.attempt.started_at or to.lease.created_at
         # An extension that came before us is in the lease already, and not in what the job file says.
@@ -97,22 +82,22 @@ async def _until_the_end(to: Attachment, outcome: Outcome, capabilities: Capabil
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error
     except (Vanished, Preempted):
-        outcome.detached = False  # nothing is left to attach to, but its absence is to be proven
+        progress.detached = False  # nothing is left to attach to, but its absence is to be proven
         raise  # of any other slice that looks lost from here, the job may well go on
-    await outcome.enter("collect")
+    await progress.enter("collect")
     await note(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
     # The slice goes `limits.linger` after its job, unless its switches see that somebody collects.
     await SendHeartbeats(fleet, capabilities.timings.heartbeat_s, everywhere=True)
     try:
-        outcome.collected = await collection.bring_home(to.lease, fleet, to.order)
+        progress.collected = await collection.bring_home(to.lease, fleet, to.order)
     except Interrupted:
         raise  # the artifacts wait on the VM for a while; another `attach` can still bring them
     except TpujobError as error:
         failure = failure or error
-    outcome.detached = False
+    progress.detached = False
     if failure is not None:
         raise failure
-    collection.check_collected(outcome.collected)
+    collection.check_collected(progress.collected)
 
 
 async def _reach(lease: Lease) -> Fleet:
@@ -123,16 +108,3 @@ async def _reach(lease: Lease) -> Fleet:
     except (WrongState, RemoteError):
         await monitor.check_slice(lease)  # its switch may be deleting it: then nothing goes on without us
         raise
-
-
-async def _write_down(to: Attachment, outcome: Outcome) -> None:
-    outcome.spans["release"] = outcome.owed.release_s
-    outcome.ended_at = await Now()
-    if not outcome.detached:
-        rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
-        detail = outcome.error.message if outcome.error else ""
-        ended = AttemptEnded(
-            to.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code
-        )
-        await note(ended)
-    await Unlock(to.attempt.id)

@@ -18,8 +18,8 @@ from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
-from orchestrator.engine.jobs.job_run import Outcome
 from orchestrator.engine.jobs.monitor import LOOK_S, PeriodicTask, check_slice
+from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
 from orchestrator.engine.leases.obligations import keep, release_owed
 from orchestrator.engine.leases.release import as_written, note
 from orchestrator.engine.leases.renewal import move
@@ -67,8 +67,8 @@ async def bring_home(
             return seen.result
         now = await Now()
         await Report("collect", progress_words(seen, now - began), passing=True)
-        if seen.signs != signs:
-            signs, moved_at = seen.signs, now
+        if seen.activity != signs:
+            signs, moved_at = seen.activity, now
         for chore in tasks:
             await chore.tick(now - moved_at)
         if now - looked_at >= LOOK_S:
@@ -79,11 +79,11 @@ async def bring_home(
 
 def progress_words(seen: Progress, took_s: float) -> str:
     """`1,203 of 12,000 files, 3.2 GB of 41.0 GB, 86.1 MB/s`."""
-    if not seen.of_files:
-        return f"looking at the results: {format_size(seen.looked_at_bytes)} so far"
+    if not seen.total_files:
+        return f"looking at the results: {format_size(seen.hashed_bytes)} so far"
     rate = f", {format_size(seen.size_bytes / took_s)}/s" if took_s >= 1 else ""
-    size = f"{format_size(seen.size_bytes)} of {format_size(seen.of_bytes)}"
-    return f"{seen.files:,} of {seen.of_files:,} files, {size}{rate}"
+    size = f"{format_size(seen.size_bytes)} of {format_size(seen.total_bytes)}"
+    return f"{seen.files:,} of {seen.total_files:,} files, {size}{rate}"
 
 
 def check_collected(collected: CollectResult | None) -> None:
@@ -98,18 +98,18 @@ def check_collected(collected: CollectResult | None) -> None:
     )
 
 
-async def keep_what_waits(outcome: Outcome, linger_s: float | None, capabilities: Capabilities) -> None:
+async def keep_what_waits(progress: JobProgress, linger_s: float | None, capabilities: Capabilities) -> None:
     """Hold the slice of a run that has ended, if results are still on it. Where that cannot be, it is said, and it goes."""
-    lease = outcome.owed.lease
-    if lease is None or outcome.collected is None or not outcome.collected.waiting:
+    lease = progress.owed.lease
+    if lease is None or progress.collected is None or not progress.collected.waiting:
         return
     try:
         current, _ = await check_slice(lease)
         now = await Now()
         if current.deadline - now < WORTH_S:
             raise DeadlineExceeded("its time is over")
-        outcome.lease = await keep(
-            outcome.owed, now + (capabilities.timings.linger_s if linger_s is None else linger_s), capabilities
+        progress.lease = await keep(
+            progress.owed, now + (capabilities.timings.linger_s if linger_s is None else linger_s), capabilities
         )
     except TpujobError as error:
         text = f"{lease.name.node} cannot be kept, and what is not at home is lost with it: {error.message}"
@@ -163,75 +163,73 @@ async def collect_again(to: Left, capabilities: Capabilities) -> Outcome:
 
     Whoever calls holds the claim on the attempt, so that only one process collects.
     """
-    outcome = Outcome(to.run, to.attempt, to.attempt.state, started_at=await Now(), lease=to.lease)
+    progress = JobProgress(to.run, to.attempt, await Now(), to.lease, to.attempt.state)
     gone = False
     try:
-        collected = outcome.collected = await _collect(to, outcome, capabilities)
-        outcome.error = None if collected.waiting else to.own_error
-        if outcome.error is None:
+        collected = progress.collected = await _collect(to, progress, capabilities)
+        progress.error = None if collected.waiting else to.own_error
+        if progress.error is None:
             check_collected(collected)
     except Interrupted as error:
-        outcome.error = error
+        progress.error = error
     except (Vanished, Preempted) as error:
         gone = True
-        outcome.error = ArtifactError(f"what was not at home is lost: {error.message}")
+        progress.error = ArtifactError(f"what was not at home is lost: {error.message}")
     except ArtifactError as error:
-        outcome.error = error
+        progress.error = error
     except TpujobError as error:
-        outcome.error = ArtifactError(f"the results were not brought home: {error.message}", hint=error.hint)
+        progress.error = ArtifactError(f"the results were not brought home: {error.message}", hint=error.hint)
     except Exception as error:
-        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
-        outcome.error.__cause__ = error
+        progress.fail_with_bug(error)
     await Shield()
-    await outcome.enter(None)
-    if outcome.fleet is not None:
-        await Disconnect(outcome.fleet)
-    at_home = outcome.collected is not None and not outcome.collected.waiting
+    await progress.enter(None)
+    if progress.fleet is not None:
+        await Disconnect(progress.fleet)
+    at_home = progress.collected is not None and not progress.collected.waiting
     if at_home:
-        await _write_down(to, outcome)
-    outcome.lease = await as_written(to.lease)
-    over = gone or outcome.lease.ends_at <= await Now()
+        await _write_down(to, progress)
+    progress.lease = await as_written(to.lease)
+    over = gone or progress.lease.ends_at <= await Now()
     if to.borrowed or not (at_home or over):
-        outcome.owed.kept_until = outcome.lease.hold_until
+        progress.owed.kept_until = progress.lease.hold_until
     else:
-        outcome.owed.lease = to.lease
-        await release_owed(outcome.owed, capabilities, RELEASED if at_home else "the time for its results is over")
+        progress.owed.lease = to.lease
+        await release_owed(progress.owed, capabilities, RELEASED if at_home else "the time for its results is over")
     await Unlock(to.lease.id)
     await Unlock(to.attempt.id)
-    outcome.spans["release"] = outcome.owed.release_s
-    outcome.ended_at = await Now()
-    return outcome
+    progress.spans["release"] = progress.owed.release_s
+    return progress.outcome(await Now())
 
 
-async def _collect(to: Left, outcome: Outcome, capabilities: Capabilities) -> CollectResult:
+async def _collect(to: Left, progress: JobProgress, capabilities: Capabilities) -> CollectResult:
     if not await Lock(to.lease.id) and not to.borrowed:
         raise WrongState(f"another tpujob command is at work on {to.lease.name.node}")
     try:
         await StartGuardian()
     except TpujobError as error:  # the claim is in the labels: no guardian is no reason not to collect
         await Report("warning", error.message)
-    await outcome.enter("connect")
+    await progress.enter("connect")
     await Report("collect", f"connecting to {to.lease.name.node}", passing=True)
     now = await Now()
     patience_s = min(CONNECT_S, max(to.lease.ends_at - now, LAST_COLLECT_S))  # nobody waits past the end of the hold
     try:
         workers = await retry.until(now + patience_s, Workers(to.lease.name))
-        outcome.fleet = await Connect(to.lease, workers, patience_s)
+        progress.fleet = await Connect(to.lease, workers, patience_s)
     except TpujobError:
         await check_slice(to.lease)  # it may be gone, or going
         raise
-    await outcome.enter("collect")
+    await progress.enter("collect")
     tasks = [] if to.borrowed else [HoldOn(to.lease, capabilities)]
-    return await bring_home(to.lease, outcome.fleet, to.order, tasks)
+    return await bring_home(to.lease, progress.fleet, to.order, tasks)
 
 
-async def _write_down(to: Left, outcome: Outcome) -> None:
+async def _write_down(to: Left, progress: JobProgress) -> None:
     """How the run ended now that its results are at home, in one with the end of the claim on its slice."""
-    error, now = outcome.error, await Now()
+    error, now = progress.error, await Now()
     state = AttemptState.SUCCEEDED if error is None else to.attempt.state
-    outcome.state = state
+    progress.state = state
     brought = ResultsCollected(
-        to.attempt.id, now, state, detail=error.message if error else "", exit_code=outcome.own_code
+        to.attempt.id, now, state, detail=error.message if error else "", exit_code=exit_code_of(error)
     )
     try:
         await Record(brought, *([] if to.borrowed else [Down(to.lease.id, now, RELEASED)]))

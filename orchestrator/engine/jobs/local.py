@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Moved, RunRecord
+from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
-from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, Unlock, World
+from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, World
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.collection import check_collected
-from orchestrator.engine.jobs.job_run import Outcome
-from orchestrator.engine.jobs.run import state_after
-from orchestrator.engine.leases.release import note
+from orchestrator.engine.jobs.finish import capture, finish
+from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
 
 if TYPE_CHECKING:
@@ -91,44 +90,28 @@ def prepare(
 
 
 async def run_local(job: LocalRun) -> Outcome:
-    """Never raises a TpujobError: whatever happens is in the outcome, and nothing of the job is left running."""
-    outcome = Outcome(job.run, job.attempt, started_at=await Now())
+    """Run the job. Raises no TpujobError: whatever happens is in the outcome, and nothing of the job is left running."""
+    progress = JobProgress(job.run, job.attempt, await Now())
     await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
-    try:
-        await _attempt(job, outcome)
-        outcome.state = AttemptState.SUCCEEDED
-    except TpujobError as error:
-        outcome.error, outcome.state = error, state_after(error)
-    except Exception as error:
-        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
-        outcome.error.__cause__ = error
-        outcome.state = AttemptState.ERROR
-    if outcome.error is not None and outcome.collected is None:
-        await _save(job, outcome)
-    await outcome.enter(None)
-    if outcome.collected is not None and outcome.collected.waiting:
+    await capture(progress, _attempt(job, progress))
+    if progress.error is not None and progress.collected is None:
+        await _save(job, progress)
+    await progress.enter(None)
+    if progress.collected is not None and progress.collected.waiting:
         left = await Leave(job.here)
         await Report("results", f"what is not in {job.run.directory} is in {left}: it is yours to delete")
     else:
         await Close(job.here)
-    outcome.ended_at = await Now()
-    rc = outcome.error.rc if isinstance(outcome.error, PayloadFailed) else None
-    detail = outcome.error.message if outcome.error else ""
-    ended = AttemptEnded(
-        job.attempt.id, outcome.ended_at, outcome.state, rc=rc, detail=detail, exit_code=outcome.own_code
-    )
-    await note(ended)
-    await Unlock(job.attempt.id)
-    return outcome
+    return await finish(progress)
 
 
-async def _attempt(job: LocalRun, outcome: Outcome) -> None:
+async def _attempt(job: LocalRun, progress: JobProgress) -> None:
     failure: TpujobError | None = None
     began = await Now()
     end_at = began + job.max_duration_s - min(monitor.LAST_MINUTE_S, job.max_duration_s / 10)
     for phase in job.phases:
-        await outcome.enter(phase.name)
+        await progress.enter(phase.name)
         await Record(Moved(job.attempt.id, await Now(), phase.state))
         await StartLocal(job, phase)
         try:
@@ -136,10 +119,10 @@ async def _attempt(job: LocalRun, outcome: Outcome) -> None:
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
             break
-    await _collect(job, outcome)
+    await _collect(job, progress)
     if failure is not None:
         raise failure
-    check_collected(outcome.collected)
+    check_collected(progress.collected)
 
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
@@ -158,17 +141,17 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
         raise PayloadFailed(f"{what} failed with code {ended.rc}", rc=ended.rc, hint=hint)
 
 
-async def _collect(job: LocalRun, outcome: Outcome) -> None:
-    await outcome.enter("collect")
+async def _collect(job: LocalRun, progress: JobProgress) -> None:
+    await progress.enter("collect")
     await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
-    outcome.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+    progress.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
 
 
-async def _save(job: LocalRun, outcome: Outcome) -> None:
+async def _save(job: LocalRun, progress: JobProgress) -> None:
     """Stop what still runs, and keep what it made, a checkpoint perhaps. What goes wrong here does not change the outcome."""
     await _stop(job)
     try:
-        outcome.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+        progress.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
     except Exception as error:  # whatever it is, how the run ended has to be written down
         await Report("warning", f"the artifacts were not saved: {error}")
 

@@ -36,7 +36,7 @@ def wishes(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[Cap
             accelerator=one.accelerator,
             places=one.zone,
             runtime=one.runtime,
-            provisioning=one.way,
+            provisioning=one.effective_provisioning,
             queue=one.queue,
             max_duration_s=spec.limits.max_duration_s + keep_s,
             max_cost=spec.limits.max_cost,
@@ -56,7 +56,7 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
         and (lease.accelerator_type, lease.name.zone, lease.spot) in planned
         and any(
             lease.accelerator_type == one.accelerator
-            and lease.spot == one.way.spot
+            and lease.spot == one.effective_provisioning.spot
             and one.runtime in (None, lease.runtime_version)
             for one in spec.tpu.alternatives
         )

@@ -14,7 +14,7 @@ from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.plan import Candidate, Plan
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config

@@ -74,7 +74,7 @@ class _Seeking:
 
     def open(self, drafts: tuple[Draft, ...]) -> list[Draft]:
         return [
-            draft for draft in drafts if not any(next_candidate.is_excluded(one, draft.request) for one in self.closed)
+            draft for draft in drafts if not any(next_candidate.is_excluded(draft.request, key) for key in self.closed)
         ]
 
     async def round(self, drafts: tuple[Draft, ...]) -> Lease | None:

@@ -1,6 +1,6 @@
-"""One simulated world: a cloud, a laptop with a person, perhaps gc elsewhere; what they do and what goes wrong.
+"""One simulated world: a cloud, a laptop with its user, optionally gc on another machine, and the faults.
 
-`World(seed, shape, plan).run()` plays it to its end and says which invariants were broken. The same arguments give the
+`World(seed, workload, plan).run()` plays it to its end and returns the violated invariants. The same arguments give the
 same world, event for event.
 """
 
@@ -15,7 +15,7 @@ from orchestrator.core.lease.slices import Capabilities
 from orchestrator.core.lease.timings import Timings, emulated
 from orchestrator.emulator.model.records import Node, Settings
 from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota
-from orchestrator.engine.jobs.job_run import Outcome
+from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.engine.slices.held import UpOutcome
 from orchestrator.errors import TpujobError
@@ -34,14 +34,14 @@ from tests.simulation.oracle.oracle import Oracle
 HORIZON_S = 4 * 3600.0
 WATCH_EVERY_S = 15.0
 SPEED = 30.0
-BURST_CALLS = 160  # of one process, beyond which more than one call each second is spinning
+BURST_CALLS = 160  # of one process, beyond which more than one call a second counts as spinning
 ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
 RACE_ZONES = ("us-central1-a", "europe-west4-b", "us-west1-c", "us-west4-a", "us-east5-a")
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Which layers exist at all: a mutant that another layer hides shows itself when that one is switched off."""
+    """The layers that exist. Without the others, a mutant that they would hide becomes visible."""
 
     guardian: bool = True
     watchdog: bool = True
@@ -65,13 +65,13 @@ class Result:
     seed: int
     violations: list[Violation]
     events: int
-    steps: dict[str, int]  # process → how many places there are where it could be killed
-    unclaimed: list[tuple[str, float, float]] = field(default_factory=list)  # by which layer promised, seconds, bound
+    steps: dict[str, int]  # process → number of points at which it can be killed
+    unclaimed: list[tuple[str, float, float]] = field(default_factory=list)  # layer of the bound, seconds, bound
     trace: list[str] = field(default_factory=list)
 
 
 class WorldStopped(BaseException):
-    """The first violation ends the world. No program may catch it."""
+    """Ends the world at its first violation. No program may catch it."""
 
 
 class World:
@@ -95,10 +95,10 @@ class World:
             preempt_action="tombstone", visible_within_s=10.0 + TRAVEL_S, settles_within_s=60.0, timings=self.timings,
         )  # fmt: skip
         self.workers, self.zones = 1, ZONES
-        self.slices = 1  # that one command asks for at once
-        self.queues = False  # is anything queued in this world?
+        self.slices = 1  # slices that one command asks for at once
+        self.queues = False  # whether any slice is queued
         self.boot_s, self.collect_s = 2.0, 1.0
-        self.no_room_until = 0.0  # on the laptop's disk, for results
+        self.no_room_until = 0.0  # until then the laptop has no disk space for results
         self.create_patience_s = 60.0
         self.gc_every_s: float | None = None
         self.timer_s: float | None = None
@@ -115,11 +115,11 @@ class World:
         self.crash_points: dict[str, int] = {}
         self.frozen_since = self.thawed_at = 0.0
         self.ledger_was_lost = False
-        self.foreign: set[str] = set()  # names of nodes that are somebody else's
+        self.foreign: set[str] = set()  # names of nodes that tpujob did not create
         self._guardians_killed: dict[Any, float] = {}
         self.main: Process | None = None
-        self.acting: Process | None = None  # whose effect is being performed
-        self.scheduled = 0  # things that people will still do
+        self.acting: Process | None = None  # the process whose effect is being performed
+        self.scheduled = 0  # number of planned acts that are still to come
         self._calls: dict[Any, tuple[float, int]] = {}
         self._watching = False
         self.oracle = Oracle(self)
@@ -131,7 +131,7 @@ class World:
         self.elsewhere: Machine = None  # type: ignore[assignment]
         self.machines: list[Machine] = []
 
-    # -- to its end --------------------------------------------------------------------------------------------------
+    # -- the course of a world -----------------------------------------------------------------------------------------
 
     def run(self) -> Result:
         self.workload(self)
@@ -154,7 +154,7 @@ class World:
         supply.quotas = [Quota(zone=zone, limit=0) for zone in plan.no_quota]
 
     def start_machines(self, *, timer_s: float | None = None, gc_every_s: float | None = None) -> Machine:
-        """The machines; called by the shape, once."""
+        """Create the machines. The workload calls it once."""
         self.timer_s = timer_s if self.layers.timer else None
         self.laptop = Machine(self, "laptop", "laptop-api", timer_s=self.timer_s)
         self.machines = [self.laptop]
@@ -169,7 +169,7 @@ class World:
         return self.laptop
 
     def _arrange(self) -> None:
-        """Everything of the plan that happens at a time."""
+        """Schedule everything in the plan that happens at a time."""
         plan, at = self.plan, self._at
         for name, when, what in plan.crashes:
             if name is None:
@@ -223,7 +223,7 @@ class World:
             self.violated(Invariant.METER, f"the meter says {billed:.3f} s, nodes existed for {lived:.3f} s")
 
     def stop_when_done(self) -> None:
-        """Nobody does anything any more, nothing exists, nothing is on its way."""
+        """Stop when no process runs, nothing exists and nothing is planned."""
         if self.scheduled or self.oracle.existing() or self.cloud.state.delayed_creates:
             return
         for machine in self.machines:
@@ -251,11 +251,11 @@ class World:
             return
         hope = [self.oracle.judge(resource) or resource.may_still_get_node(self.timeline.now) for resource in alive]
         if not any(hope) and not self.scheduled and not any(machine.processes for machine in self.machines):
-            self.timeline.stop()  # nobody is left who could act, and nobody promised otherwise
+            self.timeline.stop()  # no layer is left that could act, and none promised to
             return
         self.watch_resources()
 
-    # -- what is noticed ---------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
 
     def violated(self, invariant: str, text: str) -> None:
         self.violations.append(Violation(invariant, self.timeline.now - self.faults.begun_at, text))
@@ -267,7 +267,7 @@ class World:
             self.trace.append(f"{self.timeline.now - self.faults.begun_at:9.3f}  {text}")
 
     def count_call(self, caller: Any) -> None:
-        """I10: nobody asks the API more often than once a second in the long run, for each slice that it has asked for."""
+        """Check the call rate: at most one call a second in the long run, for each slice asked for."""
         since, calls = self._calls.get(caller, (self.timeline.now, 0))
         calls += 1
         self._calls[caller] = (since, calls)
@@ -278,7 +278,7 @@ class World:
             self.violated(Invariant.CALL_RATE, f"{who} spins: {calls} calls in {self.timeline.now - since:.0f} s")
 
     def process_ended(self, process: Process) -> None:
-        """I7: the exit code is honest."""
+        """Check that the exit code is honest."""
         self.stop_when_done()
         result, failure = process.result, process.error
         if isinstance(failure, Exception) and not isinstance(failure, TpujobError):
@@ -295,7 +295,8 @@ class World:
         if isinstance(process.error, Exception):
             return
         assert isinstance(result, Outcome | UpOutcome) or result is None
-        kept = result.owed.kept_until is not None or getattr(result, "detached", False) if result else False
+        kept_until = result.owed.kept_until if isinstance(result, UpOutcome) else getattr(result, "kept_until", None)
+        kept = kept_until is not None or getattr(result, "detached", False)
         stays = result.lease.id if kept and result is not None and result.lease is not None else None
         if isinstance(result, UpOutcome) and result.error is None and result.lease is not None:
             stays = result.lease.id
@@ -316,10 +317,10 @@ class World:
                     )
             self.oracle.reported_gone[lease_id] = process.name
 
-    # -- faults that happen at a time or at a step ---------------------------------------------------------------------
+    # -- scheduled faults, and crash points ----------------------------------------------------------------------------
 
     def passes_crash_point(self, process: Process) -> bool:
-        """One more place at which this process could die. True when it did."""
+        """Count one more point at which this process can die. Return whether it died."""
         crash_at = self.crash_steps.get(process.name)
         return crash_at is not None and self.tick(process, crash_at)
 
@@ -346,13 +347,13 @@ class World:
             self.after_restart(self.laptop)
 
     def guardians_killed_at(self, owner: Process | None, *, anybody: bool) -> float | None:
-        """When the plan killed the guardian of this process (or that of anybody), whether or not there was one."""
+        """Return when the plan killed the guardian of this process (or any guardian), whether or not it existed."""
         killed = self._guardians_killed
         times = [at for process, at in killed.items() if anybody or process is None or process is owner]
         return max(times, default=None)
 
     def after_restart(self, machine: Machine) -> None:
-        """After a crash somebody may type the next command."""
+        """Schedule the next command after a crash."""
         if self.plan.command_after_s is not None and machine is self.laptop:
             at = self.timeline.now - self.faults.begun_at + self.plan.command_after_s
             self._at(at, self.laptop.type_command)
@@ -416,7 +417,7 @@ class World:
     def _preempt(self, notice_s: float, *states: str) -> None:
         for node, _ in self._victims(*states):
             if node.hidden_until is not None and node.hidden_until > self.timeline.now:
-                continue  # what is on its way out is not taken away besides
+                continue  # a node that is being deleted is not preempted
             self.log(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
             self.cloud.state.preempt(node.name, self.timeline.now, notice_s)
         self.cloud.settle()

@@ -16,7 +16,7 @@ from orchestrator.core.lease.lease import (
     Purpose,
 )
 from orchestrator.engine.effects.base import ReadLease
-from orchestrator.engine.jobs import attempt, run
+from orchestrator.engine.jobs import attempt, finish, run
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
 from tests.simulation.model.faults import FOREVER, cloud_fault
@@ -53,7 +53,7 @@ def _failing(kind: str, count: int, seconds: float = 1.0) -> list[Any]:
 
 @scenario
 def loser_whose_delete_fails() -> Plays:
-    """Both come at the same moment, and the first deletes of the one that lost come to nothing."""
+    """Both slices are READY at the same moment, and the first deletes of the loser come to nothing."""
     for kind in ("operation_fails", "operation_forgets"):
         workload = replace(RACE, lasts_s=400.0)
         yield kind, one(workload, layers=NO_LAYER, request_delete_effects=_failing(kind, 2))
@@ -61,7 +61,7 @@ def loser_whose_delete_fails() -> Plays:
 
 @scenario
 def loser_when_winner_stays() -> Plays:
-    """The command ends long before the one that lost is gone."""
+    """The command ends long before the loser is gone."""
     for kind in ("keep", "detached"):
         workload = replace(RACE, kind=kind, lasts_s=2.0, hold_s=120.0)
         yield kind, one(workload, layers=WATCHDOG_ONLY, request_delete_effects=_failing("stuck", 2, 60.0))
@@ -69,7 +69,7 @@ def loser_when_winner_stays() -> Plays:
 
 @scenario
 def killed_in_a_race() -> Plays:
-    """The deletes of the first one fail for a while: that is no reason to leave the others alone."""
+    """The deletes of one request fail for a while; the others must not wait for it."""
     full = [(zone, 0.0, 90.0) for zone in RACE_ZONES]
     for at in (2.0, 4.0):
         rest = {"request_delete_effects": _failing("stuck", 1, 100.0), "crashes": [(None, at, "cli")], "full": full}
@@ -83,7 +83,7 @@ def forbidden_to_read() -> Plays:
 
 @scenario
 def queue_closed() -> Plays:
-    """The request FAILED before anybody could see it."""
+    """The request is FAILED before it is visible."""
     hidden = [cloud_fault("hidden", "nodes.create", seconds=8.0)]
     yield "seen late", one(QUEUED, layers=NO_LAYER, closed=ZONES[:1], create_effects=hidden)
 
@@ -99,7 +99,7 @@ def waiting_in_queue() -> Plays:
 
 @scenario
 def preempted() -> Plays:
-    """With notice and without. Whoever may start over does."""
+    """With notice and without. A run that may restart does."""
     for notice_s in (0.0, 1.0, 5.0):
         for queued in (0, 1):
             workload = replace(RUN, lasts_s=20.0, candidates=Candidates(ZONES[:1], queued, spot=True, restarts=2))
@@ -117,7 +117,7 @@ def extended_and_preempted() -> Plays:
 
 @scenario
 def early_out_of_queue() -> Plays:
-    """It might have waited for two minutes. Then its laptop dies, and only gc is left."""
+    """It was allowed to wait for two minutes. Then its laptop dies, and only gc is left."""
     workload = replace(RUN, lasts_s=60.0, gc_every_s=20.0, candidates=Candidates(ZONES[:1], 1, 120.0))
     yield "a run", one(workload, layers=GC_ONLY, **power_cut(40.0))
 
@@ -157,14 +157,14 @@ def losers_deleted_once() -> Iterator[None]:
 
 @mutant("the losers of a race are forgotten when the winner is kept or handed over", "loser_when_winner_stays")
 def losers_forgotten() -> Iterator[None]:
-    real = run.release_owed
+    real = finish.release_owed
 
     async def let_go(held: Any, capabilities: Any, reason: str) -> None:
         if held.lease is None:
             held.losers = []
         await real(held, capabilities, reason)
 
-    with patch.object(run, "release_owed", let_go):
+    with patch.object(finish, "release_owed", let_go):
         yield
 
 

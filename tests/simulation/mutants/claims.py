@@ -12,7 +12,7 @@ from orchestrator.core.lease.lease import (
     LeaseState,
 )
 from orchestrator.engine.effects.base import Now, ReadLease, Record
-from orchestrator.engine.jobs import attempt, monitor, run
+from orchestrator.engine.jobs import attempt, finish, monitor
 from orchestrator.engine.leases import release, renewal
 from orchestrator.errors import CloudUnavailable, Vanished
 from tests.simulation.model.faults import FOREVER, cloud_fault
@@ -134,7 +134,7 @@ def label_update_believed() -> Iterator[None]:
 
     def shows(view: Any, said: Any) -> bool:
         asked.append(True)
-        return len(asked) % 2 == 0  # before: no, it has to be sent; after: surely
+        return len(asked) % 2 == 0  # first no (an update is needed), then yes
 
     with patch.object(renewal, "_shows", shows):
         yield
@@ -148,7 +148,7 @@ def claim_may_shrink() -> Iterator[None]:
 
 @mutant("heartbeats continue while the release waits for the API", "client_cut_off")
 def heartbeats_during_release() -> Iterator[None]:
-    with patch.object(run, "Disconnect", NoEffect):
+    with patch.object(finish, "Disconnect", NoEffect):
         yield
 
 

@@ -1,4 +1,4 @@
-"""What people do in a world: run a job, keep its slice, bring one up and down, submit and leave, two things at once."""
+"""What users do in a world: run a job, keep its slice, up and down, submit, extend, collect, two runs at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.collection import Left, collect_again
-from orchestrator.engine.jobs.job_run import JobPhase, JobRun, Outcome
+from orchestrator.engine.jobs.job_run import JobPhase, JobRun
+from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.gc import collect_garbage
 from orchestrator.engine.provision.drafts import Draft
@@ -37,25 +38,25 @@ if TYPE_CHECKING:
 
 Act = Callable[["World"], None]
 OWNER = "0wner0"
-IN_QUEUE_S = 60.0  # what a queued request waits for where nobody says how long
-LEAST_LEFT_S = 5.0  # of a job's time, for another attempt
+IN_QUEUE_S = 60.0  # default wait of a queued request
+LEAST_LEFT_S = 5.0  # least time of the job for another attempt
 TYPE, RUNTIME = "v5litepod-8", "v2-alpha-tpuv5-lite"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a person can live with: the candidates in order, and how they are asked for."""
+    """The candidates of a command in their order, and how they are asked for."""
 
     zones: tuple[str, ...]
-    queued: int = 0  # so many of them through a queue, the last ones
-    wait_s: float = 0.0  # for capacity, altogether
+    queued: int = 0  # so many of them are queued, the last ones
+    wait_s: float = 0.0  # for capacity, in total
     race: bool = False
     spot: bool = False
     restarts: int = 0
 
     @property
     def in_queue_s(self) -> float:
-        """How long a queued request may wait."""
+        """Return how long a queued request may wait."""
         return self.wait_s or IN_QUEUE_S
 
 
@@ -69,7 +70,7 @@ def drafts(
     run: str | None = None,
     maker: Process | None = None,
 ) -> tuple[Draft, ...]:
-    """As `engine.provision.drafts` makes them, without files and keys. `maker`: the command, once it runs."""
+    """Return drafts as `engine.provision.drafts` makes them, without files and keys. `maker`: the command, once it runs."""
     now = (maker or world.laptop).now()
     first = len(candidates.zones) - candidates.queued
     queued = [number >= first for number in range(len(candidates.zones))]
@@ -116,7 +117,7 @@ def type_run(
     detach: bool = False,
     name: str = "run",
 ) -> None:
-    """A person types `tpujob run`."""
+    """Type `tpujob run`."""
     claim = Claim(
         name,
         life_s,
@@ -156,7 +157,7 @@ def type_run(
 
 @dataclass(frozen=True, slots=True)
 class _Drafter:
-    """The drafter of one run. The oracle hears of every name."""
+    """The drafter of one run. It reports each name to the oracle."""
 
     world: World
     candidates: Candidates
@@ -176,11 +177,11 @@ class _Drafter:
 
 
 def start_collector(world: World, process: Process, job: JobRun) -> None:
-    """What `tpujob submit` leaves behind: a process that waits for the end of the job. Nothing depends on it."""
+    """Start what `tpujob submit` leaves behind: a process that waits for the end of the job. Nothing depends on it."""
     outcome = process.result
     if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
         return
-    attempt = process.ledger.attempts[job.attempt.id]  # as it is now: it has begun
+    attempt = process.ledger.attempts[job.attempt.id]  # as it is now: RUNNING
     to = Attachment(job.run, attempt, outcome.lease, job.order(attempt), job.max_duration_s, _no_sink)
 
     async def collector() -> Any:
@@ -190,7 +191,7 @@ def start_collector(world: World, process: Process, job: JobRun) -> None:
 
 
 def type_collect(world: World) -> None:
-    """A person types `tpujob collect` for every run that left its results on a slice (cli/commands/jobs/collect.py)."""
+    """Type `tpujob collect` for every run whose results wait on a slice (client/jobs/results.py)."""
     machine = world.laptop
     for lease in machine.ledger.open_leases():
         for attempt in machine.ledger.attempts.values():
@@ -208,7 +209,7 @@ def type_collect(world: World) -> None:
 
 
 def type_up(world: World, *, candidates: Candidates, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:
-    """A person types `tpujob up`."""
+    """Type `tpujob up`."""
     made = drafts(world, candidates, life_s=life_s, purpose=Purpose.HOLD, handle="alice")
     claim = Claim(name, life_s, world.timeline.now, for_hold=True, wait_s=candidates.in_queue_s)
     claim.ask_for(made, world.timeline.now)
@@ -221,7 +222,7 @@ def type_up(world: World, *, candidates: Candidates, hold_s: float, life_s: floa
 
 
 def type_down(world: World) -> None:
-    """A person types `tpujob down` for everything there is."""
+    """Type `tpujob down` for every open lease."""
     leases = tuple(world.laptop.ledger.open_leases())
     if not leases or not world.laptop.on or world.laptop.asleep:
         return
@@ -235,13 +236,13 @@ def type_down(world: World) -> None:
 
 
 async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
-    """As cli/commands/slices/down.py does it: first what was asked for."""
+    """As client/slices/slices.py does: first the named slices, then recovery."""
     await down(leases, world.capabilities, reason="tpujob down")
     await command(world.capabilities, None, look=False)
 
 
 def type_extend(world: World, by_s: float) -> None:
-    """A person types `tpujob extend` for everything there is."""
+    """Type `tpujob extend` for every open lease."""
     for lease in world.laptop.ledger.open_leases():
         claim = world.oracle.claim_of(lease.id)
         process = world.laptop.type_command(lambda lease=lease: extend(lease, by_s, world.capabilities), "extend")  # type: ignore[misc]
@@ -252,7 +253,7 @@ def type_extend(world: World, by_s: float) -> None:
 
 
 def run_gc_elsewhere(world: World, every_s: float) -> None:
-    """What a timer somewhere else does: a gc run that knows nothing but the project. Worth its time when there is something."""
+    """Run gc on another machine, periodically, with no knowledge but the project; only when something exists."""
     if world.oracle.existing() and not world.elsewhere.processes:
         deadline_s = max(every_s * 0.9, 5.0)
         world.elsewhere.run("gc", collect_garbage(PROJECT, None, world.capabilities, deadline_s=deadline_s), role="gc")
@@ -260,7 +261,7 @@ def run_gc_elsewhere(world: World, every_s: float) -> None:
 
 
 def place_foreign_slices(world: World) -> None:
-    """Slices of other people: one has a name like ours, one our label, one neither."""
+    """Create foreign slices: one with a name like ours, one with our label, one with neither."""
     now = world.timeline.now
     over = {"tpujob-claimed-until": str(int(now - 9e5)), "tpujob-deadline": str(int(now - 8e5))}
     for node_id, labels in (
@@ -278,11 +279,11 @@ def place_foreign_slices(world: World) -> None:
 
 
 def _no_sink(worker: int, piece: bytes) -> None:
-    """Logs go nowhere."""
+    """Discard logs."""
 
 
 def take_name(world: World) -> None:
-    """Somebody else has a slice of the very name that our run has chosen."""
+    """Create a foreign slice with the very name that the run has chosen."""
     lease_id = world.oracle.claims[0].lease_ids[0]
     node_id = names.node_name(OWNER, lease_id)
     full = f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}"

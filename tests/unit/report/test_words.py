@@ -7,7 +7,7 @@ import pytest
 from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.engine.jobs.job_run import Outcome
+from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
 from orchestrator.report.layout import day_clock
@@ -83,9 +83,8 @@ def left(lease: Lease, kept_until: float | None) -> Outcome:
         Problem(1, "(everything)", "silent"),
     )
     collected = CollectResult((CollectedFile(0, "artifacts/a", 1, "00"),), waiting=waiting)
-    outcome = Outcome(run, Attempt("r1-1", run.id), lease=replace(lease, run="r1"), collected=collected)
-    outcome.owed.kept_until = kept_until
-    return outcome
+    attempt, lease = Attempt("r1-1", run.id), replace(lease, run="r1")
+    return Outcome(run, attempt, lease=lease, kept_until=kept_until, collected=collected)
 
 
 def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_what_to_type() -> None:
@@ -106,8 +105,7 @@ def test_results_that_are_lost_are_said_to_be() -> None:
 
 
 def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -> None:
-    outcome = left(GOOGLE, AT)
-    outcome.lease = GOOGLE
+    outcome = replace(left(GOOGLE, AT), lease=GOOGLE)
     assert "`tpujob collect r1` brings the rest home\n" in left_behind(outcome)
 
 

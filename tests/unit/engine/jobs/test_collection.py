@@ -12,7 +12,8 @@ from orchestrator.core.lease.lease import Down, Lease, LeaseState, Mode, Purpose
 from orchestrator.core.lease.timings import emulated
 from orchestrator.engine.jobs.attach import attach
 from orchestrator.engine.jobs.collection import Left, collect_again, progress_words
-from orchestrator.engine.jobs.job_run import JobRun, Outcome
+from orchestrator.engine.jobs.job_run import JobRun
+from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.provision.drafts import Draft
@@ -116,7 +117,7 @@ def test_a_slice_that_is_taken_away_meanwhile_is_lost_and_not_held(world: Virtua
 
 
 def test_progress_is_said_in_passing(world: VirtualWorld) -> None:
-    assert progress_words(Progress(looked_at_bytes=3_000_000_000), 5.0) == "looking at the results: 3.0 GB so far"
+    assert progress_words(Progress(hashed_bytes=3_000_000_000), 5.0) == "looking at the results: 3.0 GB so far"
     words = progress_words(Progress(None, 1203, 12000, 3_200_000_000, 41_000_000_000), 40.0)
     assert words == "1,203 of 12,000 files, 3.2 GB of 41.0 GB, 80.0 MB/s"
 
@@ -130,7 +131,7 @@ def test_a_slice_with_results_on_it_is_held_as_long_as_they_may_wait(world: Virt
     assert (outcome.exit_code, outcome.state) == (65, AttemptState.FAILED)
     lease = lease_of(world)
     assert (lease.state, lease.mode, lease.purpose) == (LeaseState.READY, Mode.HOLD, Purpose.HOLD)
-    assert lease.hold_until == outcome.owed.kept_until == pytest.approx(world.time + LINGER_S, abs=5)
+    assert lease.hold_until == outcome.kept_until == pytest.approx(world.time + LINGER_S, abs=5)
     (node,) = world.cloud.nodes.values()
     assert node.request.labels["tpujob-mode"] == "hold"
     assert node.request.labels["tpujob-claimed-until"] == str(int(lease.hold_until or 0))
@@ -206,7 +207,7 @@ def test_what_was_left_comes_home_and_the_slice_goes_proven(world: VirtualWorld)
     left_behind(world)
     outcome = collect(world)
     assert (outcome.exit_code, outcome.state) == (0, AttemptState.SUCCEEDED)
-    assert outcome.owed.released is not None and outcome.owed.released.gone and world.cloud.nodes == {}
+    assert outcome.released is not None and outcome.released.gone and world.cloud.nodes == {}
     attempt = left(world).attempt
     assert (attempt.state, attempt.exit_code, attempt.detail) == (AttemptState.SUCCEEDED, 0, "")
 
@@ -215,7 +216,7 @@ def test_in_vain_changes_nothing_and_makes_no_hold_longer(world: VirtualWorld) -
     held = left_behind(world)
     world.fleet.stays = NO_ROOM
     outcome = collect(world)
-    assert outcome.exit_code == 65 and outcome.owed.kept_until == held.hold_until
+    assert outcome.exit_code == 65 and outcome.kept_until == held.hold_until
     assert lease_of(world) == held and not world.locks.is_locked(held.id)
     assert len(world.cloud.nodes) == 1
 
@@ -258,7 +259,7 @@ def test_no_hold_is_made_longer_for_what_comes_no_more(world: VirtualWorld, monk
 
     def stalled(collection: Any, timeout_s: float) -> Progress:
         world.time += timeout_s
-        return Progress(of_files=1)
+        return Progress(total_files=1)
 
     monkeypatch.setattr("tests.unit.engine.virtual.VirtualCollection.wait", stalled)
     outcome = collect(world)

@@ -12,8 +12,9 @@ import pytest
 from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import Extended, Lease, LeaseState
 from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
-from orchestrator.engine.jobs.job_run import JobRun, Outcome
+from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.monitor import check_slice
+from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
@@ -174,7 +175,7 @@ def test_a_worker_that_cannot_be_reached_though_its_slice_is_there_is_no_reason_
 
     monkeypatch.setattr(world, "connect", connect)
     outcome = run(restartable(world, Bag(world)), world)
-    assert isinstance(outcome.error, Unreachable) and outcome.losses == [] and world.cloud.nodes == {}
+    assert isinstance(outcome.error, Unreachable) and outcome.losses == () and world.cloud.nodes == {}
 
 
 def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
@@ -188,7 +189,7 @@ def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorl
     world.fleet.phase_s = 1000
     prepared = restartable(world, Bag(world))
     lease, request = lease_and_request(50, zone="us-east1-c", now=world.time)
-    first = (replace(lease, run=prepared.run.id), request)
+    first = Draft(replace(lease, run=prepared.run.id), request)
     world.cloud.full_zones = {"us-east1-c"}
     outcome = run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
     [(run_, _)] = world.ledger.runs()
@@ -240,7 +241,7 @@ def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> No
 def test_a_job_that_fails_by_itself_is_not_tried_again(world: VirtualWorld) -> None:
     world.fleet.rc = 3
     outcome = run(restartable(world, Bag(world)), world)
-    assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 3 and outcome.losses == []
+    assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 3 and outcome.losses == ()
 
 
 def test_after_the_last_restart_that_is_allowed_the_run_ends_with_what_took_it_away(world: VirtualWorld) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import Down, LeaseState, Purpose
-from orchestrator.engine.jobs.job_run import JobRun, Outcome
+from orchestrator.engine.jobs.job_run import JobRun
+from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.slices.held import UpRequest, up
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Unreachable, Vanished
@@ -43,7 +44,7 @@ def while_running(act: Callable[[VirtualWorld], Any]) -> Callable[[VirtualWorld]
 def test_a_job_that_succeeds_ends_with_a_proven_release(world: VirtualWorld) -> None:
     outcome = run(world)
     assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
-    assert outcome.owed.released is not None and outcome.owed.released.gone
+    assert outcome.released is not None and outcome.released.gone
     assert world.fleet.cancelled and world.armed_before_create
 
 
@@ -76,7 +77,7 @@ def test_a_preempted_slice_is_noticed_and_what_is_left_of_it_deleted(world: Virt
 def test_a_slice_that_somebody_deleted_ends_the_run(world: VirtualWorld) -> None:
     outcome = run(world, between=while_running(lambda world: world.cloud.nodes.clear()))
     assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71
-    assert outcome.owed.released is not None and outcome.owed.released.gone
+    assert outcome.released is not None and outcome.released.gone
 
 
 def test_a_down_in_another_terminal_ends_the_run(world: VirtualWorld) -> None:
@@ -108,7 +109,7 @@ def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:
         up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
     ).lease
     outcome = run(world, job(world, held=held))
-    assert outcome.exit_code == 0 and outcome.owed.kept_until is not None
+    assert outcome.exit_code == 0 and outcome.kept_until is not None
     assert set(world.cloud.nodes) == {"tpujob-owner0-0000000009"}
     assert world.ledger.open_leases()[0].state is LeaseState.READY
 
@@ -140,7 +141,7 @@ def world_effect(world: VirtualWorld, prepared: JobRun, name: str) -> int:
 
 def test_a_kept_slice_is_held_until_then(world: VirtualWorld) -> None:
     outcome = run(world, replace(job(world), keep_s=1800))
-    assert outcome.exit_code == 0 and outcome.owed.kept_until == pytest.approx(world.time + 1800, abs=5)
+    assert outcome.exit_code == 0 and outcome.kept_until == pytest.approx(world.time + 1800, abs=5)
     assert len(world.cloud.nodes) == 1
     (lease,) = world.ledger.open_leases()
     assert lease.purpose is Purpose.HOLD
@@ -176,7 +177,7 @@ def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: 
         world.ledger.record(Down(held.id, world.time, "tpujob down"))
 
     outcome = run(world, job(world, held=held), between=while_running(say_down))
-    assert outcome.exit_code == 71 and outcome.owed.kept_until is None
+    assert outcome.exit_code == 71 and outcome.kept_until is None
     assert world.fleet.stopped == 0, "there is nobody left to stop"
 
 

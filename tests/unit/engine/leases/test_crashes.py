@@ -102,7 +102,7 @@ def test_a_signal_at_any_effect_ends_in_a_proven_release(build: Build, tmp_path:
         directory.mkdir()
         world = quick(directory)
         outcome = world.drive(build(world), interrupt_at=step)
-        assert not outcome.owed.unproven, world.effects[step]
+        assert not outcome.unproven, world.effects[step]
         assert outcome.exit_code in (0, 7, 69, 130)
         world.time += 3600
         world.cloud._settle()

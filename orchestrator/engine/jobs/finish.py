@@ -1,0 +1,62 @@
+"""The end that every run shares: its error is captured, its slice is released, and the ledger records how it ended."""
+
+from __future__ import annotations
+
+from orchestrator.core.lease.attempt import AttemptEnded, AttemptState, Leased
+from orchestrator.core.lease.slices import Capabilities
+from orchestrator.engine.effects.base import Now, Program, Unlock
+from orchestrator.engine.effects.workers import Disconnect
+from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
+from orchestrator.engine.leases.obligations import release_owed
+from orchestrator.engine.leases.release import note
+from orchestrator.errors import PayloadFailed, TpujobError
+
+
+async def capture(progress: JobProgress, work: Program[None]) -> None:
+    """Do the work; what ends it early becomes the error and the state of the run. A bug must not leave a slice behind."""
+    try:
+        await work
+        progress.state = AttemptState.RUNNING if progress.detached else AttemptState.SUCCEEDED
+    except TpujobError as error:
+        progress.fail(error)
+    except Exception as error:
+        progress.fail_with_bug(error)
+
+
+async def finish(progress: JobProgress, capabilities: Capabilities | None = None) -> Outcome:
+    """Release the slices that are owed, record the end, and return the outcome. `capabilities`: of the cloud, if there is one.
+
+    A ledger that cannot be written is reported, and changes neither result nor exit code.
+    """
+    owed, lease = progress.owed, progress.lease
+    if progress.detached:
+        owed.lease = None  # the job on the VM has the claim, not this process
+    if progress.fleet is not None:
+        await Disconnect(progress.fleet)  # heartbeats end with the claim: if no delete works, the watchdog deletes
+    if owed.lease is not None or owed.losers:
+        assert capabilities is not None
+        await release_owed(owed, capabilities, "the run ended" if progress.error is None else progress.error.message)
+    progress.spans["release"] = owed.release_s
+    ended_at = await Now()
+    if lease is None and owed.released is not None:
+        progress.lease = owed.released.lease  # it never became READY, but it was there
+        await note(Leased(progress.attempt.id, ended_at, progress.lease.id))
+    if progress.detached:
+        if lease is not None:
+            await Unlock(lease.id)
+    else:
+        await note(_ended(progress, ended_at))
+    await Unlock(progress.attempt.id)
+    return progress.outcome(ended_at)
+
+
+def _ended(progress: JobProgress, at: float) -> AttemptEnded:
+    error = progress.error
+    return AttemptEnded(
+        progress.attempt.id,
+        at,
+        progress.state,
+        rc=error.rc if isinstance(error, PayloadFailed) else None,
+        detail=error.message if error else "",
+        exit_code=exit_code_of(error),
+    )

@@ -1,0 +1,137 @@
+"""What becomes of a run: `JobProgress` while it goes on, `Outcome` once it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.lease import Lease
+from orchestrator.engine.effects.base import Now
+from orchestrator.engine.leases.obligations import Obligations
+from orchestrator.engine.leases.release import Released
+from orchestrator.errors import (
+    ArtifactError,
+    CloudError,
+    DeadlineExceeded,
+    Interrupted,
+    PayloadFailed,
+    SliceLost,
+    TeardownUnproven,
+    TpujobError,
+    Vanished,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.transfer.collect import CollectResult
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An attempt that ended because its slice was lost."""
+
+    attempt: Attempt
+    lease: Lease | None
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, or was left. `error` is None after a success. Times by the ledger's clock of the run's cloud."""
+
+    run: RunRecord
+    attempt: Attempt  # the last one
+    state: AttemptState = AttemptState.PENDING
+    error: TpujobError | None = None
+    lease: Lease | None = None  # the one that the job ran on; also one that never became READY
+    released: Released | None = None  # the last release; of several, one that is not proven
+    kept_until: float | None = None  # the slice stays until then
+    collected: CollectResult | None = None
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    spans: Mapping[str, float] = field(default_factory=dict)  # seconds
+    detached: bool = False  # the job goes on without this process
+    losses: tuple[Loss, ...] = ()
+
+    @property
+    def unproven(self) -> bool:
+        """Whether a slice may still be billed though it should be gone."""
+        return self.released is not None and not self.released.gone
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: that of the attempt, or 75."""
+        return TeardownUnproven.exit_code if self.unproven else exit_code_of(self.error)
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """A run that goes on. Its programs write here; whatever ends them, this says what is owed and what to report."""
+
+    run: RunRecord
+    attempt: Attempt  # the current one
+    started_at: float
+    lease: Lease | None = None  # of the current attempt
+    state: AttemptState = AttemptState.PENDING
+    error: TpujobError | None = None
+    detached: bool = False
+    owed: Obligations = field(default_factory=Obligations)
+    fleet: Fleet | None = None  # connected
+    collected: CollectResult | None = None
+    spans: dict[str, float] = field(default_factory=dict)  # seconds
+    losses: list[Loss] = field(default_factory=list)
+    used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
+    spent_usd: float = 0.0
+    _span: tuple[str, float] | None = None
+
+    async def enter(self, span: str | None) -> None:
+        """End the open span and begin this one; None begins none."""
+        now = await Now()
+        if self._span is not None:
+            name, began = self._span
+            self.spans[name] = self.spans.get(name, 0.0) + now - began
+        self._span = None if span is None else (span, now)
+
+    def fail(self, error: TpujobError) -> None:
+        """The attempt ended with this error."""
+        self.error, self.state = error, state_after(error)
+
+    def fail_with_bug(self, error: Exception) -> None:
+        """The attempt ended with an exception that is no TpujobError."""
+        self.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        self.error.__cause__ = error
+        self.state = AttemptState.ERROR
+
+    def outcome(self, ended_at: float) -> Outcome:
+        return Outcome(
+            self.run,
+            self.attempt,
+            self.state,
+            self.error,
+            self.lease,
+            self.owed.released,
+            self.owed.kept_until,
+            self.collected,
+            self.started_at,
+            ended_at,
+            dict(self.spans),
+            self.detached,
+            tuple(self.losses),
+        )
+
+
+def state_after(error: TpujobError) -> AttemptState:
+    """Return the state of an attempt that ended with this error."""
+    if isinstance(error, PayloadFailed | DeadlineExceeded | ArtifactError):
+        return AttemptState.FAILED
+    return AttemptState.INTERRUPTED if isinstance(error, Interrupted | Vanished | SliceLost) else AttemptState.ERROR
+
+
+def exit_code_of(error: TpujobError | None) -> int:
+    """Return the attempt's exit code, whatever became of its slice."""
+    if isinstance(error, TeardownUnproven):
+        return CloudError.exit_code  # it took long, but it is proven now
+    return error.exit_code if error else 0
