@@ -55,7 +55,7 @@ def test_31_a_lease_that_cannot_be_read_is_reported_and_its_slice_left_alone(tpu
     said = tpujob("gc", "--zone", "us-central1-a", "--json")
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout)
-    assert [row["node"] for row in found["odd"]] == [name] and found["ended"] == []
+    assert [row["node"] for row in found["doubtful"]] == [name] and found["ended"] == []
     assert name in alive(tpujob)
 
 

@@ -1,6 +1,6 @@
-"""Is each layer of the guarantee live for this machine and project? The questions that `tpujob doctor` asks, one by one.
+"""Health checks of `tpujob doctor`: is each layer of the guarantee live for this machine and project?
 
-Each answers with a `Check` in plain words and never raises: what cannot be found out is said like everything else.
+Each check returns a `HealthCheck` and never raises: what cannot be found out is its text.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from orchestrator.client.guarantee import teardown_client, timers
+from orchestrator.core.lease import watchdog_report
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.watchdog_report import WatchdogStatus
+from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.redaction import Redactor
+from orchestrator.engine.guardian import process as guardians
 from orchestrator.errors import TpujobError
-
-if TYPE_CHECKING:
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.watchdog_report import WatchdogStatus
-    from orchestrator.core.text.redaction import Redactor
-    from orchestrator.ledger.ledger import Ledger
-    from orchestrator.settings import Target
+from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.settings import EMULATED, Target
 
 WATCHDOGS, GC = "L3 watchdog on the VM", "L4 gc"
 STALE_TIMER_S = 3 * 3600.0  # a timer whose last run is older does not run
@@ -29,7 +32,7 @@ STALE_GC_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """`live` None: nothing to say yes or no to. `code` is the exit code if tpujob is unusable for it; 0: it is not."""
+    """One layer. `live` None: it does not apply, or is unknown. `code`: the exit code if it makes tpujob unusable; else 0."""
 
     name: str
     live: bool | None
@@ -37,47 +40,47 @@ class HealthCheck:
     fix: str | None = None
     code: int = 0
 
-    def shape(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
-    """One open lease with what the cloud says about it."""
+class SliceHealth:
+    """One open lease, and the cloud's answer about it."""
 
     lease: Lease
-    state: str
-    claimed_until: float
+    state: str  # the API's own word; `not visible`, or `unknown: …` where the API gave no answer
+    claimed_until: float  # unix seconds, the server's clock
     watchdogs: tuple[WatchdogStatus, ...]
-    alive: bool  # does a process of this machine live for it?
-    looked_at: float
+    in_use: bool  # does a process of this machine hold its lock?
+    checked_at: float  # unix seconds, the ledger's time of its cloud
 
     @property
     def worst_usd(self) -> float | None:
-        """From now to its deadline. Past it nothing is bounded, if no layer is live."""
+        """Dollars from now to its deadline; None without a known price. No live layer: nothing bounds the cost after that."""
         if self.lease.usd_per_hour is None:
             return None
-        return self.lease.usd_per_hour * max(self.lease.deadline - self.looked_at, 0.0) / 3600
+        return self.lease.usd_per_hour * max(self.lease.deadline - self.checked_at, 0.0) / 3600
 
 
 def failed(name: str, error: TpujobError) -> HealthCheck:
+    """Return the check that this error ended."""
     return HealthCheck(name, False, error.message, error.hint, error.exit_code)
 
 
 def cloud(target: Target) -> HealthCheck:
+    """Return which cloud is the target, and why."""
     fix = None
-    if target.kind == "emulated" and target.endpoint is None:
+    if target.kind == EMULATED and target.endpoint is None:
         fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
     return HealthCheck("cloud", True, target.why, fix)
 
 
 def credentials(target: Target, secrets: Redactor) -> HealthCheck:
-    """Are they good for a question to the API?"""
-    from orchestrator.client.guarantee.teardown_client import connect
-
+    """Ask the API for the project's zones. `secrets` learns the emulator's token."""
     began = time.monotonic()
     try:
-        zones = connect(target, secrets).zones(target.project).rows
+        zones = teardown_client.connect(target, secrets).zones(target.project).rows
     except TpujobError as error:
         return failed("credentials", error)
     took_ms = (time.monotonic() - began) * 1000
@@ -85,9 +88,7 @@ def credentials(target: Target, secrets: Redactor) -> HealthCheck:
 
 
 def guardian(directory: Path) -> HealthCheck:
-    """Starts a real one: it ends by itself when this command does, unless there is something to watch."""
-    from orchestrator.engine.guardian import process as guardians
-
+    """Start a real one, and let it end. `directory`: the state directory."""
     name = "L2 guardian"
     if os.environ.get(guardians.SWITCH, "").lower() in ("off", "0", "no"):
         return HealthCheck(name, False, f"switched off by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
@@ -107,22 +108,18 @@ def guardian(directory: Path) -> HealthCheck:
 
 
 def _survives() -> tuple[str, str | None]:
-    from orchestrator.client.guarantee.timers import lingers
-    from orchestrator.engine.guardian import process as guardians
-
     if guardians.ci_notice(os.environ):
         return "but not the end of this CI job", "let a scheduled `tpujob gc` clean up: docs/gc.md"
     if not guardians.has_user_manager(os.environ):
         return "and a logout where the system lets processes live on", None
-    if lingers():
+    if timers.lingers():
         return "and a logout", None
     return "but perhaps not a logout", "`loginctl enable-linger` keeps it"
 
 
 def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
-    from orchestrator.client.guarantee import timers
-
-    present = [words for each in timers.every(os.environ, sys.platform) if (words := each.present())]
+    """Return which timer of `install-gc` is installed, and when it last ran."""
+    present = [summary for each in timers.every(os.environ, sys.platform) if (summary := each.present())]
     last = _age(ledger, target, local=True)
     ran = f"the last local gc was {_ago(last)}" if last is not None else "no local gc has run yet"
     if not present:
@@ -134,23 +131,23 @@ def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
     return HealthCheck("L2 timer", True, f"{', '.join(present)}; {ran}")
 
 
-def watchdogs(alive: Sequence[Alive]) -> HealthCheck:
-    from orchestrator.core.lease.watchdog_report import problem
-
+def watchdogs(slices: Sequence[SliceHealth]) -> HealthCheck:
+    """Return whether every worker of every open slice has an armed watchdog."""
     name = WATCHDOGS
-    if not alive:
+    if not slices:
         return HealthCheck(
-            name, None, "no slice that this machine knows of is alive; each brings its own and says when it is armed"
+            name, None, "this machine's ledger has no open slice; each slice has its own and reports when it is armed"
         )
-    unarmed = [f"{each.lease.handle}: {why}" for each in alive if (why := problem(each.watchdogs))]
+    unarmed = [f"{each.lease.handle}: {why}" for each in slices if (why := watchdog_report.problem(each.watchdogs))]
     if unarmed:
-        fix = "a slice that is not armed ends by this machine or by `tpujob gc` only; see docs/gc.md"
+        fix = "only this machine or `tpujob gc` ends a slice that is not armed; see docs/gc.md"
         return HealthCheck(name, False, f"not armed on every worker: {'; '.join(unarmed)}", fix)
-    return HealthCheck(name, True, f"armed on every worker of {len(alive)} slice{'s' if len(alive) > 1 else ''}")
+    return HealthCheck(name, True, f"armed on every worker of {len(slices)} slice{'s' if len(slices) > 1 else ''}")
 
 
 def gc(ledger: Ledger | None, target: Target) -> HealthCheck:
-    name, fix = GC, "`tpujob gc` by hand; from elsewhere and regularly: docs/gc.md"
+    """Return when this machine last completed a gc run of the whole project."""
+    name, fix = GC, "`tpujob gc` by hand; regularly on another machine: docs/gc.md"
     last = _age(ledger, target, local=False)
     if last is None:
         text = "this machine never completed a gc of the project; whether another one does cannot be seen from here"
@@ -163,8 +160,6 @@ def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
     """Return the seconds since the last complete gc, of all zones; None where there is none."""
     if ledger is None:
         return None
-    from orchestrator.ledger.clocks import Clocks
-
     try:
         ran = ledger.gc_runs(target.kind, None if local else target.project)
         now = Clocks(ledger).now(target.kind)
@@ -175,6 +170,4 @@ def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
 
 
 def _ago(seconds: float) -> str:
-    from orchestrator.core.text.durations import format_duration
-
     return f"{format_duration(max(seconds, 0.0))} ago"

@@ -39,7 +39,7 @@ def test_a_fresh_machine_is_usable_and_learns_what_is_not_live(tpujob: Tpujob) -
     guardian = check(said, "guardian")
     assert guardian["live"] and guardian["text"].startswith("armed in ")
     assert check(said, "timer")["live"] is False and check(said, "timer")["fix"] == "`tpujob install-gc`"
-    assert check(said, "switch on the VM")["live"] is None
+    assert check(said, "watchdog on the VM")["live"] is None
     assert check(said, "L4 gc")["live"] is None
     log = tpujob.directory / "state" / "guardian.log"
     assert log.exists(), "a guardian really started"
@@ -63,26 +63,26 @@ def test_a_gc_run_of_some_zones_is_no_gc_run_of_the_project(tpujob: Tpujob) -> N
     assert check(said, "L4 gc")["live"] is None
 
 
-def test_what_is_alive_is_shown_with_its_switches_and_its_worst_case(tpujob: Tpujob) -> None:
+def test_what_is_alive_is_shown_with_its_watchdogs_and_its_worst_case(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
-    until(lambda: all(switch["armed"] for switch in examined(tpujob)[0]["slices"][0]["switches"]))
+    until(lambda: all(each["armed"] for each in examined(tpujob)[0]["slices"][0]["watchdogs"]))
     said, _ = examined(tpujob)
     (found,) = said["slices"]
     assert (found["name"], found["mode"], found["state"]) == ("alice", "hold", "READY")
     assert found["claimed_until"] == pytest.approx(found["deadline"], abs=2)
     assert found["worst_usd"] == pytest.approx(9.6 * 24, rel=0.01) and said["worst_usd"] == found["worst_usd"]
-    assert check(said, "switch on the VM")["live"] is True
+    assert check(said, "watchdog on the VM")["live"] is True
     text = tpujob("doctor").stdout
-    assert "switch armed on 1 of 1" in text and "emulated, nobody pays" in text and "worst case" in text
+    assert "watchdog armed on 1 of 1" in text and "emulated, nobody pays" in text and "worst case" in text
     assert tpujob("down", "alice").returncode == 0
 
 
-def test_a_slice_whose_switch_says_nothing_is_not_called_safe(tpujob: Tpujob) -> None:
+def test_a_slice_whose_watchdog_says_nothing_is_not_called_safe(tpujob: Tpujob) -> None:
     tpujob.settings(startup_script=False)
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
     said, done = examined(tpujob)
     assert done.returncode == 0
-    unarmed = check(said, "switch on the VM")
+    unarmed = check(said, "watchdog on the VM")
     assert unarmed["live"] is False and "alice: worker0: its watchdog has published nothing" in unarmed["text"]
     assert "nothing bounds it if this machine is gone" in tpujob("doctor").stdout
     assert tpujob("down", "alice").returncode == 0

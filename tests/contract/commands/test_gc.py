@@ -104,7 +104,7 @@ def test_from_a_machine_without_any_state_the_unclaimed_go_and_the_claimed_stay(
     assert said["done"] and len(said["zones"]) > 30 and said["incomplete"] == []
     assert {each["node"] for each in said["ended"] if each["gone"]} == {dead, over}
     assert [each["node"] for each in said["claimed"]] == [alive]
-    assert {each["node"] for each in said["odd"]} == {half, label_only}
+    assert {each["node"] for each in said["doubtful"]} == {half, label_only}
     assert names(tpujob) == {alive, foreign, half, label_only}
     assert "gc went on without it" in done.stderr
     quiet = tpujob("gc", "--quiet", env=elsewhere(tpujob, tmp_path))
@@ -127,7 +127,7 @@ def test_a_zone_that_is_not_whole_is_75_and_what_is_seen_there_goes_all_the_same
     tpujob.settings(unreachable=[])
     out, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, "an outage that ends within the gc run costs nothing"
-    assert "2 of 2 zones seen whole" in out
+    assert "2 of 2 zones complete" in out
 
 
 def test_what_no_person_mends_meanwhile_is_75(tpujob: Tpujob, tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""`doctor`: run every health check, and look at every open slice of this machine's ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator import catalog, settings
+from orchestrator.client.events import Reporter
+from orchestrator.client.guarantee import health_checks
+from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
+from orchestrator.client.session import Session
+from orchestrator.core.lease import claim_labels, watchdog_report
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.slices import SliceState
+from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
+from orchestrator.engine.runtime.retry import until
+from orchestrator.errors import CloudError, TpujobError
+from orchestrator.settings import Target
+
+QUESTION_S = 10.0
+RECOVERY_S = 3.0  # a diagnosis must come soon, and other commands go on with the recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`exit_code` is 0 if tpujob is usable here, whatever else could be better."""
+
+    checks: tuple[HealthCheck, ...]
+    slices: tuple[SliceHealth, ...]
+    exit_code: int
+
+    @property
+    def worst_usd(self) -> float | None:
+        """Dollars if every slice lives to its deadline; None when a price is unknown."""
+        known = [each.worst_usd for each in self.slices if each.worst_usd is not None]
+        return sum(known) if len(known) == len(self.slices) else None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Does a layer that does not need this machine bound the cost?"""
+        return any(check.live for check in self.checks if check.name in (WATCHDOGS, GC))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "usable": self.exit_code == 0,
+            "checks": [check.as_json() for check in self.checks],
+            "slices": [_slice_as_json(each) for each in self.slices],
+            "worst_usd": self.worst_usd,
+        }
+
+
+def _slice_as_json(each: SliceHealth) -> dict[str, Any]:
+    return {
+        "name": each.lease.handle,
+        "node": each.lease.name.node,
+        "zone": each.lease.name.zone,
+        "cloud": each.lease.cloud,
+        "lease": str(each.lease.state),
+        "state": each.state,
+        "mode": str(each.lease.mode),
+        "in_use": each.in_use,
+        "claimed_until": each.claimed_until,
+        "deadline": each.lease.deadline,
+        "watchdogs": [
+            {"worker": watchdog.worker, "armed": watchdog.armed, "why": watchdog.why} for watchdog in each.watchdogs
+        ],
+        "worst_usd": each.worst_usd,
+    }
+
+
+def diagnose(reporter: Reporter, *, cloud: str | None = None, project: str | None = None) -> Diagnosis:
+    """Return every health check and every open slice. Raises nothing: an error is a check that is not live."""
+    try:
+        target = settings.resolve(cloud, project, os.environ)
+    except TpujobError as error:
+        return Diagnosis((health_checks.failed("cloud", error),), (), error.exit_code)
+    checks = [health_checks.cloud(target), health_checks.credentials(target, reporter.secrets)]
+    session: Session | None = None
+    slices: tuple[SliceHealth, ...] = ()
+    try:
+        session = Session.open(cloud, project, reporter=reporter, quiet=True, light=True)
+        checks.append(HealthCheck("state", True, f"{session.directory}, with a ledger that can be read and written"))
+        session.recover(budget_s=RECOVERY_S)
+        slices = tuple(_look(session, lease) for lease in session.ledger.open_leases())
+    except TpujobError as error:
+        checks.append(health_checks.failed("state", error))
+    checks += _layers(session, target, slices)
+    code = next((check.code for check in checks if check.code), 0)
+    return Diagnosis(tuple(checks), slices, session.exit_code(code) if session is not None else code)
+
+
+def _layers(session: Session | None, target: Target, slices: tuple[SliceHealth, ...]) -> list[HealthCheck]:
+    ends = "it deletes what it made on every way out: end, error, Ctrl-C, SIGTERM"
+    checks = [HealthCheck("L1 the command", True, ends)]
+    if session is not None:
+        checks.append(health_checks.guardian(session.directory))
+    ledger = session.ledger if session is not None else None
+    return [
+        *checks,
+        health_checks.timer(ledger, target),
+        health_checks.watchdogs(slices),
+        health_checks.gc(ledger, target),
+    ]
+
+
+def _look(session: Session, lease: Lease) -> SliceHealth:
+    kind = catalog.lookup(lease.accelerator_type)
+    workers = kind.hosts if kind else 1
+    claimed_until = lease.ends_at
+    published: tuple[Mapping[str, str], ...] = ()
+    try:
+        view = session.run(until(session.now(lease.cloud) + QUESTION_S, Get(lease.name)), lease.cloud)
+        state = view.native_state if view else "not visible"
+        timings = session.world(lease.cloud).cloud.capabilities.timings
+        claim = claim_labels.read_claim(view, timings) if view else None
+        if claim is not None:
+            claimed_until = min(claim.claimed_until, claim.deadline)
+        if view is not None and view.state is SliceState.READY:
+            question = GetGuestAttributes(lease.name)
+            published = session.run(until(session.now(lease.cloud) + QUESTION_S, question), lease.cloud)
+    except CloudError as error:
+        state = f"unknown: {error.message}"
+    watchdogs = watchdog_report.read_watchdogs(published, workers)
+    in_use = session.locks.is_locked(lease.id)
+    return SliceHealth(lease, state, claimed_until, watchdogs, in_use, session.now(lease.cloud))

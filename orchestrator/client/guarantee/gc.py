@@ -1,0 +1,223 @@
+"""Garbage collection, for `tpujob gc`: delete slices without a claim, from any machine; or finish what this machine owes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from orchestrator import boot_clock, catalog, settings
+from orchestrator.client.events import Reporter
+from orchestrator.client.guarantee import teardown_client
+from orchestrator.client.session import Session
+from orchestrator.clouds.google import gcloud_text
+from orchestrator.clouds.tpu.light_client import LightApi
+from orchestrator.core.lease.slices import SliceView
+from orchestrator.core.text import names
+from orchestrator.core.text.durations import format_usd_per_hour
+from orchestrator.engine.effects.base import Report, World
+from orchestrator.engine.leases import gc as engine
+from orchestrator.engine.runtime.interpreter import Interpreter
+from orchestrator.errors import ConfigError, TeardownUnproven, UserError
+from orchestrator.ledger.ledger import GcRun, LedgerUnavailable
+from orchestrator.settings import EMULATED
+
+LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSlice:
+    """A slice by its labels. `price` is for display: `not billed` while it only waits in a queue, or is only listed."""
+
+    node: str
+    zone: str
+    lease_id: str | None
+    owner: str | None
+    accelerator_type: str
+    state: str  # the API's own word
+    usd_per_hour: float | None
+    price: str = ""
+    until: float | None = None  # unix seconds, the server's clock: the end of its claim, where it has one
+    why: str = ""  # why its claim is over, or why it cannot be judged
+    gone: bool = False  # seen absent after its delete
+    problem: str = ""  # what keeps it, where it was to be deleted
+
+    def as_json(self, *extra: str) -> dict[str, Any]:
+        keys = ("node", "zone", "lease_id", "owner", "accelerator_type", "state", "usd_per_hour", *extra)
+        return {key: getattr(self, key) for key in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class GcResult:
+    """What a gc run saw and did. `done`: every list was complete, and everything in `ended` is proven absent."""
+
+    cloud: str
+    project: str
+    why: str  # which cloud this is, and why
+    dry_run: bool
+    done: bool
+    zones: tuple[str, ...]
+    ended: tuple[FoundSlice, ...]
+    claimed: tuple[FoundSlice, ...]
+    doubtful: tuple[FoundSlice, ...]
+    incomplete: Mapping[str, str]  # zone → why
+    exit_code: int
+    alerts: tuple[str, ...] = ()  # one for each slice that is not proven absent
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cloud": self.cloud,
+            "project": self.project,
+            "why": self.why,
+            "dry_run": self.dry_run,
+            "done": self.done,
+            "zones": list(self.zones),
+            "ended": [each.as_json("why", "gone", "problem") for each in self.ended],
+            "claimed": [each.as_json("until") for each in self.claimed],
+            "doubtful": [each.as_json("why") for each in self.doubtful],
+            "incomplete": [{"zone": zone, "why": why} for zone, why in self.incomplete.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGcResult:
+    """How many leases of this machine's ledger were released, could not be proven absent, and are still claimed."""
+
+    released: int
+    unproven: int
+    claimed: int
+    exit_code: int
+
+
+def collect_garbage(
+    reporter: Reporter,
+    *,
+    cloud: str | None = None,
+    project: str | None = None,
+    places: Sequence[str] = (),
+    dry_run: bool = False,
+    quiet: bool = False,
+) -> GcResult:
+    """Delete every slice of tpujob in the project whose claim is over, whichever machine made it, and return what was seen.
+
+    `places` are zones and regions; empty means every zone. It needs no ledger and no state directory; where this machine
+    has them, the run is recorded there. Takes `engine.leases.gc.DEADLINE_S` seconds at most. Raises UserError for an unknown
+    place, ConfigError or AuthError without a usable cloud; what gets no answer is in `incomplete`.
+    """
+    target = settings.resolve(cloud, project, os.environ)
+    zones = _zones(places)
+    if not quiet:
+        reporter.say("cloud", target.why)
+    world = _World(teardown_client.connect(target, reporter.secrets), reporter.report)
+    program = engine.collect_garbage(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
+    collected = Interpreter(cast("World", world)).run(program)
+    code = 0 if collected.done else TeardownUnproven.exit_code
+    if not dry_run:
+        scope = "all" if zones is None else ",".join(zones)
+        code = _record(collected, scope, reporter, cloud, project, quiet=quiet) or code
+    emulated = target.kind == EMULATED
+    unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
+    return GcResult(
+        cloud=target.kind,
+        project=collected.project,
+        why=target.why,
+        dry_run=collected.dry_run,
+        done=collected.done,
+        zones=tuple(collected.zones),
+        ended=tuple(
+            _found(e.view, why=e.why, gone=e.gone, problem=e.problem, price=e.price) for e in collected.ended.values()
+        ),
+        claimed=tuple(_found(each.view, until=each.until) for each in collected.claimed.values()),
+        doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
+        incomplete=dict(collected.incomplete),
+        exit_code=code,
+        alerts=tuple(_alert(each, emulated=emulated) for each in unproven),
+    )
+
+
+def finish_own(session: Session) -> LocalGcResult:
+    """Finish the teardowns that this machine's ledger owes, and record the run. A timer calls this every few minutes.
+
+    An absence that could not be proven raises nothing: `exit_code` is 75.
+    """
+    before = {lease.id for lease in session.ledger.open_leases()}
+    session.recover(budget_s=LOCAL_S, look=True)
+    still_open = {lease.id for lease in session.ledger.open_leases()}
+    released, code = len(before - still_open), session.exit_code()
+    target = session.target
+    session.ledger.record_gc(
+        GcRun(session.now(), target.kind, target.project, "local", code == 0, len(before), released)
+    )
+    return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)), code)
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """All that a gc run needs of this machine: a connection to the cloud, and a clock to wait by."""
+
+    cloud: LightApi
+    report: Callable[[Report], None]
+
+    def now(self, cloud: str | None = None) -> float:
+        return boot_clock.boot_s()
+
+
+def _zones(places: Sequence[str]) -> list[str] | None:
+    """A region means its zones. A zone that is not in the shipped table may exist all the same."""
+    found: list[str] = []
+    for place in places:
+        if names.zone_problem(place) is None:
+            found.append(place)
+        elif in_region := catalog.zones_of(place):
+            found += in_region
+        else:
+            near = ", ".join(catalog.nearest_place(place)) or "us-central1-a"
+            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
+    return list(dict.fromkeys(found)) or None
+
+
+def _record(
+    collected: engine.Collected, scope: str, reporter: Reporter, cloud: str | None, project: str | None, *, quiet: bool
+) -> int:
+    """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
+    try:
+        session = Session.open(cloud, project, reporter=reporter, quiet=True, light=True)
+        target = session.target
+        session.ledger.record_gc(
+            GcRun(
+                session.now(),
+                target.kind,
+                target.project,
+                scope,
+                collected.done,
+                collected.found,
+                collected.deleted,
+            )
+        )
+        session.recover(look=True)
+        return session.exit_code()
+    except (LedgerUnavailable, ConfigError) as error:
+        if not quiet:
+            reporter.say("warning", f"{error.message}; gc went on without it")
+        return 0
+
+
+def _found(view: SliceView, **fields: Any) -> FoundSlice:
+    return FoundSlice(
+        node=view.name.node,
+        zone=view.name.zone,
+        lease_id=view.labels.get(names.LEASE_ID),
+        owner=view.labels.get(names.OWNER),
+        accelerator_type=view.accelerator_type,
+        state=view.native_state,
+        usd_per_hour=catalog.usd_per_hour(view.accelerator_type, view.name.zone, spot=view.spot),
+        **fields,
+    )
+
+
+def _alert(ended: engine.Expired, *, emulated: bool) -> str:
+    name, price = ended.view.name, format_usd_per_hour(ended.usd_per_hour)
+    bill = "emulated, nobody pays for it" if emulated else f"may be billing {price}"
+    head = f"!! NOT VERIFIED GONE: {name.node} ({name.zone}, project {name.project}; {bill}): {ended.problem}"
+    return head if emulated else f"{head}\n   do now      {gcloud_text.delete_node(name)}"
