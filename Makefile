@@ -1,10 +1,10 @@
-# What one can do here. `make` alone lists it. Another interpreter: `make test PYTHON=.venv/bin/python`.
+# `make` lists the targets. Another interpreter: `make test PYTHON=.venv/bin/python`.
 
 PYTHON ?= python
-SOURCES = orchestrator payload tests docs bench
+SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all test-fast sim sim-long kill-sweep stress lint format check docs bench clean
+.PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +12,11 @@ help:  ## this list
 install:  ## everything for working on tpujob, into the current environment (with torch: about 7.5 GB)
 	$(PYTHON) -m pip install -e '.[local,dev]'
 
+wheel:  ## dist/tpujob-VERSION-py3-none-any.whl, built offline by the installed setuptools
+	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
 JOBS ?= auto
-test:  ## every promise once: what README tells a stranger to run. One test after the other: `make test JOBS=0`
+test:  ## every promise once: the command of README. One test after the other: `make test JOBS=0`
 	$(PYTHON) -m pytest -n $(JOBS)
 
 test-all:  ## the same, then every variant: what a change has to pass

@@ -37,6 +37,9 @@ class LazyCommand(TyperCommand):
 class _Command(TyperCommand):
     full_name = ""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _prepared(super().get_params(ctx))
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return help_text.usage_pieces(self)
 
@@ -46,6 +49,9 @@ class _Command(TyperCommand):
 
 class _Group(TyperGroup):
     full_name = ""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _prepared(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(help_text.of_group(self.full_name) if self.full_name else help_text.of_tpujob())
@@ -87,7 +93,7 @@ def _group(full_name: str, callback: Any = lambda: None, completion: bool = Fals
     group.full_name = full_name
     for name in commands.children(full_name):
         group.add_command(LazyCommand(f"{full_name} {name}".strip()))
-    return _without_pydantic(group)
+    return group
 
 
 def _command(full_name: str) -> Any:
@@ -97,7 +103,7 @@ def _command(full_name: str) -> Any:
     app.command(full_name.rpartition(" ")[2], cls=_Command)(callback)
     command: Any = typer.main.get_command(app)
     command.full_name = full_name
-    return _without_pydantic(command)
+    return command
 
 
 def _typer(**settings: Any) -> typer.Typer:
@@ -106,16 +112,19 @@ def _typer(**settings: Any) -> typer.Typer:
     )
 
 
-def _without_pydantic(command: Any) -> Any:
-    """From 0.29 on, typer imports pydantic (65 ms) to convert every value, also a missing one: convert only what needs it."""
-    for param in command.params:
-        if hasattr(param, "get_runtime_param"):
-            param.get_runtime_param = functools.partial(_Conversion, param.get_runtime_param)
-    return command
+def _prepared(params: list[Any]) -> list[Any]:
+    """Make the versions of typer agree on the names of arguments in messages, and on what a start imports."""
+    for param in params:
+        if param.param_type_name == "argument" and not param.metavar:
+            param.metavar = str(param.name).upper()
+        convert = getattr(param, "get_runtime_param", None)  # from 0.29 on
+        if convert is not None and not isinstance(convert, functools.partial):
+            param.get_runtime_param = functools.partial(_Conversion, convert)
+    return params
 
 
 class _Conversion:
-    """In place of typer's `RuntimeParam`."""
+    """Convert a value only where there is something to convert: typer's `RuntimeParam` imports pydantic first (65 ms)."""
 
     def __init__(self, typers_own: Any) -> None:
         self._typers_own = typers_own

@@ -1,0 +1,19 @@
+"""The packages of the wheel: `jobs/` is installed as `orchestrator.examples`. Everything else is in pyproject.toml."""
+
+import tempfile
+
+from setuptools import find_packages, setup
+
+with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put deleted modules into the next wheel
+    setup(
+        packages=[*find_packages(include=["orchestrator*", "payload*", "tpujob*"]), "orchestrator.examples"],
+        package_dir={"orchestrator.examples": "jobs"},
+        package_data={
+            "orchestrator": ["py.typed"],
+            "orchestrator.catalog": ["*.csv"],
+            "orchestrator.ledger": ["*.sql"],
+            "orchestrator.examples": ["**/*.yaml", "**/*.py"],
+            "tpujob": ["py.typed"],
+        },
+        options={"build": {"build_base": build}},
+    )
