@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.client.events import Event, Reporter, RunResult
-from orchestrator.client.job import Duration, Job, Provisioning, path_of, spec_of
+from orchestrator.client.guarantee.gc import GcResult, collect_garbage
+from orchestrator.client.job import Duration, Job, ProvisioningKind, path_of, spec_of
 from orchestrator.client.jobs import ending, following, logs
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
@@ -25,7 +26,7 @@ from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus, UpOptions, UpResult
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
-from orchestrator.core.planning import provisioning as kinds
+from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.sizes import parse_size
 from orchestrator.errors import TeardownUnproven, UserError
@@ -194,7 +195,7 @@ class Client:
         *,
         zone: str | Sequence[str] | None = None,
         runtime: str | None = None,
-        provisioning: Provisioning = "on-demand",
+        provisioning: ProvisioningKind = "on-demand",
         wait: Duration | None = None,
         max_duration: Duration = "24h",
         name: str = DEFAULT_NAME,
@@ -210,7 +211,7 @@ class Client:
             accelerator=accelerator,
             zone=zone,
             runtime=runtime,
-            provisioning=kinds.Provisioning(provisioning),
+            provisioning=Provisioning(provisioning),
             wait_s=0.0 if wait is None else _seconds("wait", wait, "1s", "7d"),
             max_duration_s=_seconds("max_duration", max_duration, "6m", "7d"),
             name=name,
@@ -224,7 +225,7 @@ class Client:
         accelerator: str | None = None,
         zone: str | None = None,
         runtime: str | None = None,
-        provisioning: Provisioning | None = None,
+        provisioning: ProvisioningKind | None = None,
         wait: Duration | None = None,
         max_duration: Duration = "24h",
         idle: Duration | None = "1h",
@@ -242,7 +243,7 @@ class Client:
             zone=zone,
             accelerator=accelerator,
             runtime=runtime,
-            provisioning=None if provisioning is None else kinds.Provisioning(provisioning),
+            provisioning=None if provisioning is None else Provisioning(provisioning),
             wait_s=0.0 if wait is None else _seconds("wait", wait, "1s", "7d"),
             max_duration_s=_seconds("max_duration", max_duration, "6m", "7d"),
             idle_s=None if idle is None else _seconds("idle", idle, "1m", "7d"),
@@ -304,26 +305,27 @@ class Client:
         with self._session(light=True) as session:
             return slice_offers(session, accelerator=accelerator, zone=zone, spot=spot, refresh=refresh, all_sizes=True)
 
+    def gc(self, places: Sequence[str] = (), *, dry_run: bool = False, on_event: OnEvent | None = None) -> GcResult:
+        """Delete every slice of the project whose claim is over, whichever machine made it; return what was seen.
+
+        `places` are zones and regions; empty means every zone. `GcResult.done` is true when every zone answered and everything
+        that was to be deleted is proven absent. Raises UserError for an unknown place; AuthError.
+        """
+        with _listening(on_event or self.on_event) as reporter:
+            return collect_garbage(reporter, cloud=self.cloud, project=self.project, places=places, dry_run=dry_run)
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _session(
         self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
     ) -> Iterator[Session]:
-        listener = _Listener(on_event or self.on_event)
-        session = Session.open(
-            self.cloud, self.project, reporter=Reporter(listener), quiet=quiet, light=light, ends=ends
-        )
-        try:
-            yield session
-        except BaseException as error:
-            if listener.error is not None:
-                error.add_note(f"on_event raised {listener.error!r}")
-            raise
-        finally:
-            session.close()
-        if listener.error is not None:
-            raise listener.error
+        with _listening(on_event or self.on_event) as reporter:
+            session = Session.open(self.cloud, self.project, reporter=reporter, quiet=quiet, light=light, ends=ends)
+            try:
+                yield session
+            finally:
+                session.close()
 
     def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
         with self._session(on_event) as session:
@@ -387,16 +389,23 @@ def _size(text: str | None) -> float | None:
         raise UserError(f"max_results {text}: {error}, or none") from error
 
 
-class _Listener:
-    """Calls `on_event` until it raises: no error in it may keep a slice from being released."""
+@contextmanager
+def _listening(on_event: OnEvent | None) -> Iterator[Reporter]:
+    """Report to `on_event` until it raises: no error in it may keep a slice from being released. Raise its error at the end."""
+    raised: list[BaseException] = []
 
-    def __init__(self, on_event: OnEvent | None) -> None:
-        self._on_event = on_event
-        self.error: BaseException | None = None
-
-    def __call__(self, event: Event) -> None:
-        if self._on_event is not None and self.error is None:
+    def tell(event: Event) -> None:
+        if on_event is not None and not raised:
             try:
-                self._on_event(event)
+                on_event(event)
             except BaseException as error:
-                self.error = error
+                raised.append(error)
+
+    try:
+        yield Reporter(tell)
+    except BaseException as error:
+        for each in raised:
+            error.add_note(f"on_event raised {each!r}")
+        raise
+    if raised:
+        raise raised[0]

@@ -22,7 +22,7 @@ from orchestrator.client.plan_inputs import known_to
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text import names
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.provision.search import Search
@@ -237,7 +237,7 @@ def _lend(
         provisioning=options.provisioning,
         max_duration_s=options.max_duration_s,
     )
-    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, known=known_to(session))
+    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=known_to(session))
     plan_report.show_plan(session, plan)
     session.recover()
     drafter = PlanDrafter(plan, plan_report.place(session), handle=options.name, purpose=Purpose.RUN)

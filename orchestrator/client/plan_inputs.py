@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
     """`spec`: the job that is planned, whose bucket is looked for. Says so where that is not found."""
     return PlanInputs(
-        grants=grants.left(session.target.grants, _used(session)),
-        offering=availability.known(session),
+        grants=grants.remaining(session.target.grants, _used(session)),
+        availability=availability.known(session),
         bucket=_bucket(session, spec) if spec is not None else None,
     )
 

@@ -55,8 +55,8 @@ def plan_lines(
         )
     if len(plan.racing) > 1 and overlap_s is not None:
         lines.append(_race_line(plan, overlap_s))
-    if plan.asked is not None:
-        lines.append(f"what your project has is as it was {plan.asked}")
+    if plan.availability_note is not None:
+        lines.append(f"what your project has is as it was {plan.availability_note}")
     if plan.wait_s:
         lines.append(f"waits for capacity for {format_duration(plan.wait_s)} altogether")
     return lines
@@ -86,7 +86,7 @@ def dropped_lines(dropped: Sequence[Dropped]) -> list[str]:
     zones: dict[tuple[str, str, str], list[str]] = {}
     for one in dropped:
         why = one.why.replace(f" in {one.zone}", " there")
-        zones.setdefault((one.accelerator, one.provisioning.words, why), []).append(one.zone)
+        zones.setdefault((one.accelerator, one.provisioning.label, why), []).append(one.zone)
     return [f"not {kind} ({way}) in {', '.join(places)}: {why}" for (kind, way, why), places in zones.items()]
 
 
@@ -112,7 +112,7 @@ def candidate_shape(one: Candidate) -> dict[str, Any]:
 def _way(one: Candidate) -> str:
     """Spot that waits in the queue says so; the queued kinds say it by their name."""
     waits = one.queued and not one.provisioning.queued
-    return f"{one.provisioning.words}, queued" if waits else one.provisioning.words
+    return f"{one.provisioning.label}, queued" if waits else one.provisioning.label
 
 
 def _others(plan: Plan) -> str:

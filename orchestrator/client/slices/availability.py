@@ -68,5 +68,5 @@ def _project(session: Session) -> str:
 def _keep(path: Path, found: Availability) -> None:
     """Replace the file atomically: a reader finds the old answer or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(found.shape(), indent=1), encoding="utf-8")
+    aside.write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
     aside.replace(path)

@@ -9,7 +9,8 @@ from orchestrator import catalog
 from orchestrator.client.session import Session
 from orchestrator.client.slices import availability
 from orchestrator.core.planning.availability import Availability
-from orchestrator.core.planning.location_rules import accelerator_problem, shown, split_places
+from orchestrator.core.planning.location_rules import accelerator_problem, split_places
+from orchestrator.core.text.names import shown
 from orchestrator.errors import UserError
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
 
@@ -31,7 +32,7 @@ class Offers:
 
     def as_json(self) -> dict[str, Any]:
         known = self.availability
-        asked = {"asked_at": known.asked_at, "silent": dict(known.silent)} if known else None
+        asked = {"asked_at": known.asked_at, "silent": dict(known.unreachable)} if known else None
         rows = [row.as_json() for row in self.rows]
         return {"prices_as_of": self.prices_as_of, "project": asked, "offers": rows}
 

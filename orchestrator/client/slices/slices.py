@@ -19,9 +19,8 @@ from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import adoption
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.lease.slices import SliceState
-from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import Plan, make
-from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.cloud import Get, Workers
@@ -207,7 +206,7 @@ def _plan(session: Session, options: UpOptions, handle: str, existing: Lease | N
         provisioning=options.provisioning or Provisioning.ON_DEMAND,
         max_duration_s=options.max_duration_s,
     )
-    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, known=known_to(session))
+    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=known_to(session))
     if existing is not None and places and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
         raise UserError(
             f"{handle} is in {existing.name.zone}, not in {options.zone}",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
-from orchestrator.core.planning.location_rules import shown
+from orchestrator.core.text.names import shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -20,8 +20,8 @@ from orchestrator.core.jobfile.schema import schema_of
 from orchestrator.core.jobfile.section import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section
 from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, any_of_as_written, spelled_out
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
-from orchestrator.core.planning.location_rules import shown
 from orchestrator.core.text import names
+from orchestrator.core.text.names import shown
 from orchestrator.errors import JobSpecError
 
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond

@@ -14,9 +14,9 @@ from typing import Any
 from orchestrator.core.jobfile import tpu_rules
 from orchestrator.core.jobfile.tpu_rules import as_written
 from orchestrator.core.jobfile.yaml_source import Path
-from orchestrator.core.planning.location_rules import shown
 from orchestrator.core.text import names, redaction
 from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.names import shown
 from orchestrator.core.text.sizes import parse_size
 
 MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0

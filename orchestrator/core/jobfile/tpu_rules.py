@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.planning import location_rules
-from orchestrator.core.planning.location_rules import shown
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.names import shown
 
 MAX_ALTERNATIVES, MAX_WAIT_S = 50, 7 * 86400.0
 WAYS = frozenset({"provisioning", "spot"})  # two words for one thing: who says one of them inherits neither

@@ -15,7 +15,7 @@ from orchestrator import catalog
 from orchestrator.core.jobfile import tpu_rules as rules
 from orchestrator.core.jobfile.section import OR_NULL, TEXT, Section
 from orchestrator.core.jobfile.yaml_source import Path, YamlSource
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.capacity_request import Provisioning
 
 
 class Alternative(Section):
@@ -49,7 +49,7 @@ class Alternative(Section):
     unlisted: bool = Field(default=False, description="Allow types and zones that are newer than tpujob's own table.")
 
     @property
-    def way(self) -> Provisioning:
+    def effective_provisioning(self) -> Provisioning:
         if self.provisioning is not None:
             return Provisioning(self.provisioning)
         return Provisioning.SPOT if self.spot else Provisioning.ON_DEMAND

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.jobfile.yaml_source import MAX_DEPTH, MAX_NODES, Mistake, Path, YamlSource, unprintable
-from orchestrator.core.planning.location_rules import shown
+from orchestrator.core.text.names import shown
 
 
 def source_of(data: Mapping[str, Any]) -> YamlSource:

@@ -13,8 +13,8 @@ from typing import Any
 from orchestrator.core.jobfile import model, yaml_source
 from orchestrator.core.jobfile.model import JobSpec
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
-from orchestrator.core.planning.location_rules import shown
 from orchestrator.core.text import names
+from orchestrator.core.text.names import shown
 from orchestrator.errors import JobSpecError
 
 KEYS = ("name", "base", "every", "variants")

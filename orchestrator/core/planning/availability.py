@@ -1,7 +1,7 @@
-"""What the API said that a project really has, and when: it narrows what the shipped table says. Pure.
+"""Which accelerator types the API lists for a project, zone by zone, and when it was asked. Narrows the shipped table. Pure.
 
-`tpujob offers --refresh` asks; the planner and `offers` read the answer from then on. A zone that did not answer is
-unknown, not empty.
+`tpujob offers --refresh` asks and stores the reply; the planner and `offers` read it from then on. A zone that did not
+reply is unknown, not empty.
 """
 
 from __future__ import annotations
@@ -15,42 +15,46 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Availability:
+    """The reply of one refresh."""
+
     project: str
     asked_at: str  # 2026-11-21T17:46:09Z
-    zones: Mapping[str, tuple[str, ...]]  # the types of each zone that answered
-    silent: Mapping[str, str] = field(default_factory=dict)  # zones of the project that did not answer, and why
+    zones: Mapping[str, tuple[str, ...]]  # the types of each zone that replied
+    unreachable: Mapping[str, str] = field(default_factory=dict)  # zones of the project that did not reply, and why
 
     def has(self, accelerator: str, zone: str) -> bool | None:
-        """None: nobody knows."""
-        if zone in self.silent:
+        """Return whether the zone has this type; None if unknown."""
+        if zone in self.unreachable:
             return None
         return accelerator in self.zones.get(zone, ())
 
     def zones_with(self, accelerator: str) -> tuple[str, ...]:
+        """Return the zones that have this type."""
         return tuple(zone for zone, types in self.zones.items() if accelerator in types)
 
     @property
-    def asked(self) -> str:
-        """The end of a sentence about it."""
+    def age_note(self) -> str:
+        """The end of a sentence: when it was asked, and how to ask again."""
         return f"asked on {self.asked_at[:10]}; `tpujob offers --refresh` asks again"
 
-    def shape(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, which `from_dict` reads."""
         zones = {zone: list(types) for zone, types in self.zones.items()}
         return {
             "schema": SCHEMA,
             "project": self.project,
             "asked_at": self.asked_at,
             "zones": zones,
-            "silent": {**self.silent},
+            "unreachable": {**self.unreachable},
         }
 
 
-def from_dict(said: Any, project: str) -> Availability | None:
-    """None for what is not ours to read: another project's, a newer shape, or nothing that makes sense."""
+def from_dict(data: Any, project: str) -> Availability | None:
+    """Return what `to_dict` wrote; None for another project, another schema, or malformed data."""
     try:
-        if said["schema"] != SCHEMA or said["project"] != project:
+        if data["schema"] != SCHEMA or data["project"] != project:
             return None
-        zones = {str(zone): tuple(map(str, types)) for zone, types in said["zones"].items()}
-        return Availability(project, str(said["asked_at"]), zones, dict(said["silent"]))
+        zones = {str(zone): tuple(map(str, types)) for zone, types in data["zones"].items()}
+        return Availability(project, str(data["asked_at"]), zones, dict(data["unreachable"]))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -1,26 +1,50 @@
-"""What somebody wants, what is known beside the shipped table, and the zones and prices where the two meet. Pure.
+"""A request for capacity, the planner's other inputs, and the zones and prices that follow from them. Pure.
 
-`core.planning.plan` turns wishes into candidates with me.
+`core.planning.plan` builds candidates from these.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from orchestrator import catalog
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.location_rules import ANY
-from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.errors import UserError
 
-UNPRICED = float("inf")  # for ordering: a price that nobody knows comes last
+UNPRICED = float("inf")  # in an order by price, a candidate without a known price comes last
+
+
+class Provisioning(StrEnum):
+    """How capacity is obtained. What each value means for the API is decided in `clouds`."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"  # cheaper, and may be preempted at any time
+    RESERVED = "reserved"  # from a reservation that the project has paid for
+    FLEX_START = "flex-start"  # queued; up to 7 days in one piece, ended by the cloud itself
+    QUEUED = "queued"  # on-demand capacity, through a queued resource that waits for it
+
+    @property
+    def spot(self) -> bool:
+        return self is Provisioning.SPOT
+
+    @property
+    def queued(self) -> bool:
+        """Whether it always uses a queued resource; the others use one if `queue: true` is set."""
+        return self in (Provisioning.FLEX_START, Provisioning.QUEUED)
+
+    @property
+    def label(self) -> str:
+        """For display in a line that describes a request."""
+        return "on-demand, queued" if self is Provisioning.QUEUED else str(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityRequest:
-    """One alternative that somebody can live with, from a job's `tpu:` section or from the options of `up`.
+    """One acceptable alternative, from a job's `tpu:` section or from the options of `up`.
 
     `places` are zones, regions, or `any`. The limits are the same in all alternatives of a job.
     """
@@ -29,46 +53,46 @@ class CapacityRequest:
     places: tuple[str, ...] = ()
     runtime: str | None = None
     provisioning: Provisioning = Provisioning.ON_DEMAND
-    queue: bool = False  # through a queued resource even where a plain request is possible
+    queue: bool = False  # use a queued resource even where a plain request is possible
     max_duration_s: float = 24 * 3600.0
     max_cost: float | None = None  # dollars
-    absent_s: float = 0.0  # what the cloud needs from a delete to absence: it is paid out of `max_cost` too
-    unlisted: bool = False  # allow what the shipped table does not know
+    absent_s: float = 0.0  # from a delete to absence; billed, so it is paid out of `max_cost` too
+    unlisted: bool = False  # allow what the shipped table does not list
 
     @property
-    def way(self) -> Provisioning:
-        """`queue` with on-demand has a word of its own."""
+    def effective_provisioning(self) -> Provisioning:
+        """`provisioning`, or QUEUED for on-demand capacity with `queue`."""
         on_demand = self.provisioning is Provisioning.ON_DEMAND
         return Provisioning.QUEUED if self.queue and on_demand else self.provisioning
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What bears on a plan beside the shipped table and the wishes."""
+    """What a plan depends on besides the shipped table and the requests."""
 
-    grants: tuple[Grant, ...] = ()  # what the person has been granted and does not use up yet
-    offering: Availability | None = None  # what the project was said to have, when somebody asked
-    bucket: Bucket | None = None  # from which nothing may be copied across regions
+    grants: tuple[Grant, ...] = ()  # the user's quota grants, less what existing slices use
+    availability: Availability | None = None  # what the API lists for the project, if it was asked
+    bucket: Bucket | None = None  # the job's bucket, unless it allows egress from it
 
 
-def zones(wish: CapacityRequest, default_zone: str | None, known: PlanInputs) -> list[tuple[str, str]]:
-    """Each zone of a wish with the reason for it. Raises UserError for what is neither a type nor a place."""
-    kind = catalog.lookup(wish.accelerator)
-    if kind is None and not wish.unlisted:
-        near = ", ".join(catalog.nearest(wish.accelerator)) or "none close"
-        raise UserError(f"{wish.accelerator!r} is not a known accelerator type", hint=f"nearest: {near}")
-    from_settings = not wish.places and default_zone is not None
-    places = (default_zone,) if from_settings and default_zone else wish.places or (ANY,)
+def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs) -> list[tuple[str, str]]:
+    """Return each zone of a request with the reason for it. Raises UserError for an unknown type or place."""
+    kind = catalog.lookup(request.accelerator)
+    if kind is None and not request.unlisted:
+        near = ", ".join(catalog.nearest(request.accelerator)) or "none close"
+        raise UserError(f"{request.accelerator!r} is not a known accelerator type", hint=f"nearest: {near}")
+    from_settings = not request.places and default_zone is not None
+    places = (default_zone,) if from_settings and default_zone else request.places or (ANY,)
     found: list[tuple[str, str]] = []
     for place in places:
         in_region = catalog.zones_of(place)
         if place == ANY:
-            asked = "any zone will do" if wish.places else "no zone was asked for"
-            found += [(zone, f"{asked}: cheapest first") for zone in _everywhere(wish, known)]
+            reason = "any zone will do" if request.places else "no zone was asked for"
+            found += [(zone, f"{reason}: cheapest first") for zone in _everywhere(request, inputs)]
         elif in_region:
-            offering = [zone for zone in in_region if kind is None or zone in listed_zones(wish)]
-            found += [(zone, f"in region {place}, which was asked for") for zone in offering or in_region]
-        elif place in catalog.zones() or wish.unlisted:
+            listed = [zone for zone in in_region if kind is None or zone in listed_zones(request)]
+            found += [(zone, f"in region {place}, which was asked for") for zone in listed or in_region]
+        elif place in catalog.zones() or request.unlisted:
             found.append((place, "from your settings" if from_settings else "asked for"))
         else:
             near = ", ".join(catalog.nearest_place(place)) or "`tpujob offers` names them all"
@@ -76,39 +100,42 @@ def zones(wish: CapacityRequest, default_zone: str | None, known: PlanInputs) ->
     return found
 
 
-def listed_zones(wish: CapacityRequest) -> tuple[str, ...]:
-    """The zones that are known to offer it, in the order of the table."""
-    every = catalog.zones_with(wish.accelerator)
-    if wish.way is not Provisioning.FLEX_START:
+def listed_zones(request: CapacityRequest) -> tuple[str, ...]:
+    """Return the zones that offer the request by the shipped table, in its order."""
+    every = catalog.zones_with(request.accelerator)
+    if request.effective_provisioning is not Provisioning.FLEX_START:
         return every
-    flex = catalog.flex_start_zones(wish.accelerator)
+    flex = catalog.flex_start_zones(request.accelerator)
     return tuple(zone for zone in every if zone in flex)
 
 
-def _everywhere(wish: CapacityRequest, known: PlanInputs) -> list[str]:
-    """Every zone that offers it, the cheapest first, and what is granted before that."""
+def _everywhere(request: CapacityRequest, inputs: PlanInputs) -> list[str]:
+    """Every zone that offers it: granted zones first, then the cheapest."""
 
     def price(zone: str) -> float:
-        listed = list_usd_per_hour(wish, zone)
-        return 0.0 if grant_for(wish, zone, known) else UNPRICED if listed is None else listed
+        listed = list_usd_per_hour(request, zone)
+        return 0.0 if grant_for(request, zone, inputs) else UNPRICED if listed is None else listed
 
-    flex = wish.way is Provisioning.FLEX_START  # about which the API says nothing before it is asked for
-    said = known.offering.zones_with(wish.accelerator) if known.offering and not flex else ()
-    return sorted(dict.fromkeys((*listed_zones(wish), *said)), key=price)
+    flex = request.effective_provisioning is Provisioning.FLEX_START  # the API lists nothing about it
+    available = inputs.availability.zones_with(request.accelerator) if inputs.availability and not flex else ()
+    return sorted(dict.fromkeys((*listed_zones(request), *available)), key=price)
 
 
-def list_usd_per_hour(wish: CapacityRequest, zone: str) -> float | None:
-    """By the shipped table, which knows no price of flex-start. A reservation is shown at the on-demand price."""
-    if wish.way is Provisioning.FLEX_START:
+def list_usd_per_hour(request: CapacityRequest, zone: str) -> float | None:
+    """Return dollars an hour by the shipped table; None if unknown, as for flex-start. Reserved: the on-demand price."""
+    if request.effective_provisioning is Provisioning.FLEX_START:
         return None
-    return catalog.usd_per_hour(wish.accelerator, zone, spot=wish.way.spot)
+    return catalog.usd_per_hour(request.accelerator, zone, spot=request.effective_provisioning.spot)
 
 
-def grants_of(wish: CapacityRequest, known: PlanInputs) -> tuple[Grant, ...]:
-    """Grants are quota for plain and for spot capacity, asked for at once or through the queue."""
-    return () if wish.way in (Provisioning.RESERVED, Provisioning.FLEX_START) else known.grants
+def grants_of(request: CapacityRequest, inputs: PlanInputs) -> tuple[Grant, ...]:
+    """Return the grants that can apply: they cover on-demand and spot capacity, plain or queued."""
+    excluded = (Provisioning.RESERVED, Provisioning.FLEX_START)
+    return () if request.effective_provisioning in excluded else inputs.grants
 
 
-def grant_for(wish: CapacityRequest, zone: str, known: PlanInputs) -> Grant | None:
-    covering = (one for one in grants_of(wish, known) if one.covers(wish.accelerator, zone, spot=wish.way.spot))
+def grant_for(request: CapacityRequest, zone: str, inputs: PlanInputs) -> Grant | None:
+    """Return the grant that covers one more slice in this zone; None without one."""
+    spot = request.effective_provisioning.spot
+    covering = (each for each in grants_of(request, inputs) if each.covers(request.accelerator, zone, spot=spot))
     return next(covering, None)

@@ -1,7 +1,7 @@
-"""Does a job's bucket lie where its TPU does? Data between regions is billed by the byte, however free the TPU is. Pure.
+"""Whether a job's bucket lies in the region of its TPU: data between regions is billed by the byte. Pure.
 
-The prices are a range, not a table of pairs: they are Google's list prices of general knowledge, not looked up, and are
-there to warn. A multi-region that contains the TPU's region is near enough.
+The prices are a range, not a table of pairs: Google's list prices from general knowledge, not looked up, and only there to
+warn. A multi-region that contains the TPU's region costs nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ _PAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """`location` as Cloud Storage says it, in small letters; `regions` of a bucket that lies in two."""
+    """`location` as Cloud Storage gives it, in lower case; `regions` of a dual-region bucket."""
 
     name: str
     location: str
     regions: tuple[str, ...] = ()
 
     def contains(self, region: str) -> bool:
+        """Return whether the bucket has its data in this region."""
         if self.regions:
             return region in self.regions
         beginning = _CONTINENTS.get(self.location)
         return region == self.location or (beginning is not None and region.startswith(beginning))
 
     def problem(self, zone: str) -> str | None:
-        """None: nothing leaves the region. Else why a slice in this zone would cost more than its own price."""
+        """Return why a slice in this zone would be billed for egress; None if no data leaves its region."""
         region = zone.rpartition("-")[0]
         if self.contains(region):
             return None
@@ -46,12 +47,12 @@ class Bucket:
         return f"gs://{self.name} is in {self.location}, not in {region}: copying between them costs {price} ({PRICES_AS_OF})"
 
 
-def from_reply(name: str, said: Mapping[str, Any]) -> Bucket | None:
-    """The bucket as the storage API describes it. None when it does not say where it lies."""
-    location = said.get("location")
+def from_reply(name: str, reply: Mapping[str, Any]) -> Bucket | None:
+    """Return the bucket from a reply of the storage API; None if the reply has no location."""
+    location = reply.get("location")
     if not isinstance(location, str) or not location:
         return None
-    placed = said.get("customPlacementConfig")
+    placed = reply.get("customPlacementConfig")
     own = placed.get("dataLocations", []) if isinstance(placed, Mapping) else []
     regions = tuple(str(region).lower() for region in own) or _PAIRS.get(location.lower(), ())
     return Bucket(name, location.lower(), regions)

@@ -1,7 +1,7 @@
-"""Which accelerator types and places a person may ask for, checked against the catalog. Pure.
+"""Accelerator types and places checked against the catalog, for the job file and the options of `up` alike. Pure.
 
-A place is a zone or a region (its zones). The job file and the options of `up` are read by me, so that both take the same
-words and give the same advice. The `..._problem` functions return None when all is well, else a sentence.
+A place is a zone, a region (all its zones), or `any`. The `..._problem` functions return None if the value is valid, else a
+sentence that says what to write.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 
 from orchestrator import catalog
 from orchestrator.core.text import names
+from orchestrator.core.text.names import shown
 
 ANY = "any"  # as a place: every zone that offers the type
 _ACCELERATOR = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
@@ -18,12 +19,12 @@ _SHOWN_ZONES = 4
 
 
 def split_places(text: str) -> tuple[str, ...]:
-    """`us-central1, europe-west4-a` → both. Nothing between two commas is nothing."""
+    """Split `us-central1, europe-west4-a` at the commas; empty parts are dropped."""
     return tuple(place for place in (part.strip() for part in text.split(",")) if place)
 
 
 def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | None:
-    """`unlisted`: the person says that the type is newer than our table, so only its form is checked."""
+    """Return what is wrong with an accelerator type. `unlisted`: check only its form, as of a type newer than the table."""
     if unlisted:
         well_formed = _ACCELERATOR.fullmatch(accelerator)
         return None if well_formed else f"`{shown(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
@@ -34,7 +35,7 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
 
 
 def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> str | None:
-    """One zone or region (or `any`), for an accelerator type that `accelerator_problem` has nothing against."""
+    """Return what is wrong with a zone or region, given a type without an `accelerator_problem`."""
     if place == ANY:
         return None
     in_region = catalog.zones_of(place)
@@ -44,16 +45,10 @@ def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> st
         return None
     if not in_region and place not in catalog.zones():
         return f"`{place}` is not a zone with TPUs; {_places_near(place)}"
-    offering = catalog.zones_with(accelerator)
-    if not offering or set(offering) & set(in_region or (place,)):
+    offered = catalog.zones_with(accelerator)
+    if not offered or set(offered) & set(in_region or (place,)):
         return None
-    return f"`{place}` does not offer {accelerator}; offered in: {_some(_by_distance(offering, place))}"
-
-
-def shown(text: str) -> str:
-    """A value from outside, safe and short enough for a line on a terminal."""
-    plain = "".join(char if char.isprintable() else "?" for char in text)
-    return plain if len(plain) <= 40 else f"{plain[:39]}…"
+    return f"`{place}` does not offer {accelerator}; offered in: {_some(_by_distance(offered, place))}"
 
 
 def _places_near(place: str) -> str:

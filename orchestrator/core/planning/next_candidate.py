@@ -1,4 +1,4 @@
-"""What follows from a candidate that could not be had: ask the next one, skip its kind, or stop asking. Pure."""
+"""What follows when a candidate could not be had: the next one, none of its kind, or none at all. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from orchestrator.errors import (
 
 _REGIONAL = re.compile(r"per ?region|in region", re.IGNORECASE)
 
+QuotaKey = tuple[str, bool, str]  # accelerator family, spot, and the zone or region
+
 
 class Step(StrEnum):
-    NEXT = "next"  # there is none now: the next candidate, and this one again later
-    SKIP = "skip"  # asking again is useless until a person acts: this bucket is left out, others are asked
-    STOP = "stop"  # the request itself is wrong, or nobody knows what happened
+    """What the search does next."""
+
+    NEXT = "next"  # no capacity now: try the next candidate, and this one again later
+    SKIP = "skip"  # a retry is useless until the user acts: leave out every candidate with this quota key
+    STOP = "stop"  # the request itself is wrong, or the error is not understood
 
 
 def step_after(error: CloudError) -> Step:
-    """Unknown errors stop: what is not understood is not to be repeated elsewhere, at a price."""
+    """Return what to do after this error. An error that is not understood stops: a retry elsewhere might cost money."""
     if isinstance(error, CapacityError | Preempted | CloudUnavailable):
         return Step.NEXT
     if isinstance(error, QuotaError | AuthError):
@@ -35,7 +39,7 @@ def step_after(error: CloudError) -> Step:
 
 
 def describe(error: CloudError) -> str:
-    """Why, in a line that names the candidate already."""
+    """Return the reason, for a line that already names the candidate."""
     if isinstance(error, CapacityError):
         return "no capacity"
     if isinstance(error, Preempted):
@@ -45,15 +49,16 @@ def describe(error: CloudError) -> str:
     return f"{title}: {error.message}"
 
 
-def quota_key(request: SliceRequest, error: CloudError | None = None) -> tuple[str, bool, str]:
-    """What quotas and permissions are given for: the family of accelerators, the tier, and the zone or region."""
+def quota_key(request: SliceRequest, error: CloudError | None = None) -> QuotaKey:
+    """Return what a quota or permission is granted for: the accelerator family, spot or not, and the zone or region."""
     family = request.accelerator_type.rpartition("-")[0]
     zone = request.name.zone
     place = zone.rpartition("-")[0] if error is not None and _REGIONAL.search(error.message) else zone
     return family, request.spot, place
 
 
-def is_excluded(closed: tuple[str, bool, str], request: SliceRequest) -> bool:
-    family, spot, place = closed
+def is_excluded(request: SliceRequest, key: QuotaKey) -> bool:
+    """Return whether the request falls under a quota key that was refused."""
+    family, spot, place = key
     zone = request.name.zone
     return quota_key(request)[:2] == (family, spot) and place in (zone, zone.rpartition("-")[0])

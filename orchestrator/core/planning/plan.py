@@ -1,7 +1,9 @@
-"""A plan: what will be asked of the cloud, with a reason for each choice, before anything happens. Pure.
+"""A plan: the candidates of a run in order, with a reason for each, before anything is sent. Pure.
 
-`run` and `up` do what their plan printed: candidates in order, the next one only after a stockout and only when the one
-before is proven gone; or, in a race, all queued ones at once.
+`run` and `up` follow the plan that they printed. They send one candidate at a time: the next one follows when the cloud has
+no capacity for the one before, preempts it, does not answer, or refuses it for quota or permission
+(`core.planning.next_candidate`), and only when the one before is proven gone. In a race all queued candidates are sent at
+once.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator import catalog
-from orchestrator.core.planning import budget
 from orchestrator.core.planning.capacity_request import (
     UNPRICED,
     CapacityRequest,
     PlanInputs,
+    Provisioning,
     grant_for,
     grants_of,
     list_usd_per_hour,
@@ -23,32 +25,31 @@ from orchestrator.core.planning.capacity_request import (
     zones,
 )
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.planning.provisioning import Provisioning
 from orchestrator.errors import UserError
 
 
 class CandidateOrder(StrEnum):
-    """In which order candidates are asked. Equals keep the order in which they were listed."""
+    """In which order candidates are sent. Equal ones keep the order in which they were listed."""
 
     AS_LISTED = "as-listed"
-    CHEAPEST = "cheapest"  # what is granted first, what has no known price last
-    FASTEST = "fastest"  # least expected waiting: on-demand, reserved and granted, then spot, then whatever is queued
+    CHEAPEST = "cheapest"  # granted candidates first, those without a known price last
+    FASTEST = "fastest"  # least expected waiting: on-demand, reserved and granted, then spot, then queued
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One request that may be sent. `granted`: it costs this person nothing, by their own settings."""
+    """One request that may be sent. `granted`: free of charge, by the user's settings."""
 
     accelerator_type: str
     zone: str
     runtime_version: str
     provisioning: Provisioning
-    usd_per_hour: float | None  # to this person: 0 if granted; None: the table has no price
+    usd_per_hour: float | None  # 0 if granted; None: the table has no price
     why: str
     queued: bool = False
     granted: bool = False
-    list_usd_per_hour: float | None = None  # what the table says
-    life_s: float = 24 * 3600.0  # from the create call to the delete at the latest: the time limit or the budget's
+    list_usd_per_hour: float | None = None  # by the table, granted or not
+    life_s: float = 24 * 3600.0  # from the create call to the delete at the latest: by the time limit or the budget
     workers: int = 1
     cores: int = 1
 
@@ -62,12 +63,14 @@ class Candidate:
 
     @property
     def worst_case_usd(self) -> float | None:
-        """What it costs from the create call to its deadline."""
+        """Dollars from the create call to the deadline; None if the price is unknown."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.life_s / 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
+    """What is left out of the plan, and why."""
+
     accelerator: str
     zone: str
     provisioning: Provisioning
@@ -76,159 +79,193 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """Candidates in the order of sending, and what applies to all of them."""
+
     candidates: tuple[Candidate, ...]
     dropped: tuple[Dropped, ...]
     max_duration_s: float
     max_cost: float | None = None
     order: CandidateOrder = CandidateOrder.AS_LISTED
-    race: bool = False  # the queued candidates at once; the first that is there wins
-    wait_s: float = 0.0  # how long to wait for capacity altogether; 0: every candidate is asked once
-    asked: str | None = None  # when the API was asked what the project has, if it was
+    race: bool = False  # send all queued candidates at once; the first READY one wins
+    wait_s: float = 0.0  # how long to wait for capacity altogether; 0: every candidate is sent once
+    availability_note: str | None = None  # when the API was asked what the project has, if it was
 
     @property
     def worst_case_usd(self) -> float | None:
-        """The dearest candidate until its deadline. None when a price is unknown."""
-        costs = [cost for one in self.candidates if (cost := one.worst_case_usd) is not None]
+        """Dollars for the most expensive candidate until its deadline; None if a price is unknown."""
+        costs = [cost for each in self.candidates if (cost := each.worst_case_usd) is not None]
         return max(costs) if costs and len(costs) == len(self.candidates) else None
 
     @property
     def racing(self) -> tuple[Candidate, ...]:
-        """Those that are asked for at once."""
-        return tuple(one for one in self.candidates if one.queued) if self.race else ()
+        """The candidates that are sent at once."""
+        return tuple(each for each in self.candidates if each.queued) if self.race else ()
 
     def overlap_usd(self, overlap_s: float) -> float | None:
-        """What the losers of a race cost at most, if all come alive with the winner and take so long to be gone."""
-        prices = [one.usd_per_hour for one in self.racing]
+        """Return the most that the losers of a race cost, if all become READY with the winner and exist `overlap_s` longer.
+
+        In dollars; None if a price is unknown.
+        """
+        prices = [each.usd_per_hour for each in self.racing]
         known = [price for price in prices if price is not None]
         if len(known) < len(prices):
             return None
         return (sum(known) - min(known, default=0.0)) * overlap_s / 3600
 
 
-_NOTHING_MORE = PlanInputs()
+_NO_INPUTS = PlanInputs()
+SHORTEST_LIFE_S = 60.0
 _FLEX = " with flex-start, as far as Google lists it"
 
 
 def make(
-    wishes: Sequence[CapacityRequest],
+    requests: Sequence[CapacityRequest],
     *,
     default_zone: str | None = None,
     order: CandidateOrder = CandidateOrder.AS_LISTED,
     max_price_per_hour: float | None = None,
     race: bool = False,
     wait_s: float = 0.0,
-    known: PlanInputs = _NOTHING_MORE,
+    inputs: PlanInputs = _NO_INPUTS,
 ) -> Plan:
-    """Candidates in the order of asking. Raises UserError when nothing that was asked for exists or may be had."""
+    """Return the plan for these alternatives. Raises UserError if none of them exists or is allowed."""
     candidates: dict[tuple[object, ...], Candidate] = {}
     dropped: dict[tuple[str, str, Provisioning], Dropped] = {}
     refusals: list[UserError] = []
-    for wish in wishes:
-        for zone, why in zones(wish, default_zone, known):
+    for request in requests:
+        for zone, why in zones(request, default_zone, inputs):
             try:
-                one = _candidate(wish, zone, why, max_price_per_hour, known)
+                candidate = _candidate(request, zone, why, max_price_per_hour, inputs)
             except UserError as error:
                 refusals.append(error)
-                no = Dropped(wish.accelerator, zone, wish.way, error.message)
-                dropped.setdefault((no.accelerator, no.zone, no.provisioning), no)
+                drop = Dropped(request.accelerator, zone, request.effective_provisioning, error.message)
+                dropped.setdefault((drop.accelerator, drop.zone, drop.provisioning), drop)
             else:
-                same = (one.accelerator_type, one.zone, one.provisioning, one.queued, one.runtime_version)
-                candidates.setdefault(same, one)
+                key = (
+                    *(candidate.accelerator_type, candidate.zone, candidate.provisioning),
+                    *(candidate.queued, candidate.runtime_version),
+                )
+                candidates.setdefault(key, candidate)
     if not candidates:
-        raise _nothing_left(wishes, refusals)
-    kept = tuple(sorted(candidates.values(), key=lambda one: _rank(one, order)))
+        raise _nothing_left(requests, refusals)
+    kept = tuple(sorted(candidates.values(), key=lambda each: _rank(each, order)))
     return Plan(
         candidates=kept,
         dropped=tuple(dropped.values()),
         max_duration_s=max(candidate.life_s for candidate in kept),
-        max_cost=wishes[0].max_cost,
+        max_cost=requests[0].max_cost,
         order=order,
         race=race,
         wait_s=wait_s,
-        asked=known.offering.asked if known.offering else None,
+        availability_note=inputs.availability.age_note if inputs.availability else None,
     )
 
 
 def _candidate(
-    wish: CapacityRequest, zone: str, why: str, max_price_per_hour: float | None, known: PlanInputs
+    request: CapacityRequest, zone: str, why: str, max_price_per_hour: float | None, inputs: PlanInputs
 ) -> Candidate:
-    """Raises UserError with the reason why this is none."""
-    kind = catalog.lookup(wish.accelerator)
-    has = known.offering.has(wish.accelerator, zone) if known.offering else None
-    if has is False and known.offering:
-        raise _NotOffered(f"your project has no {wish.accelerator} there ({known.offering.asked})")
-    flex = wish.way is Provisioning.FLEX_START
-    if kind is not None and not wish.unlisted and zone not in listed_zones(wish) and (flex or not has):
+    """Raises UserError with the reason if the zone yields no candidate."""
+    kind = catalog.lookup(request.accelerator)
+    provisioning = request.effective_provisioning
+    has = inputs.availability.has(request.accelerator, zone) if inputs.availability else None
+    if has is False and inputs.availability:
+        raise _NotOffered(f"your project has no {request.accelerator} there ({inputs.availability.age_note})")
+    flex = provisioning is Provisioning.FLEX_START
+    if kind is not None and not request.unlisted and zone not in listed_zones(request) and (flex or not has):
         raise _NotOffered(f"{kind.name} is not offered there{_FLEX if flex else ''}")
-    if known.bucket is not None and (problem := known.bucket.problem(zone)):
+    if inputs.bucket is not None and (problem := inputs.bucket.problem(zone)):
         raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
-    listed = list_usd_per_hour(wish, zone)
-    grant = grant_for(wish, zone, known)
+    listed = list_usd_per_hour(request, zone)
+    grant = grant_for(request, zone, inputs)
     price = 0.0 if grant is not None else listed
     if max_price_per_hour is not None:
-        _check_price(wish, zone, price, max_price_per_hour)
+        _check_price(request, zone, price, max_price_per_hour)
     return Candidate(
-        accelerator_type=wish.accelerator,
+        accelerator_type=request.accelerator,
         zone=zone,
-        runtime_version=wish.runtime or (kind.default_runtime if kind else ""),
-        provisioning=wish.way,
+        runtime_version=request.runtime or (kind.default_runtime if kind else ""),
+        provisioning=provisioning,
         usd_per_hour=price,
-        why=_with_grant(wish, zone, why, grant, known),
-        queued=wish.queue or wish.way.queued,
+        why=_with_grant(request, zone, why, grant, inputs),
+        queued=request.queue or provisioning.queued,
         granted=grant is not None,
         list_usd_per_hour=listed,
-        life_s=_life_s(wish, zone, price),
+        life_s=_life_s(request, zone, price),
         workers=kind.hosts if kind else 1,
         cores=kind.cores if kind else 1,
     )
 
 
-def _with_grant(wish: CapacityRequest, zone: str, why: str, grant: Grant | None, known: PlanInputs) -> str:
+def _with_grant(request: CapacityRequest, zone: str, why: str, grant: Grant | None, inputs: PlanInputs) -> str:
     if grant is not None:
-        return f"{why}; your settings say that it is granted ({grant.words})"
-    short = [one for one in grants_of(wish, known) if one.too_small_for(wish.accelerator, zone, spot=wish.way.spot)]
-    return f"{why}; it is more than what is left of your grant ({short[0].words})" if short else why
+        return f"{why}; your settings say that it is granted ({grant.label})"
+    spot = request.effective_provisioning.spot
+    too_small = [
+        each for each in grants_of(request, inputs) if each.too_small_for(request.accelerator, zone, spot=spot)
+    ]
+    return f"{why}; it is more than what is left of your grant ({too_small[0].label})" if too_small else why
 
 
 class _NotOffered(UserError):
-    """There is no such thing in that zone, at any price."""
+    """The zone does not have it, at any price."""
 
 
-def _nothing_left(wishes: Sequence[CapacityRequest], refusals: Sequence[UserError]) -> UserError:
+def _nothing_left(requests: Sequence[CapacityRequest], refusals: Sequence[UserError]) -> UserError:
     forbidden = [error for error in refusals if not isinstance(error, _NotOffered)]
     if forbidden:
         return forbidden[0]
-    if not refusals and not any(wish.places for wish in wishes):
-        kinds = " or ".join(dict.fromkeys(wish.accelerator for wish in wishes))
+    if not refusals and not any(request.places for request in requests):
+        kinds = " or ".join(dict.fromkeys(request.accelerator for request in requests))
         return UserError(f"no zone is known to offer {kinds}", hint="name one")
     each = [
-        f"{wish.accelerator} is not offered in {', '.join(wish.places) or 'the zone of your settings'}"
-        f"{_FLEX if wish.way is Provisioning.FLEX_START else ''}"
-        for wish in wishes
+        f"{request.accelerator} is not offered in {', '.join(request.places) or 'the zone of your settings'}"
+        f"{_FLEX if request.effective_provisioning is Provisioning.FLEX_START else ''}"
+        for request in requests
     ]
-    offered = ", ".join(listed_zones(wishes[0])) or "no zone of the table"
-    return UserError("; ".join(dict.fromkeys(each)), hint=f"{wishes[0].accelerator} is offered in: {offered}")
+    offered = ", ".join(listed_zones(requests[0])) or "no zone of the table"
+    return UserError("; ".join(dict.fromkeys(each)), hint=f"{requests[0].accelerator} is offered in: {offered}")
 
 
-def _check_price(wish: CapacityRequest, zone: str, price: float | None, most: float) -> None:
-    what = f"{wish.accelerator} ({wish.way}) in {zone}"
-    hint = f"prices: `tpujob offers --type {wish.accelerator}`"
+def _check_price(request: CapacityRequest, zone: str, price: float | None, limit: float) -> None:
+    what = f"{request.accelerator} ({request.effective_provisioning}) in {zone}"
+    hint = f"prices: `tpujob offers --type {request.accelerator}`"
     if price is None:
         raise UserError(f"max_price_per_hour: the price table has no price for {what}", hint=hint)
-    if price > most:
-        raise UserError(f"max_price_per_hour: {what} costs about ${price:,.2f}/h, more than ${most:,.2f}", hint=hint)
+    if price > limit:
+        raise UserError(f"max_price_per_hour: {what} costs about ${price:,.2f}/h, more than ${limit:,.2f}", hint=hint)
 
 
-def _life_s(wish: CapacityRequest, zone: str, price: float | None) -> float:
-    if wish.max_cost is None or price == 0:
-        return wish.max_duration_s
-    where = f"{wish.accelerator} in {zone}"
-    return min(wish.max_duration_s, budget.life_s(wish.max_cost, price, absent_s=wish.absent_s, where=where))
+def _life_s(request: CapacityRequest, zone: str, price: float | None) -> float:
+    if request.max_cost is None or price == 0:
+        return request.max_duration_s
+    where = f"{request.accelerator} in {zone}"
+    return min(request.max_duration_s, affordable_s(request.max_cost, price, absent_s=request.absent_s, where=where))
 
 
-def _rank(one: Candidate, order: CandidateOrder) -> float:
+def affordable_s(max_cost: float, usd_per_hour: float | None, *, absent_s: float, where: str) -> float:
+    """Return the seconds from the create call to the delete for which the whole bill stays within `max_cost` dollars.
+
+    `absent_s` is the time from a delete to absence, which is billed too. The price is that of the shipped table. Raises
+    UserError if it is unknown, or so high that less than a minute is left.
+    """
+    if usd_per_hour is None:
+        raise UserError(
+            f"limits.max_cost: the price table has no price for {where}, so the budget could not be kept",
+            hint="use limits.max_duration, or a type and zone with a known price",
+        )
+    seconds = max_cost / usd_per_hour * 3600 - absent_s
+    if seconds < SHORTEST_LIFE_S:
+        least = usd_per_hour * (SHORTEST_LIFE_S + absent_s) / 3600
+        raise UserError(
+            f"limits.max_cost: {where} uses up ${max_cost:,.2f} within {max(seconds + absent_s, 0):.0f} s",
+            hint=f"at about ${usd_per_hour:,.2f}/h and {absent_s:.0f} s for the deletion it takes ${least:,.2f} at least",
+        )
+    return seconds
+
+
+def _rank(candidate: Candidate, order: CandidateOrder) -> float:
     if order is CandidateOrder.CHEAPEST:
-        return UNPRICED if one.usd_per_hour is None else one.usd_per_hour
+        return UNPRICED if candidate.usd_per_hour is None else candidate.usd_per_hour
     if order is CandidateOrder.FASTEST:
-        return 2 if one.queued else 1 if one.spot and not one.granted else 0
+        return 2 if candidate.queued else 1 if candidate.spot and not candidate.granted else 0
     return 0

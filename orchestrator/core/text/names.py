@@ -89,6 +89,12 @@ def ownership_doubt(node: str, node_labels: Mapping[str, str]) -> str | None:
     return None
 
 
+def shown(text: str) -> str:
+    """Return an untrusted value, safe and short enough for a message on a terminal."""
+    plain = "".join(char if char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= 40 else f"{plain[:39]}…"
+
+
 def to_label_value(text: str) -> str:
     """The nearest text that the API takes as a label value."""
     return re.sub(r"[^a-z0-9_-]+", "-", _plain(text))[:63]

@@ -38,7 +38,7 @@ class SendHeartbeats(Effect[None]):
     everywhere: bool = False
 
     def perform(self, world: World) -> None:
-        self.fleet.beat(self.every_s, everywhere=self.everywhere)
+        self.fleet.send_heartbeats(self.every_s, everywhere=self.everywhere)
 
 
 @dataclass(frozen=True, slots=True)

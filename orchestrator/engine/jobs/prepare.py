@@ -299,4 +299,4 @@ def job_run(
 def _luggage(directory: Path, spec: JobSpec) -> SavedWork:
     from orchestrator.remote.transfer.saved_work import SavedWork
 
-    return SavedWork(directory / "carried", tuple(spec.artifacts))
+    return SavedWork(directory / "saved", tuple(spec.artifacts))

@@ -48,7 +48,7 @@ def test_what_every_zone_said_is_remembered_for_this_project_only(tmp_path: Path
     assert availability.known(session(tmp_path)) is None
     asked.append(Cloud(b=CloudUnavailable("timed out")))
     found = availability.refresh(session(tmp_path))
-    assert found.zones == {"a": ("v4-p", "v6e-a"), "c": ("v4-p", "v6e-c")} and found.silent == {"b": "timed out"}
+    assert found.zones == {"a": ("v4-p", "v6e-a"), "c": ("v4-p", "v6e-c")} and found.unreachable == {"b": "timed out"}
     assert availability.known(session(tmp_path)) == found
     assert availability.known(session(tmp_path, "other")) is None
     assert [path.name for path in tmp_path.iterdir()] == [availability.FILE]

@@ -314,7 +314,7 @@ class VirtualFleet:
     def attach(self, attempt: str, phase: str) -> None:
         pass
 
-    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
+    def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
         self.beating = True
         self.beating_everywhere |= everywhere
 
@@ -357,15 +357,15 @@ class VirtualCollection:
     left_s: float
     stays: tuple[Problem, ...]
     given_up: str = ""
-    signs: int = 0
+    activity: int = 0
 
     def wait(self, timeout_s: float) -> Progress:
         waited_s = min(timeout_s, self.left_s)
         self.world.time += waited_s
         self.left_s -= waited_s
-        self.signs += waited_s > 0
+        self.activity += waited_s > 0
         result = CollectResult(waiting=self.stays) if self.left_s <= 0 else None
-        return Progress(result, of_files=1, signs=self.signs)
+        return Progress(result, total_files=1, activity=self.activity)
 
     def give_up(self, why: str) -> CollectResult:
         self.given_up = why

@@ -8,7 +8,7 @@ from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.plan import CandidateOrder, make
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.report.plan import candidate_shape, dropped_lines, plan_lines, table
 
 AT = 1_000_000.0
@@ -58,7 +58,7 @@ def test_an_order_that_was_asked_for_is_said() -> None:
 
 
 def test_what_is_granted_is_said_to_cost_nothing_and_never_shown_as_zero_dollars() -> None:
-    plan = make([CapacityRequest("v3-8", ("europe-west4-a", "us-central1-a"), max_duration_s=3600)], known=GRANTED)
+    plan = make([CapacityRequest("v3-8", ("europe-west4-a", "us-central1-a"), max_duration_s=3600)], inputs=GRANTED)
     *_, price = plan_lines(plan, AT, emulated=False)
     assert price == (
         "granted to you, by your settings: it costs nothing; listed at about $8.80/h; "
@@ -91,7 +91,7 @@ def test_a_single_queued_request_is_no_race() -> None:
 
 def test_what_the_project_was_said_to_have_is_dated() -> None:
     said = Availability("p", "2026-11-20T10:00:00Z", {"us-central1-a": ("v5litepod-8",)})
-    *_, asked = plan_lines(make([V5E], known=PlanInputs(offering=said)), AT, emulated=False)
+    *_, asked = plan_lines(make([V5E], inputs=PlanInputs(availability=said)), AT, emulated=False)
     assert asked == "what your project has is as it was asked on 2026-11-20; `tpujob offers --refresh` asks again"
 
 
@@ -117,7 +117,7 @@ def test_zones_that_are_dropped_for_one_reason_share_a_line() -> None:
 
 
 def test_the_shape_for_machines_has_the_plain_numbers() -> None:
-    (one,) = make([CapacityRequest("v3-8", ("europe-west4-a",))], known=GRANTED).candidates
+    (one,) = make([CapacityRequest("v3-8", ("europe-west4-a",))], inputs=GRANTED).candidates
     shape = candidate_shape(one)
     assert (shape["usd_per_hour"], shape["list_usd_per_hour"], shape["granted"]) == (0.0, 8.8, True)
     assert (shape["provisioning"], shape["queued"], shape["spot"], shape["workers"]) == ("on-demand", False, False, 1)

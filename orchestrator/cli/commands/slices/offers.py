@@ -52,5 +52,5 @@ def _notes(found: Offers, project: str) -> list[tuple[str, str]]:
         return [*notes, ("project", "what yours really has: `tpujob offers --refresh`")]
     left_out = len(found.rows) - len(found.in_project)
     without = f"; {left_out} offers of the price table that it does not have are left out" if left_out else ""
-    notes.append(("project", f"what {project} has, {known.asked}{without}"))
-    return [*notes, *(("project", f"{zone} did not answer: {why}") for zone, why in known.silent.items())]
+    notes.append(("project", f"what {project} has, {known.age_note}{without}"))
+    return [*notes, *(("project", f"{zone} did not answer: {why}") for zone, why in known.unreachable.items())]

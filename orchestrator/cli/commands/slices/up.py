@@ -14,7 +14,7 @@ from orchestrator.cli.options import Cloud, Project, duration
 from orchestrator.cli.session import open_session
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import UpOptions, UpResult, bring_up, preview_up
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import NeedsConsent, UserError
 from orchestrator.report.layout import day_clock
 

@@ -38,7 +38,7 @@ def problems(text: str) -> list[str]:
 
 
 def wishes(text: str) -> list[tuple[str, tuple[str, ...], str]]:
-    return [(one.accelerator, one.zone, str(one.way)) for one in tpu(text).alternatives]
+    return [(one.accelerator, one.zone, str(one.effective_provisioning)) for one in tpu(text).alternatives]
 
 
 def test_one_wish_is_its_own_only_alternative() -> None:
@@ -184,7 +184,7 @@ def test_the_examples_of_the_page_are_what_it_says() -> None:
     blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
     choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))
     spec = model.load(COMMAND + choosing, path="job.yaml")
-    assert [str(one.way) for one in spec.tpu.alternatives] == ["spot", "spot", "queued"]
+    assert [str(one.effective_provisioning) for one in spec.tpu.alternatives] == ["spot", "spot", "queued"]
     assert make([CapacityRequest(one.accelerator, one.zone) for one in spec.tpu.alternatives]).candidates
     ((_, granted),) = settings_file.read(quota, file="settings.yaml")
-    assert [one.words for one in granted.grants()] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]
+    assert [one.label for one in granted.grants()] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]

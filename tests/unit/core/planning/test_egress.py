@@ -9,14 +9,14 @@ import pytest
 from orchestrator.core.planning.egress import from_reply
 
 
-def problem(said: dict[str, Any], zone: str) -> str | None:
-    bucket = from_reply("b", said)
+def problem(reply: dict[str, Any], zone: str) -> str | None:
+    bucket = from_reply("b", reply)
     assert bucket is not None
     return bucket.problem(zone)
 
 
 @pytest.mark.parametrize(
-    ("said", "zone"),
+    ("reply", "zone"),
     [
         ({"location": "US-CENTRAL1"}, "us-central1-a"),
         ({"location": "US"}, "us-central1-a"),
@@ -25,12 +25,12 @@ def problem(said: dict[str, Any], zone: str) -> str | None:
         ({"location": "US", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}}, "us-west1-c"),
     ],
 )
-def test_in_the_region_or_a_multi_region_around_it_nothing_is_to_be_said(said: dict[str, Any], zone: str) -> None:
-    assert problem(said, zone) is None
+def test_a_bucket_in_the_region_or_a_multi_region_around_it_is_no_problem(reply: dict[str, Any], zone: str) -> None:
+    assert problem(reply, zone) is None
 
 
 @pytest.mark.parametrize(
-    ("said", "zone", "price"),
+    ("reply", "zone", "price"),
     [
         ({"location": "US-EAST1"}, "us-central1-a", "$20 to $80"),
         ({"location": "EUR4"}, "europe-west1-b", "$20 to $80"),
@@ -44,15 +44,17 @@ def test_in_the_region_or_a_multi_region_around_it_nothing_is_to_be_said(said: d
         ),
     ],
 )
-def test_elsewhere_the_price_of_a_terabyte_is_said_with_its_date(said: dict[str, Any], zone: str, price: str) -> None:
-    found = problem(said, zone)
+def test_a_bucket_elsewhere_names_the_price_of_a_terabyte_and_its_date(
+    reply: dict[str, Any], zone: str, price: str
+) -> None:
+    found = problem(reply, zone)
     region = zone.rpartition("-")[0]
     assert found == (
-        f"gs://b is in {said['location'].lower()}, not in {region}: copying between them costs about {price} per TB "
+        f"gs://b is in {reply['location'].lower()}, not in {region}: copying between them costs about {price} per TB "
         "(list prices, roughly, as of 2026-11)"
     )
 
 
-@pytest.mark.parametrize("said", [{}, {"location": ""}, {"location": 7}])
-def test_a_reply_without_a_place_is_no_place(said: dict[str, Any]) -> None:
-    assert from_reply("b", said) is None
+@pytest.mark.parametrize("reply", [{}, {"location": ""}, {"location": 7}])
+def test_a_reply_without_a_location_yields_none(reply: dict[str, Any]) -> None:
+    assert from_reply("b", reply) is None

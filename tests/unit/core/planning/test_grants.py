@@ -39,27 +39,27 @@ def test_a_line_of_an_email_is_a_grant(line: str, grant: Grant) -> None:
         ("8 on-demand v4 devices in us-central2-b", "counts chips of one type, or devices of a whole generation"),
     ],
 )
-def test_what_is_none_says_what_to_write(line: str, problem: str) -> None:
+def test_a_line_that_is_no_grant_gets_advice(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match="^" + problem.replace("(", r"\(")):
         from_text(line)
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("keys", "problem"),
     [
         ({"type": "v3-8"}, "type is not a key of a grant; they are accelerator, count, zone, spot"),
-        ({"accelerator": "v3-8", "count": "5"}, "says nothing about zone"),
+        ({"accelerator": "v3-8", "count": "5"}, "lacks zone"),
         ({"accelerator": "v3-8", "count": "-5", "zone": "europe-west4-a"}, "count: '-5' is not a whole number"),
         ({"accelerator": "v3-8", "count": "5", "zone": "europe-west4-a", "spot": "yes"}, "spot: 'yes' is not `true`"),
     ],
 )
-def test_keys_are_checked_one_by_one(said: dict[str, str], problem: str) -> None:
+def test_keys_are_checked_one_by_one(keys: dict[str, str], problem: str) -> None:
     with pytest.raises(ValueError, match=f"^{problem}"):
-        from_keys(said)
+        from_keys(keys)
     assert from_keys({"accelerator": "v3-8", "count": "5", "zone": "europe-west4-a"}) == V3
 
 
-def test_a_grant_of_a_type_is_for_that_type_zone_and_way_only() -> None:
+def test_a_grant_of_a_type_is_for_that_type_zone_and_provisioning_only() -> None:
     assert V3.covers("v3-8", "europe-west4-a", spot=False)
     assert not V3.covers("v3-32", "europe-west4-a", spot=False), "five v3-8 are no v3-32"
     assert not V3.covers("v3-8", "us-central1-a", spot=False)
@@ -71,11 +71,11 @@ def test_a_grant_of_a_generation_counts_chips_of_any_size_that_fits() -> None:
     assert not V4_SPOT.covers("v4-128", "us-central2-b", spot=True)
     assert V4_SPOT.too_small_for("v4-128", "us-central2-b", spot=True)
     assert not V4_SPOT.covers("v5p-8", "us-central2-b", spot=True)
-    assert V4_SPOT.words == "32 spot v4 chips" and V3.words == "5 on-demand v3-8"
+    assert V4_SPOT.label == "32 spot v4 chips" and V3.label == "5 on-demand v3-8"
 
 
-def test_slices_that_exist_use_it_up() -> None:
+def test_existing_slices_use_up_grants() -> None:
     used = [("v4-32", "us-central2-b", True), ("v4-8", "us-central2-b", True), ("v3-8", "europe-west4-a", False)]
-    assert [one.count for one in remaining([V3, V4_SPOT], used)] == [4, 32 - 16 - 4]
+    assert [grant.count for grant in remaining([V3, V4_SPOT], used)] == [4, 32 - 16 - 4]
     assert remaining([Grant("v3-8", 1, "europe-west4-a")], used)[0].too_small_for("v3-8", "europe-west4-a", spot=False)
     assert remaining([V3], [("v3-8", "us-central1-a", False)]) == (V3,)

@@ -37,6 +37,6 @@ def test_an_unlisted_type_may_be_asked_for_in_an_unlisted_zone_but_not_in_an_unk
 
 
 @given(st.text())
-def test_any_text_gets_an_answer_of_one_printable_line(text: str) -> None:
+def test_every_text_gets_a_printable_line(text: str) -> None:
     for problem in (location_rules.accelerator_problem(text), location_rules.place_problem(text, "v5litepod-8")):
         assert problem is None or problem.isprintable()

@@ -1,4 +1,4 @@
-"""From a wish to candidates in order, each with a reason."""
+"""From requests to candidates in order, each with a reason."""
 
 from dataclasses import replace
 
@@ -6,16 +6,15 @@ import pytest
 
 from orchestrator import catalog
 from orchestrator.core.planning.availability import Availability
-from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs
+from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs, Provisioning
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.planning.plan import CandidateOrder, Plan, make
-from orchestrator.core.planning.provisioning import Provisioning
+from orchestrator.core.planning.plan import CandidateOrder, Plan, affordable_s, make
 from orchestrator.errors import UserError
 
 
-def zones(wish: CapacityRequest, default_zone: str | None = None) -> list[str]:
-    return [candidate.zone for candidate in make([wish], default_zone=default_zone).candidates]
+def zones(request: CapacityRequest, default_zone: str | None = None) -> list[str]:
+    return [candidate.zone for candidate in make([request], default_zone=default_zone).candidates]
 
 
 def test_a_region_means_its_zones_that_offer_the_type() -> None:
@@ -49,7 +48,7 @@ def test_a_zone_that_does_not_offer_the_type_is_dropped_with_a_reason() -> None:
     ]
 
 
-def test_offered_nowhere_that_was_asked_is_refused_with_where_it_is() -> None:
+def test_a_type_that_no_requested_zone_offers_is_refused_with_the_zones_that_do() -> None:
     with pytest.raises(UserError) as refused:
         make([CapacityRequest("v4-8", ("us-central1-a",))])
     assert refused.value.hint == "v4-8 is offered in: us-central2-b"
@@ -63,8 +62,8 @@ def test_a_mistyped_zone_gets_the_nearest_one() -> None:
 
 def test_sixteen_chips_of_v5e_are_four_workers() -> None:
     plan = make([CapacityRequest("v5litepod-16", ("us-central1-a",))])
-    (one,) = plan.candidates
-    assert (one.workers, one.cores, one.cores_per_worker) == (4, 16, 4)
+    (candidate,) = plan.candidates
+    assert (candidate.workers, candidate.cores, candidate.cores_per_worker) == (4, 16, 4)
 
 
 def test_the_worst_case_is_the_price_until_the_deadline() -> None:
@@ -77,7 +76,7 @@ def test_an_unknown_price_makes_the_worst_case_unknown_never_zero() -> None:
     assert plan.candidates[0].usd_per_hour is None and plan.worst_case_usd is None
 
 
-def test_what_the_table_does_not_know_needs_to_be_allowed() -> None:
+def test_a_type_outside_the_table_has_to_be_allowed() -> None:
     with pytest.raises(UserError):
         make([CapacityRequest("v9-8", ("mars-north1-a",))])
     plan = make([CapacityRequest("v9-8", ("mars-north1-a",), runtime="r", unlisted=True)])
@@ -92,7 +91,7 @@ V5E, V6E = (
 
 
 def shown(plan: Plan) -> list[tuple[str, str, str]]:
-    return [(one.accelerator_type, one.zone, str(one.provisioning)) for one in plan.candidates]
+    return [(candidate.accelerator_type, candidate.zone, str(candidate.provisioning)) for candidate in plan.candidates]
 
 
 def test_alternatives_of_different_types_are_asked_as_listed_each_with_its_own_workers() -> None:
@@ -102,29 +101,36 @@ def test_alternatives_of_different_types_are_asked_as_listed_each_with_its_own_w
         ("v6e-8", "us-central1-b", "spot"),
         ("v5litepod-16", "us-central1-a", "on-demand"),
     ]
-    assert [one.workers for one in plan.candidates] == [1, 1, 4] and [one.spot for one in plan.candidates] == [1, 1, 0]
+    assert [candidate.workers for candidate in plan.candidates] == [1, 1, 4] and [
+        candidate.spot for candidate in plan.candidates
+    ] == [1, 1, 0]
 
 
-def test_what_two_alternatives_both_allow_is_asked_for_once() -> None:
+def test_a_candidate_of_two_alternatives_is_listed_once() -> None:
     assert len(make([V5E, V5E, replace(V5E, provisioning=SPOT)]).candidates) == 2
 
 
-def test_cheapest_sorts_all_alternatives_by_price_and_puts_what_has_none_last() -> None:
+def test_cheapest_sorts_all_alternatives_by_price_and_puts_unpriced_candidates_last() -> None:
     unknown = CapacityRequest("v6e-8", ("us-central2-b",))
     plan = make([unknown, V5E, replace(V5E, provisioning=SPOT), V6E], order=CandidateOrder.CHEAPEST)
-    prices = [one.usd_per_hour for one in plan.candidates]
+    prices = [candidate.usd_per_hour for candidate in plan.candidates]
     known = [price for price in prices[:-1] if price is not None]
     assert prices[-1] is None and known == sorted(known) and len(known) == len(prices) - 1
 
 
-def test_fastest_asks_plain_capacity_first_then_spot_then_whatever_is_queued() -> None:
+def test_fastest_asks_plain_capacity_first_then_spot_then_queued() -> None:
     flex = replace(V5E, provisioning=Provisioning.FLEX_START)
     plan = make([flex, replace(V5E, queue=True), replace(V5E, provisioning=SPOT), V5E], order=CandidateOrder.FASTEST)
-    assert [str(one.provisioning) for one in plan.candidates] == ["on-demand", "spot", "flex-start", "queued"]
+    assert [str(candidate.provisioning) for candidate in plan.candidates] == [
+        "on-demand",
+        "spot",
+        "flex-start",
+        "queued",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("way", "queue", "provisioning", "queued"),
+    ("requested", "queue", "provisioning", "queued"),
     [
         (Provisioning.ON_DEMAND, False, Provisioning.ON_DEMAND, False),
         (Provisioning.ON_DEMAND, True, QUEUED, True),
@@ -134,9 +140,11 @@ def test_fastest_asks_plain_capacity_first_then_spot_then_whatever_is_queued() -
         (Provisioning.FLEX_START, False, Provisioning.FLEX_START, True),
     ],
 )
-def test_who_goes_through_the_queue(way: Provisioning, queue: bool, provisioning: Provisioning, queued: bool) -> None:
-    (one,) = make([replace(V5E, provisioning=way, queue=queue)]).candidates
-    assert (one.provisioning, one.queued) == (provisioning, queued)
+def test_which_candidates_are_queued(
+    requested: Provisioning, queue: bool, provisioning: Provisioning, queued: bool
+) -> None:
+    (candidate,) = make([replace(V5E, provisioning=requested, queue=queue)]).candidates
+    assert (candidate.provisioning, candidate.queued) == (provisioning, queued)
 
 
 def test_flex_start_has_no_price_in_the_table_and_a_budget_cannot_hold_it() -> None:
@@ -152,16 +160,16 @@ def test_any_means_every_zone_that_offers_the_type_whatever_the_settings_say() -
     assert zones(CapacityRequest("v6e-8", ("us-east5-b", "any")))[0] == "us-east5-b"
 
 
-def test_what_costs_more_than_a_price_or_has_none_is_dropped_and_said() -> None:
+def test_a_candidate_above_the_price_or_without_one_is_dropped_with_a_reason() -> None:
     plan = make(
         [V5E, replace(V5E, provisioning=SPOT), CapacityRequest("v6e-8", ("us-central2-b",))], max_price_per_hour=5.0
     )
     assert shown(plan) == [("v5litepod-8", "us-central1-a", "spot")]
-    assert [(one.accelerator, one.zone, str(one.provisioning)) for one in plan.dropped] == [
+    assert [(dropped.accelerator, dropped.zone, str(dropped.provisioning)) for dropped in plan.dropped] == [
         ("v5litepod-8", "us-central1-a", "on-demand"),
         ("v6e-8", "us-central2-b", "on-demand"),
     ]
-    assert [one.why.partition(": ")[2] for one in plan.dropped] == [
+    assert [dropped.why.partition(": ")[2] for dropped in plan.dropped] == [
         "v5litepod-8 (on-demand) in us-central1-a costs about $9.60/h, more than $5.00",
         "the price table has no price for v6e-8 (on-demand) in us-central2-b",
     ]
@@ -174,9 +182,9 @@ def test_what_costs_more_than_a_price_or_has_none_is_dropped_and_said() -> None:
 GRANTED = PlanInputs(grants=(Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True)))
 
 
-def test_what_is_granted_costs_nothing_comes_first_under_cheapest_and_says_why() -> None:
-    wishes = [replace(V5E, provisioning=SPOT), CapacityRequest("v3-8", ("us-central1-a", "europe-west4-a"))]
-    first, *others = make(wishes, order=CandidateOrder.CHEAPEST, known=GRANTED).candidates
+def test_a_granted_candidate_is_free_and_comes_first_under_cheapest_with_a_reason() -> None:
+    requests = [replace(V5E, provisioning=SPOT), CapacityRequest("v3-8", ("us-central1-a", "europe-west4-a"))]
+    first, *others = make(requests, order=CandidateOrder.CHEAPEST, inputs=GRANTED).candidates
     assert (first.zone, first.granted, first.usd_per_hour, first.list_usd_per_hour) == (
         "europe-west4-a",
         True,
@@ -184,54 +192,56 @@ def test_what_is_granted_costs_nothing_comes_first_under_cheapest_and_says_why()
         8.8,
     )
     assert first.why == "asked for; your settings say that it is granted (5 on-demand v3-8)"
-    assert not any(one.granted for one in others) and all(one.usd_per_hour for one in others)
+    assert not any(candidate.granted for candidate in others) and all(candidate.usd_per_hour for candidate in others)
 
 
 def test_where_any_zone_will_do_the_granted_one_is_asked_first() -> None:
-    assert make([CapacityRequest("v3-8")], known=GRANTED).candidates[0].zone == "europe-west4-a"
+    assert make([CapacityRequest("v3-8")], inputs=GRANTED).candidates[0].zone == "europe-west4-a"
 
 
 def test_a_grant_needs_no_budget_and_fits_under_any_price() -> None:
-    plan = make([CapacityRequest("v3-8", ("europe-west4-a",), max_cost=0.01)], max_price_per_hour=0.01, known=GRANTED)
+    plan = make([CapacityRequest("v3-8", ("europe-west4-a",), max_cost=0.01)], max_price_per_hour=0.01, inputs=GRANTED)
     assert plan.worst_case_usd == 0.0 and plan.max_duration_s == 24 * 3600
 
 
-@pytest.mark.parametrize("way", [SPOT, Provisioning.RESERVED, Provisioning.FLEX_START])
-def test_an_on_demand_grant_is_for_nothing_else(way: Provisioning) -> None:
-    wish = CapacityRequest("v3-8", ("europe-west4-a",), provisioning=way, unlisted=True)
-    assert not make([wish], known=GRANTED).candidates[0].granted
+@pytest.mark.parametrize("provisioning", [SPOT, Provisioning.RESERVED, Provisioning.FLEX_START])
+def test_an_on_demand_grant_is_for_nothing_else(provisioning: Provisioning) -> None:
+    request = CapacityRequest("v3-8", ("europe-west4-a",), provisioning=provisioning, unlisted=True)
+    assert not make([request], inputs=GRANTED).candidates[0].granted
 
 
-def test_what_the_project_was_said_not_to_have_is_dropped_and_what_nobody_asked_is_not() -> None:
-    said = Availability("p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"})
+def test_a_type_that_the_project_lacks_is_dropped_and_an_unreachable_zone_is_not() -> None:
+    availability = Availability(
+        "p", "2026-11-21T10:00:00Z", {"us-central1-a": ("v5litepod-8",)}, {"us-west4-a": "timed out"}
+    )
     wanted = CapacityRequest("v5litepod-8", ("us-central1-a", "us-west4-a", "us-east1-b"))
-    plan = make([wanted], known=PlanInputs(offering=said))
-    assert [one.zone for one in plan.candidates] == ["us-central1-a", "us-west4-a"]
+    plan = make([wanted], inputs=PlanInputs(availability=availability))
+    assert [candidate.zone for candidate in plan.candidates] == ["us-central1-a", "us-west4-a"]
     (no,) = plan.dropped
     assert no.why == "your project has no v5litepod-8 there (asked on 2026-11-21; `tpujob offers --refresh` asks again)"
 
 
 def test_a_bucket_in_another_region_drops_the_zone_and_stops_when_no_other_is_left() -> None:
     known = PlanInputs(bucket=Bucket("b", "us-central1"))
-    plan = make([CapacityRequest("v5litepod-8", ("europe-west4-b", "us-central1-a"))], known=known)
-    assert [one.zone for one in plan.candidates] == ["us-central1-a"]
+    plan = make([CapacityRequest("v5litepod-8", ("europe-west4-b", "us-central1-a"))], inputs=known)
+    assert [candidate.zone for candidate in plan.candidates] == ["us-central1-a"]
     assert "per TB" in plan.dropped[0].why
     with pytest.raises(UserError, match="gs://b is in us-central1, not in europe-west4") as stopped:
-        make([CapacityRequest("v5litepod-8", ("europe-west4-b",))], known=known)
+        make([CapacityRequest("v5litepod-8", ("europe-west4-b",))], inputs=known)
     assert "allow_egress: true" in (stopped.value.hint or "")
 
 
 def test_the_overlap_of_a_race_is_every_racer_but_the_cheapest_for_as_long_as_proof_takes() -> None:
     two = [replace(V5E, provisioning=QUEUED), replace(V5E, provisioning=SPOT, queue=True), V5E]
     plan = make(two, race=True)
-    assert [one.queued for one in plan.racing] == [True, True]
-    dearest = max(one.usd_per_hour or 0.0 for one in plan.racing)
+    assert [candidate.queued for candidate in plan.racing] == [True, True]
+    dearest = max(candidate.usd_per_hour or 0.0 for candidate in plan.racing)
     assert plan.overlap_usd(360) == pytest.approx(dearest / 10)
     assert make(two).racing == () and make([V5E, *two[:1]], race=True).overlap_usd(360) == 0.0
     assert make([CapacityRequest("v6e-8", ("us-central2-b",), queue=True)], race=True).overlap_usd(360) is None
 
 
-def test_flex_start_is_asked_for_only_where_google_lists_it_or_where_the_job_insists() -> None:
+def test_flex_start_is_asked_for_only_where_google_lists_it_or_with_unlisted() -> None:
     flex = CapacityRequest("v6e-8", ("us-east5", "any"), provisioning=Provisioning.FLEX_START)
     assert zones(flex) == ["us-east5-a", "asia-northeast1-b"]
     nowhere = replace(flex, accelerator="v4-8", places=("us-central2-b",))
@@ -240,3 +250,35 @@ def test_flex_start_is_asked_for_only_where_google_lists_it_or_where_the_job_ins
     ):
         make([nowhere])
     assert zones(replace(nowhere, unlisted=True)) == ["us-central2-b"]
+
+
+def test_the_whole_bill_stays_within_the_budget_deletion_included() -> None:
+    seconds = affordable_s(5.0, 9.6, absent_s=300, where="here")
+    assert 9.6 * (seconds + 300) / 3600 == pytest.approx(5.0)
+
+
+def test_a_budget_without_a_price_is_refused() -> None:
+    with pytest.raises(UserError, match="no price"):
+        affordable_s(5.0, None, absent_s=300, where="v5e in nowhere")
+
+
+def test_a_budget_that_would_not_last_a_minute_is_refused_and_the_hint_names_a_sufficient_one() -> None:
+    with pytest.raises(UserError, match="uses up") as caught:
+        affordable_s(0.5, 9.6, absent_s=300, where="here")
+    assert "$0.96" in str(caught.value.hint)
+
+
+def test_a_plan_lasts_as_long_as_the_shorter_of_time_and_budget() -> None:
+    request = CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=86400, max_cost=4.8, absent_s=300)
+    plan = make([request])
+    assert plan.max_duration_s == plan.candidates[0].life_s == pytest.approx(1800 - 300)
+    assert plan.worst_case_usd is not None and plan.worst_case_usd < 4.8
+    assert (
+        make([CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=600, max_cost=4.8)]).max_duration_s
+        == 600
+    )
+
+
+def test_a_plan_whose_every_candidate_is_too_expensive_is_refused() -> None:
+    with pytest.raises(UserError, match=r"limits\.max_cost"):
+        make([CapacityRequest("v5litepod-8", ("us-central1-a",), max_cost=0.01, absent_s=300)])

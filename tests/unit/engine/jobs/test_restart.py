@@ -54,7 +54,7 @@ class Bag:
     """Luggage of which it is only known when it was packed and unpacked."""
 
     world: VirtualWorld
-    directory: Path = Path("carried")
+    directory: Path = Path("saved")
     pulled_at: list[float] = field(default_factory=list)
     unpacked: int = 0
 
