@@ -1,4 +1,4 @@
-"""The agent's verbs, as `remote` calls them over SSH. Every answer is one line of JSON (see `wire`).
+"""The agent's verbs, as `remote` calls them over SSH. Every answer is one line of JSON (see `frames`).
 
 Each verb imports only what it needs: on a host of sixteen emulated workers, start-up time is most of what a run costs.
 """
@@ -19,8 +19,8 @@ VERBS = {  # verb: the module that has a function of that name
     "follow": "stream",
     "pack": "pack",
     "upload": "upload",
-    "beat": "heartbeat",
-    "here": "local",
+    "heartbeat": "heartbeat",
+    "local": "local",
 }
 
 
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         module = __import__(f"{__package__}.{VERBS[verb]}", fromlist=[verb])
         getattr(module, verb)(*arguments)
     except BrokenPipeError:
-        return 1  # nobody listens any more
+        return 1  # the client is gone
     except Exception as error:
         reply({"error": f"{type(error).__name__}: {error}"})
         return 1

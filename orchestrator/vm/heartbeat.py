@@ -12,16 +12,16 @@ import sys
 from .frames import reply
 
 
-def beat() -> None:
+def heartbeat() -> None:
     directory = os.environ.get("TPUJOB_WATCHDOG_DIR", "/run/tpujob")
     os.makedirs(directory, exist_ok=True)  # noqa: PTH103 (pathlib would double the start-up time)
-    draft = f"{directory}/.beat.{os.getpid()}"
+    draft = f"{directory}/.heartbeat.{os.getpid()}"
     answered = False
     for line in iter(sys.stdin.buffer.readline, b""):
         with open(draft, "wb") as file:  # noqa: PTH123
             file.write(line.strip()[:200])
         os.chmod(draft, 0o644)  # noqa: PTH101
-        os.replace(draft, f"{directory}/beat")  # noqa: PTH105
+        os.replace(draft, f"{directory}/heartbeat")  # noqa: PTH105
         if not answered:
-            reply({"beat": directory})
+            reply({"heartbeat": directory})
             answered = True

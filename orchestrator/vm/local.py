@@ -19,7 +19,7 @@ from .supervisor import SHUTDOWN_GRACE_S, Supervisor, inherit_orphans, unpack
 REQUEST_BYTES = 64 << 20
 
 
-def here() -> None:
+def local() -> None:
     """Returns when the phase has ended, nothing of it is left, and exit.json is written."""
     request = json.loads(sys.stdin.buffer.readline(REQUEST_BYTES))
     phase = PhaseFiles(request["attempt"], request["phase"], request["runs"])
@@ -28,7 +28,7 @@ def here() -> None:
     inherit_orphans()
     unpack(phase, None if request["bundle"] is None else Path(request["bundle"]))
     supervisor = Supervisor(phase, request)
-    threading.Thread(target=_hear, args=(phase,), daemon=True).start()
+    threading.Thread(target=_read_stop_request, args=(phase,), daemon=True).start()
     code = 1
     try:
         supervisor.watch()
@@ -37,7 +37,7 @@ def here() -> None:
         os._exit(code)  # the thread may still be reading, and Python would wait for it
 
 
-def _hear(phase: PhaseFiles) -> None:
+def _read_stop_request(phase: PhaseFiles) -> None:
     """Any word asks for the end; the supervisor looks for stop.json."""
     word = sys.stdin.buffer.readline(4096)
     phase.write("stop.json", {"grace_s": json.loads(word)["grace_s"] if word else SHUTDOWN_GRACE_S})

@@ -43,7 +43,7 @@ def pack() -> None:
     request = json.loads(sys.stdin.buffer.readline())
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
     files: list[tuple[str, int]] = []
-    for row in rows(run, request["patterns"], SignOfLife()):
+    for row in rows(run, request["patterns"], ActivitySignal()):
         if "sha256" in row:
             files.append((row["path"], row["size_bytes"]))
         reply(row)
@@ -123,7 +123,7 @@ def _measured(path: Path, within: Path, hashed: Callable[[int], None]) -> dict[s
     return {"size_bytes": size_bytes, "sha256": digest.hexdigest()}
 
 
-class SignOfLife:
+class ActivitySignal:
     """Says how many bytes were hashed since it last did, once a second, also where there is much to look through."""
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ def _supervise(phase: PhaseFiles, request: dict[str, Any], tell: int) -> NoRetur
     try:
         inherit_orphans()
         try:
-            shas = (request.get("bundle_sha256"), request.get("carried_sha256"))
+            shas = (request.get("bundle_sha256"), request.get("saved_sha256"))
             unpack(phase, *(None if sha256 is None else bundle_path(sha256) for sha256 in shas))
             supervisor = Supervisor(phase, request)
         except Exception as error:
@@ -127,7 +127,7 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     os.close(fd)
 
 
-def unpack(phase: PhaseFiles, bundle: Path | None, carried: Path | None = None) -> None:
+def unpack(phase: PhaseFiles, bundle: Path | None, saved: Path | None = None) -> None:
     """The bundle into `work/`, once per attempt, and over it what an earlier attempt left in `work/` and `artifacts/`.
 
     Their content was checked against their names when they arrived.
@@ -142,8 +142,8 @@ def unpack(phase: PhaseFiles, bundle: Path | None, carried: Path | None = None) 
         (draft / name).mkdir(parents=True)
     if bundle is not None:
         _extract(bundle, draft / "work")
-    if carried is not None:
-        _extract(carried, draft)
+    if saved is not None:
+        _extract(saved, draft)
     if not artifacts.exists():
         (draft / "artifacts").rename(artifacts)
     try:

@@ -23,7 +23,7 @@ STORAGE = "https://storage.googleapis.com"
 TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - no password, a path
 
 
-class Passing(Exception):
+class Transient(Exception):
     """It did not arrive, and may the next time."""
 
 
@@ -58,7 +58,7 @@ def _send(bucket: str, key: str, path: Path) -> str | None:
             pause_s *= 2
         try:
             return _send_once(bucket, key, path)
-        except (OSError, http.client.HTTPException, Passing) as error:
+        except (OSError, http.client.HTTPException, Transient) as error:
             why = str(error) or type(error).__name__
     return why
 
@@ -81,7 +81,7 @@ def _send_once(bucket: str, key: str, path: Path) -> str | None:
         return None
     words = f"HTTP {reply.status} {' '.join(said.split())[:200]}"
     if reply.status in (401, 408, 429) or reply.status >= 500:
-        raise Passing(words)
+        raise Transient(words)
     return words
 
 
@@ -95,7 +95,7 @@ def _token() -> str:
     finally:
         connection.close()
     if reply.status != 200:
-        raise Passing(f"the metadata server gave no token: HTTP {reply.status}")
+        raise Transient(f"the metadata server gave no token: HTTP {reply.status}")
     return str(json.loads(said)["access_token"])
 
 

@@ -68,7 +68,7 @@ def program(config: dict[str, Any], worker: int) -> Effects:
     """For ever. The effects and their answers:
 
     ("clock",) -> seconds since boot, ("call", method, path, body) -> (status, json or None, the server's unix time or None)
-    ("beat",) -> text or None, ("job",) -> ("none"|"running"|"ended", ended so long ago or None, exit code or None)
+    ("heartbeat",) -> text or None, ("job",) -> ("none"|"running"|"ended", ended so long ago or None, exit code or None)
     ("busy",) -> bool, ("publish", key, value) -> bool, ("log", text), ("sleep", seconds)
     ("preempted",) -> bool, ("stop", grace in seconds) -> was it asked to, or is there none running?
     """
@@ -152,7 +152,7 @@ class Watchdog:
         self.now = yield ("clock",)
         if not self.heeds_beats:
             return
-        text = yield ("beat",)
+        text = yield ("heartbeat",)
         if self.looked and text is not None and text != self.beat:  # what was there before us may be of any age
             self.beaten = True
             self.silence.restart()
@@ -450,8 +450,8 @@ class Vm:
         date = parsedate_tz(said or "")
         return status, _parsed(text), None if date is None else float(mktime_tz(date))
 
-    def beat(self) -> str | None:
-        text = _read(f"{self.directory}/beat", 256)
+    def heartbeat(self) -> str | None:
+        text = _read(f"{self.directory}/heartbeat", 256)
         return None if text is None else text.decode("utf-8", "replace")
 
     def job(self) -> tuple[str, float | None, int | None]:
@@ -565,7 +565,7 @@ NOTHING: dict[str, Any] = {
     "preempted": False,
     "stop": False,
     "worker": None,
-    "beat": None,
+    "heartbeat": None,
     "log": None,
 }
 

@@ -154,7 +154,7 @@ def _cost(session: Session, outcome: Outcome) -> float | None:
 
 def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:
     """Remove what was saved for another attempt, unless it is all that is left of the job."""
-    saved = directory / "carried"
+    saved = directory / "saved"
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):

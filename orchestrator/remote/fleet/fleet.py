@@ -66,13 +66,13 @@ class Fleet:
         self._now = now
         self._wakeup = Wakeup()
         credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._links = [Connection(worker, credentials, self._wakeup) for worker in self.workers]
+        self._connections = [Connection(worker, credentials, self._wakeup) for worker in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
         self._on_notice = on_notice
-        self._beats: dict[int, Heartbeats] = {}
-        self._one_at_a_time = threading.Lock()
+        self._heartbeats: dict[int, Heartbeats] = {}
+        self._callback_lock = threading.Lock()
 
     # -- reaching them --
 
@@ -93,7 +93,7 @@ class Fleet:
             except Unreachable as error:
                 missing[connection.worker.index] = error.message
 
-        fan_out(self._links, knock, self._wakeup)
+        fan_out(self._connections, knock, self._wakeup)
         if missing:
             names = ", ".join(f"worker{index}" for index in sorted(missing))
             raise Unreachable(
@@ -101,11 +101,11 @@ class Fleet:
                 hint="a firewall rule must allow SSH from here; `tpujob ssh` shows more",
             )
 
-    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
+    def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
         """From now on show the switch on worker 0 (or on all) that this process lives, in the background, until `cancel`."""
-        for connection in self._links if everywhere else [self._connection(0)]:
-            if connection.worker.index not in self._beats:
-                beats = self._beats[connection.worker.index] = Heartbeats(
+        for connection in self._connections if everywhere else [self._connection(0)]:
+            if connection.worker.index not in self._heartbeats:
+                beats = self._heartbeats[connection.worker.index] = Heartbeats(
                     connection, every_s, self._wakeup, self._on_notice
                 )
                 beats.thread.start()
@@ -136,7 +136,7 @@ class Fleet:
         assert len(bundles) == len(self.workers), "one bundle per worker, or None"
 
         def push_one(connection: Connection) -> PushResult:
-            began, bundle = time.monotonic(), bundles[self._links.index(connection)]
+            began, bundle = time.monotonic(), bundles[self._connections.index(connection)]
             if bundle is None:
                 return PushResult(connection.worker.index, True, 0.0)
             with WorkerCall(connection, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
@@ -146,7 +146,7 @@ class Fleet:
                         while piece := file.read(PIECE_BYTES):
                             call.send(piece)
                             if on_progress is not None:
-                                with self._one_at_a_time:
+                                with self._callback_lock:
                                     on_progress(len(piece))
                     call.end_input()
                     call.answer()
@@ -166,12 +166,12 @@ class Fleet:
         }
 
         def start_one(connection: Connection) -> None:
-            position = self._links.index(connection)
+            position = self._connections.index(connection)
             env = dict(request.env_by_worker[position])
-            carried = request.carried_by_worker[position] if request.carried_by_worker else None
+            saved = request.saved_by_worker[position] if request.saved_by_worker else None
             with contextlib.ExitStack() as unless_started:
                 call = unless_started.enter_context(WorkerCall(connection, "start", silence_s=START_S))
-                call.send(json.dumps({**common, "env": env, "carried_sha256": carried}).encode())
+                call.send(json.dumps({**common, "env": env, "saved_sha256": saved}).encode())
                 call.end_input()
                 call.answer()
                 self._streams[connection.worker.index] = call  # it goes on as the stream that `follow` wants
@@ -191,7 +191,7 @@ class Fleet:
         """Fetch every worker's log from its offset on, in the background. `sink` hears one piece at a time."""
 
         def deliver(index: int, piece: bytes) -> None:
-            with self._one_at_a_time:
+            with self._callback_lock:
                 sink(index, piece)
 
         def follower(connection: Connection) -> Follower:
@@ -200,7 +200,7 @@ class Fleet:
             phase = (connection, self._attempt, self._phase, offset)
             return Follower(*phase, opened=opened, deliver=deliver, wakeup=self._wakeup, now=self._now)
 
-        self._following = _Following([follower(connection) for connection in self._links])
+        self._following = _Following([follower(connection) for connection in self._connections])
         for each in self._following.followers:
             each.thread.start()
 
@@ -243,7 +243,7 @@ class Fleet:
     def collect(self, order: CollectRequest) -> Collection:
         """Every worker's results, checked, on their way into `order.destination/worker<i>/`."""
         order = replace(order, attempt=order.attempt or self._attempt)
-        return Collection(Collector(order), self._links, self._wakeup)
+        return Collection(Collector(order), self._connections, self._wakeup)
 
     # -- short commands --
 
@@ -278,20 +278,20 @@ class Fleet:
         Connections close themselves once their sockets are shut; waiting for that is not worth a person's time.
         """
         self._wakeup.cancel()
-        for connection in self._links:
+        for connection in self._connections:
             connection.shut_socket()
 
     close = cancel
 
     def _connection(self, worker: int) -> Connection:
-        found = [connection for connection in self._links if connection.worker.index == worker]
+        found = [connection for connection in self._connections if connection.worker.index == worker]
         if not found:
             raise RemoteError(f"there is no worker{worker}; the workers are 0 to {len(self.workers) - 1}")
         return found[0]
 
     def _on_all(self, work: Callable[[Connection], T], persist_s: float = PERSIST_S) -> list[T]:
         deadline = time.monotonic() + persist_s
-        return fan_out(self._links, lambda connection: self._persist(connection, work, deadline), self._wakeup)
+        return fan_out(self._connections, lambda connection: self._persist(connection, work, deadline), self._wakeup)
 
     def _on_one(self, worker: int, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + PERSIST_S

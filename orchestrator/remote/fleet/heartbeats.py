@@ -56,7 +56,7 @@ class Heartbeats:
 
     def _speak(self) -> None:
         """Until it fails. A failure closes this call only: whether the connection stands is not for us to say."""
-        call = WorkerCall(self._connection, "beat", silence_s=SILENCE_S)
+        call = WorkerCall(self._connection, "heartbeat", silence_s=SILENCE_S)
         try:
             call.send(next(self._lines))
             call.answer()

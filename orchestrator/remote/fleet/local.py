@@ -74,7 +74,7 @@ class LocalWorker:
         self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
         self._close_pipe()
         self._process, self._pipe = _start(
-            [*AGENT, "here"],
+            [*AGENT, "local"],
             env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
             start_new_session=True,  # Ctrl-C in the terminal is for this process, which stops the job
         )

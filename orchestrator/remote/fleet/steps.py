@@ -17,7 +17,7 @@ class StartRequest:
     script: str  # bash, run in runs/<attempt>/work
     env_by_worker: Sequence[Mapping[str, str]]
     bundle_sha256: str | None = None
-    carried_by_worker: Sequence[str | None] = ()  # sha256 of what an earlier attempt left for each worker
+    saved_by_worker: Sequence[str | None] = ()  # sha256 of what an earlier attempt left for each worker
 
 
 @dataclass(frozen=True, slots=True)

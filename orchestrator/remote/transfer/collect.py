@@ -111,14 +111,14 @@ class Progress:
 
     result: CollectResult | None = None
     files: int = 0
-    of_files: int = 0
+    total_files: int = 0
     size_bytes: int = 0
-    of_bytes: int = 0
-    looked_at_bytes: int = 0  # hashed, on the workers to make the index and here to compare
-    signs: int = 0  # of life: how often anything came
+    total_bytes: int = 0
+    hashed_bytes: int = 0  # hashed, on the workers to make the index and here to compare
+    activity: int = 0  # of life: how often anything came
 
 
-class GivenUp(Exception):
+class CollectionStopped(Exception):
     """Somebody wants no more of it."""
 
 
@@ -128,25 +128,25 @@ class ArchivePart:
 
     worker: int
     result: Extracted = field(default_factory=Extracted)  # of the last try
-    of_files: int = 0
-    of_bytes: int = 0
+    total_files: int = 0
+    total_bytes: int = 0
     size_bytes: int = 0
-    looked_at_bytes: int = 0
-    signs: int = 0
+    hashed_bytes: int = 0
+    activity: int = 0
     moved_at: float = field(default_factory=time.monotonic)
     call: WorkerCall | None = None
     given_up: str = ""  # why
 
-    def moved(self) -> None:
+    def progressed(self) -> None:
         """Something came. Raises GivenUp where nobody waits for it any more."""
         if self.given_up:
-            raise GivenUp
+            raise CollectionStopped
         self.moved_at = time.monotonic()
-        self.signs += 1
+        self.activity += 1
 
-    def looked(self, size_bytes: int) -> None:
-        self.looked_at_bytes += size_bytes
-        self.moved()
+    def hashed(self, size_bytes: int) -> None:
+        self.hashed_bytes += size_bytes
+        self.progressed()
 
     def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
         """What there is now. From another thread, too."""
@@ -167,18 +167,18 @@ class Collector:
 
     def __init__(self, order: CollectRequest) -> None:
         self.order = order
-        self.room = DiskSpace(order.destination, order.most_bytes)
+        self.space = DiskSpace(order.destination, order.most_bytes)
 
     def collect(self, part: ArchivePart, fetch: Callable[[], None]) -> CollectResult:
         """What `fetch` brings into the worker's directory, and what there is to say of it."""
         part.result, earlier = Extracted(), part.result
-        self.room.begin(part.worker)
+        self.space.begin(part.worker)
         try:
             self._directory(part).mkdir(parents=True, exist_ok=True)
             part.result.files |= earlier.files  # written by this very process: `_choose` need not read them again
             fetch()
         finally:
-            self.room.end(part.worker)
+            self.space.end(part.worker)
         missing = {path for path, _ in part.result.missing}
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
@@ -202,12 +202,12 @@ class Collector:
 
         def read_on(size: int) -> bytes:
             data = read(size)
-            part.moved()
+            part.progressed()
             return data
 
         def arrived(size: int) -> None:
             part.size_bytes += size
-            self.room.arrived(part.worker, size)
+            self.space.arrived(part.worker, size)
 
         result, why, for_good = part.result, "it is in the index, but did not come", True
         try:
@@ -226,15 +226,15 @@ class Collector:
     def _index(self, part: ArchivePart, answer: Answer) -> dict[str, IndexEntry]:
         """The packer's announcement, which is data from the worker like everything else."""
         promised: dict[str, IndexEntry] = {}
-        part.looked_at_bytes = size_bytes = 0
+        part.hashed_bytes = size_bytes = 0
         while True:
             row = answer()
-            part.moved()
+            part.progressed()
             try:
                 if "end" in row:
                     return promised
                 if "hashed" in row:
-                    part.looked_at_bytes += int(row["hashed"])
+                    part.hashed_bytes += int(row["hashed"])
                     continue
                 path = str(row["path"])
                 if "why" in row:
@@ -254,17 +254,17 @@ class Collector:
     def _choose(self, part: ArchivePart, promised: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
         """What is to come: not what is there already, and not what there is no room for."""
         earlier, part.result.files = part.result.files, {}
-        part.of_files, part.of_bytes = len(promised), sum(promise.size_bytes for promise in promised.values())
+        part.total_files, part.total_bytes = len(promised), sum(promise.size_bytes for promise in promised.values())
         part.size_bytes = 0
         wanted: dict[str, IndexEntry] = {}
         root = open_root(self._directory(part))
         try:
             for path, promise in promised.items():
-                if earlier.get(path) == promise or is_there(root, path, promise, part.looked):
+                if earlier.get(path) == promise or is_there(root, path, promise, part.hashed):
                     part.result.files[path] = promise
                     part.size_bytes += promise.size_bytes
-                    self.room.has(part.worker, promise.size_bytes)
-                elif (why := self.room.take(part.worker, promise.size_bytes)) is not None:
+                    self.space.has(part.worker, promise.size_bytes)
+                elif (why := self.space.take(part.worker, promise.size_bytes)) is not None:
                     part.result.missing.append((printable(path), why))
                 else:
                     wanted[path] = promise
@@ -281,7 +281,7 @@ class Collection:
     """The results of all workers on their way here, in the background. `wait` says how far they are; `give_up` ends it."""
 
     def __init__(self, collector: Collector, links: Sequence[Connection], wakeup: Wakeup) -> None:
-        self._collector, self._links, self._wakeup = collector, links, wakeup
+        self._collector, self._connections, self._wakeup = collector, links, wakeup
         self._parts = {connection.worker.index: ArchivePart(connection.worker.index) for connection in links}
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None
@@ -298,11 +298,11 @@ class Collection:
         return Progress(
             CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._over else None,
             sum(len(part.result.files) for part in parts),
-            sum(part.of_files for part in parts),
+            sum(part.total_files for part in parts),
             sum(part.size_bytes for part in parts),
-            sum(part.of_bytes for part in parts),
-            sum(part.looked_at_bytes for part in parts),
-            sum(part.signs for part in parts),
+            sum(part.total_bytes for part in parts),
+            sum(part.hashed_bytes for part in parts),
+            sum(part.activity for part in parts),
         )
 
     def give_up(self, why: str) -> CollectResult:
@@ -324,7 +324,7 @@ class Collection:
 
     def _run(self) -> None:
         try:
-            fan_out(self._links, self._collect_one, self._wakeup)
+            fan_out(self._connections, self._collect_one, self._wakeup)
         except Exception as error:  # whoever waits hears of it
             self._error = error
         with self._wakeup.changed:
@@ -351,7 +351,7 @@ class Collection:
                     return _cut_short(part, why)
                 self._wakeup.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
-            except GivenUp:
+            except CollectionStopped:
                 return _cut_short(part, part.given_up)
             except CommandFailed as error:
                 return _cut_short(part, error.message)

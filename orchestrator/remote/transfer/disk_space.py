@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.core.text.sizes import format_size
 
-SPARE_BYTES = 16 << 20  # stays free: the ledger, logs and other programs write there, too
+RESERVED_BYTES = 16 << 20  # stays free: the ledger, logs and other programs write there, too
 
 
 class DiskSpace:
@@ -48,7 +48,7 @@ class DiskSpace:
                 return (
                     f"{format_size(size_bytes)} more than the {most} of limits.max_results (`--max-results` lifts it)"
                 )
-            free_bytes = shutil.disk_usage(self._directory).free - SPARE_BYTES - self._coming.total()
+            free_bytes = shutil.disk_usage(self._directory).free - RESERVED_BYTES - self._coming.total()
             if size_bytes > max(free_bytes, 0):
                 return f"no room for {format_size(size_bytes)}: {self._directory} has {format_size(max(free_bytes, 0))}"
             self._used[worker] += size_bytes

@@ -491,7 +491,7 @@ def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(
 def test_a_connection_is_fast_and_strict(one: Slice) -> None:
     fleet = one.fleet()
     fleet.connect(HANG_S)
-    connection = fleet._links[0]._connection
+    connection = fleet._connections[0]._connection
     assert connection.transport.remote_cipher == "aes128-gcm@openssh.com"
     assert connection.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert connection.forward_agent is False
@@ -563,7 +563,7 @@ def alone(one: Slice) -> Iterator[Slice]:
 
 
 def beat_of(worker: Slice) -> str:
-    path = worker.home().parent / "watchdog/beat"
+    path = worker.home().parent / "watchdog/heartbeat"
     return path.read_text() if path.exists() else ""
 
 
@@ -577,7 +577,7 @@ def writers(worker: Slice) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.cmdline()[-1:] == ["beat"] and process.environ().get("HOME") == str(worker.home()):
+            if process.cmdline()[-1:] == ["heartbeat"] and process.environ().get("HOME") == str(worker.home()):
                 found.append(process)
     return found
 
@@ -585,13 +585,13 @@ def writers(worker: Slice) -> list[psutil.Process]:
 def test_beats_reach_the_first_worker_or_all_until_the_fleet_is_let_go(four: Slice) -> None:
     fleet = four.fleet()
     fleet.connect(HANG_S)
-    fleet.beat(0.05)
-    fleet.beat(0.05)
+    fleet.send_heartbeats(0.05)
+    fleet.send_heartbeats(0.05)
     assert len({until_new_beat(four) for _ in range(5)}) == 5
-    assert not any((four.home(index).parent / "watchdog/beat").exists() for index in (1, 2, 3))
-    fleet.beat(0.05, everywhere=True)
+    assert not any((four.home(index).parent / "watchdog/heartbeat").exists() for index in (1, 2, 3))
+    fleet.send_heartbeats(0.05, everywhere=True)
     for index in (1, 2, 3):
-        until((four.home(index).parent / "watchdog/beat").exists, f"a beat on worker{index}")
+        until((four.home(index).parent / "watchdog/heartbeat").exists, f"a heartbeat on worker{index}")
     assert writers(four)
     fleet.close()
     until(lambda: not writers(four), "the end of who writes beats")
@@ -601,7 +601,7 @@ def test_two_fleets_never_beat_the_same(alone: Slice) -> None:
     said = set()
     for _ in range(2):
         fleet = alone.fleet()
-        fleet.beat(60)
+        fleet.send_heartbeats(60)
         said.add(until_new_beat(alone))
         fleet.close()
     assert len(said) == 2
@@ -609,7 +609,7 @@ def test_two_fleets_never_beat_the_same(alone: Slice) -> None:
 
 def test_beats_and_other_calls_do_not_disturb_each_other(alone: Slice) -> None:
     fleet = alone.fleet()
-    fleet.beat(0.02)
+    fleet.send_heartbeats(0.02)
     fleet.start(request("beaten", "for i in $(seq 200); do echo line $i; sleep 0.005; done"))
     log = Log()
     fleet.follow(log)
@@ -622,7 +622,7 @@ def test_beats_and_other_calls_do_not_disturb_each_other(alone: Slice) -> None:
 def test_beats_go_on_over_a_new_connection(alone: Slice, road: Callable[[WorkerAddress], Road]) -> None:
     way = road(alone.workers[0])
     fleet = alone.fleet([way.worker], "beat_hosts")
-    fleet.beat(0.05)
+    fleet.send_heartbeats(0.05)
     until_new_beat(alone)
     for connections in (2, 3):
         way.cut()
@@ -635,7 +635,7 @@ def test_the_end_of_the_agent_alone_does_not_cost_the_connection(
 ) -> None:
     way = road(alone.workers[0])
     fleet = alone.fleet([way.worker], "agent_hosts")
-    fleet.beat(0.05)
+    fleet.send_heartbeats(0.05)
     until_new_beat(alone)
     agents = writers(alone)
     assert agents
@@ -651,7 +651,7 @@ def test_beats_that_cannot_be_written_are_said_once_and_do_no_other_harm(alone: 
     directory.write_text("in the way")
     try:
         fleet = alone.fleet()
-        fleet.beat(0.05)
+        fleet.send_heartbeats(0.05)
         until(lambda: len(alone.notices) > notices)
         assert fleet.run(0, ["echo", "fine"]).stdout == b"fine\n"
     finally:
@@ -665,7 +665,7 @@ def test_beats_that_cannot_be_written_are_said_once_and_do_no_other_harm(alone: 
 
 def test_letting_go_ends_a_beat_that_waits_for_its_turn_at_once(alone: Slice) -> None:
     fleet = alone.fleet()
-    fleet.beat(3600)
+    fleet.send_heartbeats(3600)
     until_new_beat(alone)
     threads = [thread for thread in threading.enumerate() if thread.name == "beat-worker0"]
     fleet.close()
@@ -680,7 +680,7 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     script = 'echo "step $TPUJOB_WORKER" > $TPUJOB_ARTIFACTS/checkpoint; mkdir out; echo x > out/a.png; echo y > b; sleep 3600'
     fleet.start(request("first", script, 4))
     fleet.follow(Log())
-    saved_work = SavedWork(tmp_path / "carried", ("out/**",))
+    saved_work = SavedWork(tmp_path / "saved", ("out/**",))
     until(lambda: len(saved_work.pull(fleet, HANG_S).files) == 8, "what the job writes")
     fleet.stop(1)
     bundles = saved_work.bundles(4, tmp_path / "bundles")
@@ -689,7 +689,7 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     fleet.push(code)
     carried = [bundle.sha256 if bundle else None for bundle in bundles]
     show = 'cat "$TPUJOB_ARTIFACTS/checkpoint" out/a.png; ls'
-    fleet.start(replace(request("second", show, 4), bundle_sha256=code.sha256, carried_by_worker=carried))
+    fleet.start(replace(request("second", show, 4), bundle_sha256=code.sha256, saved_by_worker=carried))
     log = Log()
     fleet.follow(log)
     assert until_ended(fleet).all_succeeded

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from tests.simulation.model.process import Process
 
 
-LOCAL_S = 0.02  # a step over SSH
+LOCAL_S = 0.02  # one step over SSH
 STOP_TIMEOUT_S = 40.0
 
 
 class SimFleet:
-    """SSH to all workers of a node, with the surface of `remote.fleet.fleet.Fleet` that the effects use."""
+    """SSH to all workers of a node, with the methods of `remote.fleet.fleet.Fleet` that effects call."""
 
     def __init__(self, process: Process, vm: NodeVms) -> None:
         self.process, self.vm, self.world = process, vm, process.world
         self.machine = process.machine
         self.disconnected = False
         self.phase = ""
-        self.told: tuple[int, int] = (0, 0)
+        self.last_state: tuple[int, int] = (0, 0)
         self.reached_at = self.world.timeline.now
-        self.restored_s = 0.0  # of the job's time, what an earlier attempt has done and saved
-        self._beating = False
-        self._beats = 0
+        self.restored_s = 0.0  # time of the job that an earlier attempt did and saved
+        self._sending = False
+        self._sent = 0
         process.fleets.append(self)
         self.world.fleets.append(self)
         self.world.oracle.connection_made(self)
 
-    # -- how long things take ----------------------------------------------------------------------------------------
+    # -- durations -----------------------------------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, process: Process, effect: Any, token: int) -> None:
-        """Start the effect, and see to it that the process gets its answer at the right time."""
+        """Start the effect, and answer the process at the right time."""
         kind, timeline = type(effect), process.timeline
         if kind is Connect:
             deadline = timeline.now + effect.deadline_s
@@ -75,7 +75,7 @@ class SimFleet:
 
     @classmethod
     def _try_connect(cls, process: Process, effect: Connect, token: int, deadline: float) -> None:
-        """sshd of a fresh VM comes up when it has booted."""
+        """Connect as soon as sshd of a fresh VM is up."""
         world, now = process.world, process.timeline.now
         vm = next((vm for vm in world.cloud.vms.values() if vm.node.node_id == effect.lease.name.node and vm.on), None)
         if vm is not None and all(w.up for w in vm.workers) and not world.faults.is_cut("laptop-vm"):
@@ -110,7 +110,7 @@ class SimFleet:
         news = [
             job.ends_at for w in self.vm.workers if (job := w.jobs.get(self.phase)) is not None and job.ends_at > now
         ]
-        if self._state() != self.told or not news:
+        if self._state() != self.last_state or not news:
             self.world.timeline.after(LOCAL_S, self._do, token, effect)
         else:
             self.world.timeline.at(min(deadline, min(news) + LOCAL_S), self._do, token, effect)
@@ -121,28 +121,28 @@ class SimFleet:
         except Unreachable as error:
             self.process.answered(token, None, error)
 
-    # -- the surface of Fleet ----------------------------------------------------------------------------------------
+    # -- methods of Fleet ----------------------------------------------------------------------------------------------
 
     @property
     def workers(self) -> list[Worker]:
         return self.vm.workers
 
-    def beat(self, every_s: float, *, everywhere: bool = False) -> None:
-        if not self._beating:
-            self._beating = True
-            self._beat(every_s, self.vm.workers if everywhere else self.vm.workers[:1])
+    def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
+        if not self._sending:
+            self._sending = True
+            self._send(every_s, self.vm.workers if everywhere else self.vm.workers[:1])
 
-    def _beat(self, every_s: float, workers: list[Worker]) -> None:
+    def _send(self, every_s: float, workers: list[Worker]) -> None:
         if self.disconnected or not self.process.alive:
             return
         if not self.process.frozen and not self.world.faults.is_cut("laptop-vm"):
-            self._beats += 1
+            self._sent += 1
             for worker in workers:
                 if worker.up:
-                    worker.beat = f"{self.process.name} {self._beats}"
+                    worker.last_heartbeat = f"{self.process.name} {self._sent}"
             if workers[0].up:
                 self.world.oracle.heartbeat(self.vm)
-        self.world.timeline.after(self.machine.clock.true_s(every_s), self._beat, every_s, workers)
+        self.world.timeline.after(self.machine.clock.true_s(every_s), self._send, every_s, workers)
 
     def facts(self, worker: int) -> SimFacts:
         return SimFacts()
@@ -151,7 +151,7 @@ class SimFleet:
         return []
 
     def attach(self, attempt: str, phase: str) -> None:
-        self.phase, self.told = phase, (0, 0)
+        self.phase, self.last_state = phase, (0, 0)
 
     def start(self, request: SimStartRequest) -> None:
         self.attach(request.attempt, request.phase)
@@ -175,8 +175,8 @@ class SimFleet:
     def wait(self, timeout_s: float) -> SimStatus:
         now = self.world.timeline.now
         if not self.cut():
-            self.reached_at, self.told = now, self._state()
-        ended, failed = self.told
+            self.reached_at, self.last_state = now, self._state()
+        ended, failed = self.last_state
         rc = next((w.jobs[self.phase].rc for w in self.vm.workers if self.phase in w.jobs and w.jobs[self.phase].rc), 1)
         return SimStatus(failed > 0, ended == len(self.vm.workers), (0, rc), now - self.reached_at)
 
@@ -188,7 +188,7 @@ class SimFleet:
                 job.ends_at, job.rc = now, 143
 
     def done_s(self) -> float:
-        """How far the job has come, what an earlier attempt did included."""
+        """Return the progress of the job in seconds, including earlier attempts."""
         job, now = self.vm.workers[0].jobs.get("main"), self.world.timeline.now
         return self.restored_s + (min(now, job.ends_at) - job.started_at if job is not None else 0.0)
 
@@ -204,18 +204,18 @@ class SimFleet:
 
 @dataclass(frozen=True, slots=True)
 class SimStartRequest:
-    """In place of a StartRequest: what the simulated job does."""
+    """Replaces a StartRequest: how long the simulated job runs, and its exit code."""
 
     attempt: str
     phase: str
     lasts_s: float
     rc: int
-    carried_by_worker: tuple[str | None, ...] = ()
+    saved_by_worker: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SimSaved:
-    """What was brought home of a job that has come so far."""
+    """Saved work: the progress of a job."""
 
     done_s: float
     sha256: str = "saved"
@@ -223,10 +223,10 @@ class SimSaved:
 
 @dataclass(slots=True)
 class SimSavedWork:
-    """In place of `remote.transfer.saved_work.Luggage`: what travels from attempt to attempt is how far the job has come."""
+    """Replaces `remote.transfer.saved_work.SavedWork`: the saved work is the progress of the job."""
 
     saved: SimSaved | None = None
-    directory: Path = Path("carried")
+    directory: Path = Path("saved")
 
     def pull(self, fleet: SimFleet, deadline_s: float) -> SimCollectResult:
         self.saved = SimSaved(fleet.done_s())
@@ -255,13 +255,13 @@ class SimCollectResult:
 @dataclass(frozen=True, slots=True)
 class SimProgress:
     result: SimCollectResult | None = None
-    of_files: int = 0
-    looked_at_bytes: int = 0
-    signs: int = 0
+    total_files: int = 0
+    hashed_bytes: int = 0
+    activity: int = 0
 
 
 class SimCollection:
-    """Results on their way: so many seconds of a road that is open. Where there is no room for them they wait."""
+    """A collection that takes some seconds of an open connection. Without room on the disk the results stay on the slice."""
 
     def __init__(self, fleet: SimFleet) -> None:
         self.fleet, self.world = fleet, fleet.world
@@ -285,7 +285,7 @@ class SimCollection:
         elif now - self.moved_at > periods.STALL_S:
             self._ended(process, token, "(everything)")
         elif now >= deadline:
-            process.answered(token, SimProgress(signs=int(1e6 * (self.world.collect_s - self.left_s))), None)
+            process.answered(token, SimProgress(activity=int(1e6 * (self.world.collect_s - self.left_s))), None)
         else:
             next_s = min(1.0, deadline - now, self.left_s)
             self.world.timeline.after(max(next_s, 0.001), self.advance, process, token, deadline)

@@ -27,14 +27,14 @@ _configs: dict[str, dict[str, Any]] = {}
 
 
 def config_of(script: str) -> dict[str, Any]:
-    """The configuration inside a startup-script, as its switch will read it."""
+    """Return the configuration of the watchdog in a startup script."""
     found = _CONFIG.search(script)
     assert found is not None, "the startup-script carries no configuration for the watchdog"
     return dict(json.loads(found.group()))
 
 
 class NodeVms:
-    """All workers of one node."""
+    """The VMs of all workers of one node."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.world, self.node, self.on = world, node, False
@@ -65,23 +65,23 @@ class Job:
 
 
 class Worker:
-    """One host. It may die alone, and its switch may die alone."""
+    """One host. It may die alone, and so may its watchdog."""
 
     def __init__(self, vm: NodeVms, index: int) -> None:
         self.vm, self.world, self.index = vm, vm.world, index
         self.up = False
         self.booted_at = 0.0
-        self.beat: str | None = None
+        self.last_heartbeat: str | None = None
         self.jobs: dict[str, Job] = {}
         self.watchdog: WatchdogRun | None = None
 
     def boot(self) -> None:
-        self.up, self.booted_at, self.beat = True, self.world.timeline.now, None
+        self.up, self.booted_at, self.last_heartbeat = True, self.world.timeline.now, None
         if self.world.plan.script_runs:
             self.world.timeline.after(self.world.boot_s, self.start_watchdog, self.booted_at)
 
     def start_watchdog(self, booted_at: float) -> None:
-        """`booted_at` tells this boot from a later one."""
+        """Start the watchdog of this boot. `booted_at` tells it from later boots."""
         if (
             not self.up
             or booted_at != self.booted_at
@@ -117,7 +117,7 @@ class Worker:
                 job.ends_at, job.rc = now, 137
 
     def stop_job(self) -> bool:
-        """It gets its SIGTERM, and writes what it has."""
+        """Send SIGTERM to the job, which then ends soon."""
         job, now = self.jobs.get("main"), self.world.timeline.now
         if job is not None and job.ends_at > now:
             job.ends_at, job.rc = min(job.ends_at, now + STOPPING_S), TERMINATED
@@ -130,7 +130,7 @@ class Worker:
 
 
 class WatchdogRun:
-    """Drives `switch.program`: the only thing between it and a VM is virtual time."""
+    """Drives the production `watchdog.program` under virtual time."""
 
     __slots__ = ("alive", "program", "started_at", "token", "worker", "world")
 
@@ -158,8 +158,8 @@ class WatchdogRun:
             elif kind == "call":
                 self._call(effect)
                 return
-            elif kind == "beat":
-                answer = worker.beat
+            elif kind == "heartbeat":
+                answer = worker.last_heartbeat
             elif kind == "job":
                 answer = worker.job_state()
             elif kind == "publish":

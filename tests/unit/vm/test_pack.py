@@ -109,7 +109,7 @@ def test_a_worker_that_looks_at_a_large_file_gives_signs_of_life(
 
     (run / "artifacts" / "large").write_bytes(bytes(3 << 20))
     monkeypatch.setattr(pack, "SAY_EVERY_S", 0.0)
-    (row,) = pack.rows(run, [], pack.SignOfLife())
+    (row,) = pack.rows(run, [], pack.ActivitySignal())
     assert row["size_bytes"] == 3 << 20
     said = [json.loads(line.removeprefix("tpujob:")) for line in capfd.readouterr().out.splitlines()]
     assert said == [{"hashed": 0}, *[{"hashed": 1 << 20}] * 3], "of the directory, and of each piece"

@@ -178,36 +178,36 @@ def test_who_it_is_says_the_metadata_server_or_the_hosts_name(
 
 
 def test_the_beat_is_what_the_agents_verb_wrote(vm: Vm, worker: Worker) -> None:
-    assert vm.perform(("beat",)) is None
+    assert vm.perform(("heartbeat",)) is None
     worker.env["TPUJOB_WATCHDOG_DIR"] = vm.directory
-    process = worker.popen("beat")
+    process = worker.popen("heartbeat")
     assert process.stdin and process.stdout
     process.stdin.write(b"one\n")
     process.stdin.flush()
-    assert json.loads(process.stdout.readline().removeprefix(b"tpujob:")) == {"beat": vm.directory}
-    assert vm.perform(("beat",)) == "one"
+    assert json.loads(process.stdout.readline().removeprefix(b"tpujob:")) == {"heartbeat": vm.directory}
+    assert vm.perform(("heartbeat",)) == "one"
     process.stdin.write(b"two\n")
     process.stdin.flush()
-    until(lambda: vm.perform(("beat",)) == "two")
+    until(lambda: vm.perform(("heartbeat",)) == "two")
     assert process.communicate(timeout=HANG_S)[0] == b""
     assert process.returncode == 0
-    assert [path.name for path in Path(vm.directory).iterdir()] == ["beat"]
+    assert [path.name for path in Path(vm.directory).iterdir()] == ["heartbeat"]
 
 
 def test_a_beat_that_cannot_be_written_says_so(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     worker.env["TPUJOB_WATCHDOG_DIR"] = str(tmp_path / "file")
-    assert "error" in worker.ask("beat", stdin=b"one\n")
+    assert "error" in worker.ask("heartbeat", stdin=b"one\n")
 
 
 def test_a_fifo_or_a_link_in_place_of_the_beat_neither_blocks_nor_leads_elsewhere(vm: Vm, tmp_path: Path) -> None:
-    os.mkfifo(f"{vm.directory}/beat")
-    assert vm.perform(("beat",)) in (None, "")
-    beat = Path(vm.directory, "beat")
+    os.mkfifo(f"{vm.directory}/heartbeat")
+    assert vm.perform(("heartbeat",)) in (None, "")
+    beat = Path(vm.directory, "heartbeat")
     beat.unlink()
     (tmp_path / "secret").write_text("x")
     beat.symlink_to(tmp_path / "secret")
-    assert vm.perform(("beat",)) is None
+    assert vm.perform(("heartbeat",)) is None
 
 
 def test_the_real_api_is_asked_over_tls_and_believed_only_with_a_certificate(

@@ -121,7 +121,7 @@ class World:
         match name:
             case "clock":
                 return self.now
-            case "beat":
+            case "heartbeat":
                 self._last_beat = (
                     int(self.now // self.config["heartbeat_s"]) if self.beats(self.now) else self._last_beat
                 )

@@ -79,7 +79,7 @@ class Node:
 
     def beat_at(self) -> float:
         """When the last sign of life was written; 0: there is none."""
-        found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/watchdog/beat"))
+        found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/watchdog/heartbeat"))
         try:
             return found[0].stat().st_mtime if found else 0.0
         except FileNotFoundError:
@@ -206,7 +206,7 @@ def test_a_slice_whose_beats_end_deletes_itself_not_before_its_time(make: Make) 
         return gone(node)
 
     fleet = node.fleet()
-    fleet.beat(PACE.heartbeat_s)
+    fleet.send_heartbeats(PACE.heartbeat_s)
     until(lambda: went() or max(beats) - node.bill()["since"] > 2 * PACE.ttl_s)
     fleet.cancel()
     until(went)
@@ -217,7 +217,7 @@ def test_a_slice_whose_beats_end_deletes_itself_not_before_its_time(make: Make) 
 def test_past_its_deadline_a_slice_deletes_itself_whoever_beats(make: Make) -> None:
     node = make()
     fleet = node.fleet()
-    fleet.beat(PACE.heartbeat_s)
+    fleet.send_heartbeats(PACE.heartbeat_s)
     until(node.beat_at, "a sign of life")
     deadline = int(time.time()) + 1
     node.set_labels(deadline=deadline)

@@ -43,7 +43,7 @@ def test_all_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     assert request == {"attempt": "a1", "patterns": ["*.png"], "runs": None}
     assert wanted == [[0, 2]]
     assert [why for _, why in part.result.refused] == ["it is in the index, but did not come"] * 2
-    assert (part.looked_at_bytes, part.of_files) == (5, 2)
+    assert (part.hashed_bytes, part.total_files) == (5, 2)
 
 
 def test_an_index_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

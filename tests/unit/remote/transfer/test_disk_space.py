@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.remote.transfer import disk_space
-from orchestrator.remote.transfer.disk_space import SPARE_BYTES, DiskSpace
+from orchestrator.remote.transfer.disk_space import RESERVED_BYTES, DiskSpace
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """10,000 bytes beyond what stays free."""
-    free = SimpleNamespace(free=SPARE_BYTES + 10_000)
+    free = SimpleNamespace(free=RESERVED_BYTES + 10_000)
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: free)
     return free
 
@@ -51,5 +51,5 @@ def test_the_jobs_own_limit_counts_what_is_there_already_and_a_worker_once(
 
 
 def test_nothing_but_an_empty_file_fits_on_a_full_disk(disk: SimpleNamespace, tmp_path: Path) -> None:
-    disk.free = SPARE_BYTES // 2
+    disk.free = RESERVED_BYTES // 2
     assert DiskSpace(tmp_path).take(0, 1) is not None and DiskSpace(tmp_path).take(0, 0) is None

@@ -70,7 +70,7 @@ def test_a_worker_that_was_cut_off_halfway_keeps_what_it_had(tmp_path: Path) -> 
 
 
 def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
-    saved_work = SavedWork(tmp_path / "carried", ())
+    saved_work = SavedWork(tmp_path / "saved", ())
     pull(saved_work, {"worker1/artifacts/checkpoint.pt": "x"})
     first, second = saved_work.bundles(2, tmp_path / "bundles")
     assert first is None and second is not None and second.files == 1
