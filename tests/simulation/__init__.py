@@ -1,9 +1,13 @@
 """The proof by simulation: the production programs under virtual time, in worlds where everything goes wrong.
 
-Who is who: `timeline` is the clock, `process` drives a local program (and kills it), `machine` is the laptop, `guard` its
-guardian, `vm` the workers with the switch that really ships, `sky` the cloud over the emulator's state machine, with `talk`
-for what takes several calls. `shapes` is what people do, `faults` what goes wrong, `swarm` draws both from a seed, and
-`capacity` those in which there is not enough. `truth` keeps what is really so (in the words of `cases`) and checks the
-invariants I1 to I12, `promise` is what the table of promises allows in each world. `crash_sweep` kills at every step;
-`mutants` puts old bugs back in, `grounds` is where they are hunted. Begin with `python -m tests.simulation --seed 5 --trace`.
+- `model/`: the world. `timeline` is the clock, `process` drives a local program (and kills it), `machine` is the laptop,
+  `guardian` its guardian, `hosts` the workers with the production watchdog, `fleet` SSH to them, `cloud` the emulator's
+  state machine, `cloud_client` and `multi_call` its calls, `faults` what goes wrong.
+- `scenarios/`: `commands` is what users type, `random_worlds` draws a workload and its faults from a seed, `scarcity` adds
+  worlds with too little capacity, `crash_sweep` kills at every step.
+- `oracle/`: `oracle` records what is really so (`claims`) and checks the `invariants`, `bounds` is what the table of promises
+  allows in each world.
+- `mutants/`: bugs of the past, and the scenarios that kill them.
+
+Start with `python -m tests.simulation --seed 5 --trace`.
 """

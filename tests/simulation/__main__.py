@@ -1,7 +1,7 @@
-"""`python -m tests.simulation`: many worlds, or one of them with all that happened in it.
+"""`python -m tests.simulation`: run many worlds, or show one with all its events.
 
---seed N --trace replays one world. --worlds N --from S --processes P runs many, prints what was broken and how fast it
-went, and with --progress FILE goes on where an earlier one was stopped. --deaths kills each canonical life at every step.
+--seed N --trace replays one world. --worlds N --from S --processes P runs many and prints violations and speed; --progress
+FILE continues where an earlier run was stopped. --deaths kills each canonical life at every step.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ plain = False
 
 
 def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
-    """The worlds `first` to `first + CHUNK - 1`: how many, what was broken, how many events."""
+    """Run the worlds `first` to `first + CHUNK - 1`. Return their number, the violations and the number of events."""
     broken, events = [], 0
     for seed in range(first, first + CHUNK):
         try:
             result = world_of(seed, without=without, plain=plain).run()
-        except Exception as error:  # a bug of the simulator, or one that a program let out
+        except Exception as error:  # a bug of the simulator, or one that a program did not catch
             broken.append((seed, "crash", f"{type(error).__name__}: {error}"))
             continue
         events += result.events
@@ -75,7 +75,7 @@ def run_many(first: int, worlds: int, processes: int, progress: Path | None, *, 
 
 
 def die(number: int) -> tuple[str, int, list[str]]:
-    """All deaths of one scenario."""
+    """Run all deaths of one scenario."""
     scenario = SCENARIOS[number]
     count, broken = sweep(scenario)
     return scenario.name, count, [f"{kind} dies at step {step}: {r.violations[0].text}" for step, kind, r in broken]
@@ -84,11 +84,11 @@ def die(number: int) -> tuple[str, int, list[str]]:
 def die_everywhere(processes: int) -> int:
     began, deaths, broken = time.perf_counter(), 0, 0
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for name, count, told in pool.imap(die, range(len(SCENARIOS))):
-            deaths, broken = deaths + count, broken + len(told)
-            print(f"{name}: {count} deaths, {len(told)} broke a promise", *told[:5], sep="\n    ", flush=True)
+        for name, count, reports in pool.imap(die, range(len(SCENARIOS))):
+            deaths, broken = deaths + count, broken + len(reports)
+            print(f"{name}: {count} deaths, {len(reports)} violated something", *reports[:5], sep="\n    ", flush=True)
     took = time.perf_counter() - began
-    print(f"{len(SCENARIOS)} lives, {deaths} deaths, {broken} broke a promise; {took:.0f} s")
+    print(f"{len(SCENARIOS)} lives, {deaths} deaths, {broken} violated something; {took:.0f} s")
     return 1 if broken else 0
 
 

@@ -1,4 +1,4 @@
-"""Where nothing but a death happens, the simulator allows what the table of promises says, and no more."""
+"""In a world with nothing but a death, the simulator allows what the table of promises says, and no more."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.simulation.mutants.registry import RUN
 from tests.simulation.scenarios.random_worlds import Workload
 
 READY_S, DELETE_S = 5.0, 0.5
-TRAVEL_S = 1.0  # of a delete, there and back
-CLOCKS = 1.02  # two of them may be wrong by one percent each
+TRAVEL_S = 1.0  # of a delete and its reply
+CLOCKS = 1.02  # two clocks may be wrong by one percent each
 UP, GC_EVERY_S = Workload("up", hold_s=60.0), 20.0
 
 
@@ -38,7 +38,7 @@ def everything(at: float) -> dict[str, Any]:
         ("gc", Workload("up", hold_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(2.0)),
     ],
 )
-def test_a_world_in_which_only_somebody_dies_is_held_to_the_table(
+def test_a_world_with_one_death_is_held_to_the_table_of_promises(
     promise: str, workload: Workload, layers: Layers, plan: dict[str, Any]
 ) -> None:
     world = World(1, workload, FaultPlan(provision_s=READY_S, delete_s=DELETE_S, **plan), layers=layers)
@@ -52,7 +52,7 @@ def test_a_world_in_which_only_somebody_dies_is_held_to_the_table(
         assert took_s <= verdict.allowed_s <= CLOCKS * bound_s
 
 
-def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_table_says(
+def test_the_bounds_come_from_the_table_and_not_from_the_timings_of_the_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def allowed_s() -> list[float]:
@@ -65,7 +65,7 @@ def test_whatever_the_code_takes_for_its_periods_the_simulator_allows_what_the_t
     assert allowed_s() == before
 
 
-def test_with_nobody_left_nothing_is_promised() -> None:
+def test_without_any_layer_nothing_is_promised() -> None:
     world = World(1, RUN, FaultPlan(provision_s=READY_S, **everything(12.0)), layers=NO_LAYER)
     world.run()
     assert {verdict.layer for _, verdict in world.verdicts.values()} == {"none"}

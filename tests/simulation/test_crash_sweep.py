@@ -1,4 +1,4 @@
-"""A death at every step of the canonical lives: of one of them always, of the others in the second tier."""
+"""A death at every step of the canonical lives: one life in the default tier, the others in the second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lives() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("scenario", "kind"), list(lives()))
-def test_a_death_at_any_step_breaks_no_promise(scenario: Scenario, kind: str) -> None:
+def test_a_death_at_any_step_violates_nothing(scenario: Scenario, kind: str) -> None:
     died, broken = sweep(scenario, kind)
     assert not [f"at step {step}: {result.violations[0]}" for step, _, result in broken]
     assert died >= 40, "this life has too few steps to be worth a scenario"

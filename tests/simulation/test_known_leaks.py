@@ -1,7 +1,7 @@
-"""The leaks of neighbouring tools that have to do with creating, queueing and being taken away, one by one (L05–L08, L14–L18).
+"""Known leaks of other tools around creating, queueing and preemption, one by one.
 
-Each is the smallest world in which it would happen, with nobody but the layer that has to prevent it; what is asked is
-the end of the story: what was made, in which order it went, and what the command said.
+Each test is the smallest world in which the leak would happen, with only the layer that has to prevent it. It checks the
+end: what was created, in which order it was deleted, and the exit code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def nothing_is_left(world: World) -> bool:
 
 
 def one_after_the_other(resources: list[Resource]) -> bool:
-    """No one was made before the one before was absent."""
+    """Return whether each was created only after the one before was gone."""
     return all(
         before.gone_at is not None and before.gone_at < after.created_at for before, after in pairwise(resources)
     )
@@ -57,27 +57,27 @@ def one_after_the_other(resources: list[Resource]) -> bool:
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 @pytest.mark.parametrize("workload", [RUN, QUEUED], ids=["a node", "a queued request"])
-def test_L05_a_create_whose_reply_was_lost_makes_one_slice_that_is_known(workload: Workload, lost: int) -> None:
+def test_a_create_whose_reply_is_lost_makes_one_known_slice(workload: Workload, lost: int) -> None:
     world = play(workload, lost_creates=lost)
     assert code(world) == 0 and len(world.oracle.nodes()) == 1 and nothing_is_left(world)
 
 
 @pytest.mark.parametrize("workload", [RUN, QUEUED], ids=["a node", "a queued request"])
-def test_L06_a_create_that_takes_longer_than_anybody_waits_is_deleted_and_not_met_again(workload: Workload) -> None:
+def test_a_create_that_takes_too_long_is_deleted(workload: Workload) -> None:
     world = play(workload, provision_s=500.0)
     [node] = world.oracle.nodes()
     assert code(world) != 0 and node.gone_at is not None and nothing_is_left(world)
 
 
-def test_L07_a_create_that_failed_and_left_a_node_is_cleaned_up_before_the_next_zone_is_asked() -> None:
+def test_a_failed_create_that_left_a_node_is_deleted_before_the_next_zone_is_asked() -> None:
     left = cloud_fault("create_fails_leaving_node", "nodes.create", state="TERMINATED")
     world = play(replace(RUN, candidates=Candidates(ZONES[:2])), create_effects=[left])
     nodes = world.oracle.nodes()
     assert code(world) == 0 and len(nodes) == 2 and one_after_the_other(nodes) and nothing_is_left(world)
 
 
-def test_L08_a_zone_that_does_not_answer_and_made_the_node_all_the_same_is_emptied_before_the_next_one() -> None:
-    """Every reply to the first zone's creates is lost, until the command gives that zone up."""
+def test_a_zone_whose_replies_are_lost_is_emptied_before_the_next_zone_is_asked() -> None:
+    """Every reply to creates in the first zone is lost, until the command leaves that zone."""
     world = play(replace(RUN, candidates=Candidates(ZONES[:2])), lost_creates=TRIES_IN_A_MINUTE)
     nodes = world.oracle.nodes()
     zones = [lease.name.zone for lease in world.laptop.ledger.leases.values()]
@@ -85,15 +85,15 @@ def test_L08_a_zone_that_does_not_answer_and_made_the_node_all_the_same_is_empti
     assert len(nodes) == 2 and one_after_the_other(nodes) and nothing_is_left(world)
 
 
-def test_L14_a_request_whose_node_was_deleted_goes_too() -> None:
-    """In the console somebody deletes the node alone: its request is SUSPENDED, and holds quota."""
+def test_a_request_whose_node_was_deleted_is_deleted_too() -> None:
+    """The node alone is deleted in the console: its request is SUSPENDED, and holds quota."""
     world = play(QUEUED, user_deletes_at=9.0)
     [request] = requests(world)
     assert code(world) == 71 and request.request is not None and request.request.initiator == "USER"
     assert nothing_is_left(world)
 
 
-def test_L14_a_request_that_the_switch_may_not_delete_is_found_by_gc() -> None:
+def test_a_request_that_the_watchdog_may_not_delete_is_deleted_by_gc() -> None:
     workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
     both = Layers(guardian=False, watchdog=True, gc=True, timer=False)
     world = play(workload, layers=both, crashes=[(None, 9.0, "machine")], vm_may_delete_requests=False)
@@ -102,30 +102,30 @@ def test_L14_a_request_that_the_switch_may_not_delete_is_found_by_gc() -> None:
     assert request.gone_at > node.gone_at and not world.cloud.state.queue.rows
 
 
-def test_L15_a_request_that_got_nothing_in_time_is_gone_before_the_command_says_so() -> None:
+def test_a_request_that_expires_is_gone_before_the_command_reports_no_capacity() -> None:
     world = play(replace(QUEUED, candidates=Candidates(ZONES[:1], 1, 20.0)), full=[(ZONES[0], 0.0, 3600.0)])
     assert code(world) == 69 and world.oracle.nodes() == [] and nothing_is_left(world)
 
 
-def test_L15_a_command_that_is_killed_while_it_waits_leaves_no_request_that_comes_alive_later() -> None:
+def test_a_command_killed_while_it_waits_leaves_no_request_that_gets_a_node_later() -> None:
     guardian = Layers(guardian=True, watchdog=False, gc=False, timer=False)
     world = play(QUEUED, layers=guardian, full=[(ZONES[0], 0.0, 40.0)], crashes=[(None, 10.0, "cli")])
     assert world.oracle.nodes() == [] and nothing_is_left(world)
 
 
-def test_L15_capacity_that_comes_when_everybody_is_dead_is_given_back_by_its_own_switch() -> None:
+def test_a_slice_that_becomes_ready_after_the_machine_died_is_deleted_by_its_watchdog() -> None:
     world = play(QUEUED, layers=WATCHDOG_ONLY, full=[(ZONES[0], 0.0, 40.0)], crashes=[(None, 10.0, "machine")])
     [node] = world.oracle.nodes()
     assert node.created_at - world.faults.begun_at >= 40.0 and node.deleted_by.startswith("watchdog")
     assert not world.cloud.state.nodes and not world.cloud.state.queue.rows
 
 
-def test_L15_capacity_that_comes_after_the_time_that_was_said_is_not_taken() -> None:
+def test_a_request_gets_no_node_after_its_wait() -> None:
     world = play(QUEUED, layers=WATCHDOG_ONLY, full=[(ZONES[0], 0.0, 90.0)], crashes=[(None, 10.0, "machine")])
     assert world.oracle.nodes() == []
 
 
-def test_L16_a_request_with_a_node_is_deleted_by_force_and_both_go_at_the_first_word() -> None:
+def test_a_request_with_a_node_is_deleted_with_force_in_one_call() -> None:
     world = play(QUEUED)
     [node], [request] = world.oracle.nodes(), requests(world)
     assert request.gone_at == node.gone_at and nothing_is_left(world)
@@ -142,14 +142,14 @@ def test_L16_a_request_with_a_node_is_deleted_by_force_and_both_go_at_the_first_
         ("SUSPENDED while PROVISIONING", {"preemptions": [(4.0, 0.0)]}),
     ],
 )
-def test_L17_a_request_from_which_nothing_is_to_come_is_deleted_all_the_same(words: str, plan: dict[str, Any]) -> None:
+def test_a_dead_request_is_deleted(words: str, plan: dict[str, Any]) -> None:
     world = play(replace(QUEUED, candidates=Candidates(ZONES[:1], 1, 20.0)), **plan)
     asked = requests(world)
     assert asked and all(request.gone_at is not None for request in asked) and nothing_is_left(world), words
-    assert code(world) == (0 if "PROVISIONING" in words else code(world) or -1), "who may wait asks again"
+    assert code(world) == (0 if "PROVISIONING" in words else code(world) or -1), "a run with time left asks again"
 
 
-def test_L17_gc_takes_what_nobody_else_is_left_to_take() -> None:
+def test_gc_deletes_a_dead_request_when_no_other_layer_is_left() -> None:
     workload = replace(QUEUED, gc_every_s=30.0, candidates=Candidates(ZONES[:1], 1, 10.0))
     world = play(workload, layers=GC_ONLY, full=[(ZONES[0], 0.0, FOREVER)], crashes=[(None, 5.0, "machine")])
     assert world.oracle.nodes() == [] and not world.cloud.state.queue.rows
@@ -157,7 +157,7 @@ def test_L17_gc_takes_what_nobody_else_is_left_to_take() -> None:
 
 @pytest.mark.parametrize("queued", [0, 1], ids=["a node", "through a queue"])
 @pytest.mark.parametrize("notice_s", [0.0, 1.0], ids=["without notice", "with notice"])
-def test_L18_what_is_left_of_a_preempted_slice_is_gone_before_the_next_one_and_no_name_comes_twice(
+def test_a_preempted_slice_is_gone_before_the_next_one_and_names_differ(
     queued: int, notice_s: float
 ) -> None:
     workload = replace(SPOT, candidates=replace(SPOT.candidates or Candidates(()), queued=queued))

@@ -63,7 +63,7 @@ def outcome(port: Any, events: tuple[Any, ...]) -> str:
 
 @settings(max_examples=60, deadline=None)
 @given(story=st.lists(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=3), max_size=12))
-def test_both_ledgers_tell_the_same_story(story: list[list[Any]]) -> None:
+def test_both_ledgers_behave_alike(story: list[list[Any]]) -> None:
     real, ledger = LedgerInMemory(), InMemoryLedger()
     for events in story:
         assert outcome(ledger, tuple(events)) == outcome(real, tuple(events)), events
@@ -73,13 +73,13 @@ def test_both_ledgers_tell_the_same_story(story: list[list[Any]]) -> None:
 
 
 def test_a_commit_survives_a_power_cut(tmp_path: Path) -> None:
-    """Which the simulation takes for granted: what `record` returned from is on the platter."""
+    """The simulation assumes it: what `record` returned from is on the disk."""
     ledger = Ledger(tmp_path / "ledger.sqlite3")
     assert ledger._db.execute("pragma synchronous").fetchone() == (2,)
     assert ledger._db.execute("pragma journal_mode").fetchone() == ("wal",)
 
 
-def test_a_full_disk_takes_no_intent_and_forgets_nothing() -> None:
+def test_a_full_disk_refuses_writes_and_loses_nothing() -> None:
     ledger = InMemoryLedger()
     ledger.record(Intent(LEASE))
     ledger.full = True

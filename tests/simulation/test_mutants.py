@@ -1,4 +1,4 @@
-"""The mutation gate: every bug of the past is noticed, and this says where. A mutant that survives is a hole in the proof."""
+"""The mutation gate: every bug of the past is noticed. A mutant that survives is a hole in the proof."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KILLS: dict[str, str] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Which test kills which: shown with `pytest -s`, and by `make sim`."""
+    """Print which scenario kills which mutant: with `pytest -s`, and in `make sim`."""
     yield
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
@@ -28,7 +28,7 @@ PLAYED_ELSEWHERE = {"worlds", "deaths"}  # by test_worlds and test_crash_sweep
 @pytest.mark.parametrize(
     "name", sorted({scenario for mutant in MUTANTS.values() for scenario in mutant.scenarios} - PLAYED_ELSEWHERE)
 )
-def test_where_mutants_are_hunted_nothing_breaks_by_itself(name: str) -> None:
+def test_the_production_code_violates_nothing_in_any_mutant_scenario(name: str) -> None:
     for title, play in MUTANT_SCENARIOS[name]():
         result = play()
         assert not result.violations, f"{name}: {title}: {result.violations[0]}"

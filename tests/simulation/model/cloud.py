@@ -54,7 +54,7 @@ def full_name(name: SliceName) -> str:
 
 
 class FakeCloud:
-    """`vms` are the hosts of each node, by uid."""
+    """The emulator's cloud under virtual time. `vms` are the hosts of each node, by uid."""
 
     def __init__(self, world: World, settings: Settings) -> None:
         self.world, self.timeline = world, world.timeline
@@ -70,7 +70,7 @@ class FakeCloud:
     # -- time and hosts ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """After every change: let hosts follow, tell the truth's book who was born and who died, plan the next event."""
+        """After every change: let the hosts follow, report created and deleted resources to the oracle, plan the next event."""
         state, now = self.state, self.timeline.now
         while True:
             state.advance(now)
@@ -117,7 +117,7 @@ class FakeCloud:
             if node.uid not in self._seen:
                 self._seen.add(node.uid)
                 self.vms[node.uid] = NodeVms(self.world, node)
-                if node.queued_resource is not None:  # a node that says of which request it came, and no such request?
+                if node.queued_resource is not None:  # a node that names its request makes the request visible
                     self.state.queue.rows[node.queued_resource].hidden_until = None
                 self.world.oracle.node_created(node)
 
@@ -130,10 +130,10 @@ class FakeCloud:
             self._asked.add(uid)
             self.world.oracle.request_created(present[uid])
 
-    # -- what everybody asks: `effect` is a fault for the state machine ----------------------------------------------
+    # -- calls: `effect` is a fault for the state machine ----------------------------------------------------------------
 
     def ask(self, request: SliceRequest, outcome: CallOutcome) -> Operation:
-        """A queued request, as the production client words it and as the emulator reads it."""
+        """Create a queued request: written by the production client, read by the emulator."""
         name, queue = request.name, request.queue
         assert queue is not None
         node = {
@@ -203,18 +203,18 @@ class FakeCloud:
         return operation
 
     def error_of(self, refusal: ApiError) -> CloudError:
-        """As the client reads it."""
+        """Return the error that the client makes of this refusal."""
         if refusal.status in ERRORS:
             return ERRORS[refusal.status](refusal.message)
         return http_error(refusal.http, json.dumps(refusal.body()), host="the cloud")
 
     def settled(self) -> CloudState:
-        """The same, operations that depend on no node included."""
+        """Return the current state, including operations that depend on no node."""
         self.state.advance(self.timeline.now)
         return self.state
 
     def look(self) -> CloudState:
-        """The state as of now. What passes by itself has passed: each such time is an event of the timeline."""
+        """Return the current state. Everything timed has happened already: each is an event of the timeline."""
         self.state.now = self.timeline.now
         return self.state
 

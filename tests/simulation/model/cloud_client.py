@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.model.process import Process, Token
 
 
-# Effect → what the faults call it.
+# effect → its name in the faults
 CALLS = {
     "Create": "nodes.create",
     "Get": "nodes.get",
@@ -52,7 +52,7 @@ CALLS = {
 
 
 class CloudClient:
-    """`core.lease.slices.Cloud` for one process: what it sends travels, and may get lost."""
+    """`core.lease.slices.Cloud` for one process. Requests and replies travel, and may get lost."""
 
     __slots__ = ("_outcome", "capabilities", "cloud", "machine", "process")
 
@@ -61,7 +61,7 @@ class CloudClient:
         self.capabilities = process.world.capabilities
         self._outcome = CallOutcome()
 
-    # -- a call travels ----------------------------------------------------------------------------------------------
+    # -- one call ------------------------------------------------------------------------------------------------------
 
     def send(self, verb: str, effect: Any, token: Token) -> None:
         world, process = self.cloud.world, self.process
@@ -81,7 +81,7 @@ class CloudClient:
             process.answer_later(outcome.there_s + outcome.back_s, token, None, outcome.error)
 
     def _arrive(self, effect: Any, token: Token, outcome: CallOutcome) -> None:
-        """The request is at the API: it has its effect, whether or not anybody still waits for the reply."""
+        """The request arrived: it has its effect, whether or not the process still waits for the reply."""
         self._outcome = outcome
         process, world = self.process, self.cloud.world
         answer: Any = None
@@ -102,7 +102,7 @@ class CloudClient:
             return
         process.answer_later(outcome.back_s, token, answer, error)
 
-    # -- the Cloud protocol: at the API ------------------------------------------------------------------------------
+    # -- the Cloud protocol, at the API -------------------------------------------------------------------------------
 
     def create(self, request: SliceRequest) -> Operation:
         return (self.cloud.create if request.queue is None else self.cloud.ask)(request, self._outcome)
@@ -181,4 +181,4 @@ class CloudClient:
         return Listing(self.cloud.world.zones)
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
-        raise AssertionError("nobody previews in a simulation")
+        raise AssertionError("the simulation previews no request")

@@ -1,7 +1,7 @@
-"""What goes wrong in one world: a plan drawn from a seed, and the fate of each single call under it.
+"""What goes wrong in one world: a plan drawn from a seed, and the outcome of each call under it.
 
-Swarm style: a world enables a few families of faults at high rates and leaves the others out, because a bug that needs
-two particular faults together is found far sooner that way than in worlds where everything is a little broken.
+A world enables a few families of faults at high rates and leaves the others out (swarm testing): a bug that needs two
+particular faults together is found far sooner that way than in worlds where everything is slightly broken.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from tests.simulation.model.world import World
 
 FOREVER = 1e12
-TIMEOUT_S = 15.0  # after which a call gives up, as in clouds/tpu/client.py
-TRAVEL_S = 5.0  # no call that has its effect takes longer on its way
-VM_TIMEOUT_S = 2.0  # and one of the switch at the emulated cloud's pace
+TIMEOUT_S = 15.0  # timeout of a call, as in clouds/tpu/client.py
+TRAVEL_S = 5.0  # longest way of a call that has its effect
+VM_TIMEOUT_S = 2.0  # timeout of a call of the watchdog, at the emulated speed
 LISTS = ("nodes.list", "queuedResources.list", "operations.list")
-Window = tuple[float, float]  # seconds after the beginning of the world
+Window = tuple[float, float]  # seconds after the start of the world
 
 
 @dataclass
 class FaultPlan:
-    """Times are seconds after the beginning. Everything off by default: a world without faults."""
+    """Times are seconds after the start. By default there are no faults."""
 
     families: tuple[str, ...] = ()
-    # calls, whoever makes them: probabilities
+    # calls of all processes and watchdogs: probabilities
     rates: dict[str, float] = field(default_factory=dict)  # kind → probability
     rates_until: float = FOREVER
-    # edges that are cut: "api" (for everybody), "laptop-api", "laptop-vm", "vm-api", "ci-api"
+    # edges that are cut: "api" (for all), "laptop-api", "laptop-vm", "vm-api", "ci-api"
     cut: dict[str, list[Window]] = field(default_factory=dict)
     forbidden: dict[str, list[Window]] = field(default_factory=dict)  # edge → 403: credentials revoked
     # the cloud
     create_effects: list[Fault] = field(default_factory=list)  # for the first creates, in order
-    lost_creates: int = 0  # so many of the first creates have their effect, and their replies get lost
+    lost_creates: int = 0  # that many creates have their effect, and their replies get lost
     lost_patches: int = 0
     delete_effects: list[Fault] = field(default_factory=list)  # for the first deletes, in order
     patch_effects: list[Fault] = field(default_factory=list)
@@ -51,8 +51,8 @@ class FaultPlan:
     unreachable: float = 0.0  # probability of a partial list
     operations_gone: float = 0.0
     stockouts: tuple[str, ...] = ()  # zones
-    full: list[tuple[str, float, float]] = field(default_factory=list)  # zone, and from when until when it has nothing
-    closed: tuple[str, ...] = ()  # zones in which the project may not queue
+    full: list[tuple[str, float, float]] = field(default_factory=list)  # zone, start and end of its stockout
+    closed: tuple[str, ...] = ()  # zones that accept no queued requests
     no_quota: tuple[str, ...] = ()
     delete_s: float = 1.0
     provision_s: float = 5.0
@@ -63,42 +63,42 @@ class FaultPlan:
     preempt_at: float | None = None
     preemptions: list[tuple[float, float]] = field(
         default_factory=list
-    )  # when it is said, and so long before it is done
+    )  # time of the notice, and how long before the preemption it comes
     user_deletes_at: float | None = None
-    spoiled: list[tuple[str, Window, Fault]] = field(default_factory=list)  # calls of this name meet it in this time
-    create_verb: str | None = None  # what operations call a create, in place of the verb that everybody knows
-    slow_replies: dict[str, float] = field(default_factory=dict)  # call → its reply takes so many seconds longer
+    spoiled: list[tuple[str, Window, Fault]] = field(default_factory=list)  # call, window, fault
+    create_verb: str | None = None  # verb of create operations, if not the usual one
+    slow_replies: dict[str, float] = field(default_factory=dict)  # call → extra seconds of its reply
     # processes: (name of a process, step, what dies) or (None, time, what dies)
     crashes: list[tuple[str | None, float, str]] = field(default_factory=list)
     signals: list[float] = field(default_factory=list)
     stopped: list[Window] = field(default_factory=list)  # SIGSTOP and SIGCONT of the command
-    asleep: list[Window] = field(default_factory=list)  # the laptop's lid
+    asleep: list[Window] = field(default_factory=list)  # the laptop is suspended
     reboot_after_s: float | None = None
-    command_after_s: float | None = None  # when somebody types a tpujob command after a crash or a reboot
-    guardian: str = "on"  # on, off (nobody wants one), fails (it does not start)
+    command_after_s: float | None = None  # the next tpujob command after a crash or a reboot
+    guardian: str = "on"  # on, off (disabled), fails (does not start)
     # VMs
     script_runs: bool = True
-    watchdog_dies: list[tuple[int, float, float | None]] = field(default_factory=list)  # worker, when, back after
-    vms_paused: list[Window] = field(default_factory=list)  # live migration, a host that hangs
+    watchdog_dies: list[tuple[int, float, float | None]] = field(default_factory=list)  # worker, when, restarted after
+    vms_paused: list[Window] = field(default_factory=list)  # live migration, a hanging host
     worker_dies: list[tuple[int, float, float | None]] = field(default_factory=list)
-    # the machine's files and clocks
+    # files and clocks of the client machine
     disk_full: Window | None = None
     ledger_lost_at: float | None = None
     clock_offset_s: float = 0.0
     clock_drift: float = 0.0
     clock_steps: list[tuple[float, float]] = field(
         default_factory=list
-    )  # when the laptop's wall clock is set, by how much
+    )  # when the wall clock of the laptop is set, and by how much
     vm_drift: float = 0.0
 
     @property
     def stuck_creates_s(self) -> float:
-        """By how much creates come later than usual, all together."""
+        """Return by how much all creates are late, in total."""
         return sum(fault.seconds for fault in self.create_effects if "seconds" in fault.parameters)
 
 
 class CallOutcome:
-    """What becomes of one call. `reaches`: it has its effect; `error`: what the caller hears instead of the answer."""
+    """The outcome of one call. `reaches`: it has its effect. `error`: what the caller gets instead of the answer."""
 
     __slots__ = ("back_s", "effect", "error", "reaches", "there_s")
 
@@ -114,7 +114,7 @@ class CallOutcome:
 
 
 def cloud_fault(kind: str, operation: str, **parameters: Any) -> Fault:
-    """One of the emulator's faults, as data."""
+    """Return a fault of the emulator."""
     known = KINDS[kind]
     assert known.parameters.keys() >= parameters.keys(), f"{kind} has no {parameters.keys() - known.parameters.keys()}"
     return Fault(kind, operation, frozenset({operation}), parameters={**known.parameters, **parameters})
@@ -128,7 +128,7 @@ def _unavailable(text: str, retry_after_s: float | None = None) -> CloudUnavaila
     return CloudUnavailable(text, retry_after_s=retry_after_s)
 
 
-# kind of a rate → the fate of a call that meets it
+# kind of a rate → the outcome of a call
 _FATES: dict[str, Callable[[Random], CallOutcome]] = {
     "drop": lambda rng: CallOutcome(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset"), reaches=False),
     "lost_reply": lambda rng: CallOutcome(0.05, rng.uniform(0.0, 1.0), _unavailable("connection reset")),
@@ -142,22 +142,22 @@ _FATES: dict[str, Callable[[Random], CallOutcome]] = {
 
 
 class FaultInjector:
-    """The plan at work. Draws from its own generator, so that the same calls in the same order meet the same fates."""
+    """Applies the plan. It has a generator of its own, so that the same calls in the same order have the same outcomes."""
 
     def __init__(self, world: World, plan: FaultPlan, seed: int) -> None:
         self.world, self.plan = world, plan
         self.rng = Random(seed ^ 0x5EED)
         self.begun_at = world.timeline.now
         self._rates = list(plan.rates.items())
-        self.failed_calls: list[tuple[float, str, float]] = []  # when, whose (role or "vm"), how long it took
-        self.slow_calls: list[tuple[float, str, float]] = []  # the same, of those that were answered all the same
+        self.failed_calls: list[tuple[float, str, float]] = []  # when, role of the caller (or "vm"), duration
+        self.slow_calls: list[tuple[float, str, float]] = []  # the same for calls that were answered
         self.creates = self.deletes = self.patches = self.request_deletes = 0
 
     def elapsed_s(self) -> float:
         return self.world.timeline.now - self.begun_at
 
     def vms_resume_in_s(self) -> float:
-        """How much longer the VMs stand still."""
+        """Return how much longer the VMs are paused."""
         now = self.elapsed_s()
         return max((end - now for begin, end in self.plan.vms_paused if begin <= now < end), default=0.0)
 
@@ -226,7 +226,7 @@ class FaultInjector:
         return self.elapsed_s() < self.plan.rates_until
 
     def delete_effect(self, node: Node) -> Fault | None:
-        """Asked when the call has arrived: what becomes of it depends on the node's state then."""
+        """Return the fault of a delete that has arrived: it depends on the state of the node."""
         plan = self.plan
         if plan.while_creating is not None and node.state == "CREATING":
             return plan.while_creating
@@ -239,9 +239,9 @@ class FaultInjector:
         return effects[self.request_deletes - 1] if self.request_deletes <= len(effects) else None
 
     def note_failed_call(self, process: Process | None, outcome: CallOutcome) -> None:
-        """A call of this process failed by our doing: its layer may be late by so much."""
+        """Note an injected failure: its layer may be late by that much."""
         role = "vm" if process is None else process.role
-        asked_s = getattr(outcome.error, "retry_after_s", None) or 0.0  # 429: come back later
+        asked_s = getattr(outcome.error, "retry_after_s", None) or 0.0  # 429 with Retry-After
         self.failed_calls.append((self.world.timeline.now, role, outcome.there_s + outcome.back_s + asked_s))
 
 

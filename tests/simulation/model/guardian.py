@@ -1,6 +1,6 @@
-"""The guardian: asleep until the command that it watches ends, then a process that drives the production `engine.guardian.loop`.
+"""The guardian: waits until its command ends, then drives the production `engine.guardian.loop`.
 
-Only its pipe and the start of its child are ours: a blocked read that the kernel ends, and a Python that takes a moment.
+Only the pipe and the start of the child process are simulated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Guardian:
         self.child: Process | None = None
 
     def wake(self) -> None:
-        """The read from the pipe ended."""
+        """The pipe was closed: the command ended."""
         if self.alive and self.machine.on:
             self.machine.timeline.after(WAKE_S, self._start)
 
@@ -39,7 +39,7 @@ class Guardian:
                 self.process.guardian = self
 
     def kill(self) -> None:
-        """And the recovery that it started."""
+        """Kill the guardian and the recovery that it started."""
         if not self.alive:
             return
         self.killed_at, self.alive = self.machine.timeline.now, False
@@ -54,7 +54,7 @@ class Guardian:
         if process.error is not None and not process.killed:
             self.world.violated(Invariant.NO_BUG, f"{self.name} ended with {process.error!r}")
 
-    # -- what the program asks of the world --------------------------------------------------------------------------
+    # -- effects of the guardian's program -----------------------------------------------------------------------------
 
     def recover(self, watcher: Process, token: int) -> None:
         self.machine.timeline.after(START_S, self._recover, watcher, token)

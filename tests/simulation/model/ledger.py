@@ -1,6 +1,6 @@
-"""The ledger of a simulated machine: the production transitions on plain dictionaries, instead of on SQLite.
+"""The ledger of a simulated machine: the production transitions on dictionaries instead of SQLite.
 
-`test_book.py` checks that both behave alike. Faults: a full disk refuses every write; a lost ledger is simply a new Book.
+`test_ledger.py` checks that both behave alike. Faults: a full disk refuses every write; a lost ledger is a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Heard = Callable[[LeaseEvent, Lease | None, Lease], None]
 
 
 class InMemoryLedger:
-    """A LedgerPort. `heard` is told of every committed change of a lease: the event, the lease before and after."""
+    """A LedgerPort. It calls `on_change` with every committed change of a lease: the event, the lease before and after."""
 
     def __init__(self, heard: Heard | None = None) -> None:
         self.leases: dict[str, Lease] = {}
@@ -27,7 +27,7 @@ class InMemoryLedger:
         self.runs: set[str] = set()
         self.anchors: dict[str, Anchor] = {}
         self.heard = heard
-        self.full = False  # the disk
+        self.full = False  # is the disk full?
 
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
         if self.full:

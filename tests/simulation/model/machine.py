@@ -1,4 +1,4 @@
-"""A simulated machine with a person at it: processes, lock files, the ledger, the guardian, the OS timer, the power cut."""
+"""A simulated machine and its user: processes, lock files, the ledger, guardians, the OS timer, power cuts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CLOUD = "emulated"
-RECOVERY_S = 20.0  # what a command that wants something else spends on old teardowns (client/session.py)
+RECOVERY_S = 20.0  # what a command spends on older teardowns (client/session.py)
 
 
 async def command(
@@ -58,13 +58,13 @@ class Machine:
         self.guardians: list[Guardian] = []
         self.on, self.asleep = True, False
         self.on_since = world.timeline.now
-        self.command_times: list[float] = []  # when somebody typed one
+        self.command_times: list[float] = []  # when a command was typed
         self._count = self._boots = 0
         if timer_s is not None:
             self.timeline.after(timer_s, self._timer, self._boots)
 
     def now(self) -> float:
-        """What a command that is typed now takes for the time."""
+        """Return the time that a new command sees."""
         return self.clocks.now(CLOUD)
 
     # -- processes ---------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Machine:
     def type_command(
         self, then: Callable[[], Program[Any]] | None = None, name: str = "", **options: Any
     ) -> Process | None:
-        """A person types a tpujob command."""
+        """Run a tpujob command."""
         if not self.on or self.asleep:
             return None
         self._count += 1
@@ -92,7 +92,7 @@ class Machine:
         return self.run(name or f"command{self._count}", command(self.world.capabilities, then, **options))
 
     def ended(self, process: Process) -> None:
-        """The kernel drops its locks and closes its end of the pipe."""
+        """The kernel drops the locks of the process and closes its end of the pipe."""
         for lock in [lock for lock, holder in self.locks.items() if holder is process]:
             del self.locks[lock]
         self.processes.remove(process)
@@ -124,7 +124,7 @@ class Machine:
         for process in list(self.processes):
             process.kill()
         if reboot_after_s is not None:
-            self.world.scheduled += 1  # somebody will start it again
+            self.world.scheduled += 1  # the machine is restarted later
             self.timeline.after(reboot_after_s, self._boot)
 
     def _boot(self) -> None:
@@ -155,7 +155,7 @@ class Machine:
             process.thaw()
 
     def _timer(self, boot: int) -> None:
-        """`tpujob install-gc`: the OS starts the recovery every so often, from this boot to the next power cut."""
+        """`tpujob install-gc`: the OS starts the recovery periodically, from this boot to the next power cut."""
         if not self.on or boot != self._boots:
             return
         owed = bool(self.ledger.open_leases() or self.ledger.attempts_open())
@@ -166,7 +166,7 @@ class Machine:
         self.timeline.after(self.timer_s, self._timer, boot)
 
     def lose_ledger(self) -> None:
-        """The file is deleted: those that have it open go on with it, all others begin an empty one."""
+        """Delete the file: processes that opened it go on with it, all others start an empty one."""
         self.world.log("the ledger is deleted")
         self.ledger = InMemoryLedger(self.world.oracle.on_lease_change)
         self.clocks = Clocks(self.ledger, self.clock)

@@ -1,8 +1,8 @@
-"""A question that takes several calls: each is an event of its own, and the production rules of `clouds.tpu.calls` join them.
+"""A question that takes several calls. Each is an event of its own; the production code of `clouds.tpu.calls` joins them.
 
-A queued slice is asked about by its request and then by its node, and between the two answers anything may happen, the
-death of whoever asks included. The method is run again after each answer, with the answers so far; `Port` uses this for
-whatever is queued, and is quicker without for plain nodes.
+A queued slice is asked about by its request and then by its node. Between the two answers anything may happen, including
+the death of the caller. The method runs again after each answer, with the answers so far. `CloudClient` uses this for
+queued slices; plain nodes are quicker without.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METHODS = {Get: "get", Delete: "delete", ListSlices: "list"}
 
 
 class CallNeeded(Exception):
-    """The next call that has to be made."""
+    """Raised with the next call that has to be made."""
 
     def __init__(self, call: str, request: Mapping[str, Any]) -> None:
         super().__init__(call)
@@ -45,7 +45,7 @@ class CallNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DatedAnswer(Answer):
-    """With the time of the Date header as it is, not as text."""
+    """An answer with the time of the Date header as a number."""
 
     at: float = 0.0
 
@@ -90,7 +90,7 @@ class MultiCall(ApiCalls):
             raise answer
         return answer
 
-    # -- one call travels --------------------------------------------------------------------------------------------
+    # -- one call ------------------------------------------------------------------------------------------------------
 
     def _send(self, question: CallNeeded) -> None:
         process, world = self.process, self.cloud.world
@@ -128,7 +128,7 @@ class MultiCall(ApiCalls):
 def reply_json(
     cloud: FakeCloud, call: str, request: Mapping[str, Any], outcome: CallOutcome, process: Process
 ) -> dict[str, Any]:
-    """The reply to one call, as JSON."""
+    """Return the reply to one call, as JSON."""
     name = request.get("name", "")
     match call:
         case "get_node":

@@ -1,7 +1,7 @@
 """One simulated local process: it drives a production program, answers its effects under virtual time, and can be killed.
 
-The rules of signals are those of `engine.runtime.interpreter`. Every effect is a step, and at every step, before the effect, while
-it is under way and after it happened, the process can be made to die, to freeze or to hear a signal.
+Signals follow the rules of `engine.runtime.interpreter`. Every effect is a step. Before an effect, while it is under way and
+after it, the process can die, be stopped or receive a signal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CLOUD = {name: verb for name, verb in CALLS.items() if hasattr(cloud, name)}
 
 
 class Process:
-    """`role` is cli, watcher, guardian (its recovery), collector, timer or gc.
+    """`role` is cli, guardian loop, guardian (its recovery), collector, timer or gc.
 
-    `on_exit(process)` is called however it ends, a kill included.
+    `on_exit(process)` is called however the process ends, a kill included.
     """
 
     def __init__(
@@ -51,33 +51,35 @@ class Process:
         self.timeline = machine.world.timeline
         self.on_exit = on_exit
         self.alive, self.frozen = True, False
-        self.killed = False  # ended without a last word
+        self.killed = False  # ended by SIGKILL
         self.result: Any = None
         self.error: BaseException | None = None
         self.started_at, self.ended_at = self.timeline.now, 0.0
         self.steps = 0
         self._ledger = machine.ledger
         self._clocks = Clocks(machine.ledger, machine.clock)
-        self.guardian: Guardian | None = None  # whose process this is
+        self.guardian: Guardian | None = None  # of a guardian loop: its guardian
         self.locks = ProcessLocks(machine, self)
         self.cloud = CloudClient(machine.world.cloud, self)
         self.fleets: list[SimFleet] = []
-        self.calls = 0  # to the API
+        self.calls = 0  # calls to the API
         self.shielded = False
         self.pending: Interrupted | None = None
         self.signals_received = 0
-        self.when_thawed: list[Callable[[], None]] = []  # what waits while it is frozen
-        self._queued: list[int] = []  # signals that arrive at the next slow effect
-        self._token = 0  # of the answer that is waited for; older ones are late answers of abandoned calls
+        self.when_thawed: list[Callable[[], None]] = []  # called after SIGCONT
+        self._queued: list[int] = []  # signals, delivered at the next slow effect
+        self._token = 0  # of the expected answer; older ones are late answers of abandoned calls
         self._waiting: base.Effect[Any] | None = None
-        self._held: tuple[Any, BaseException | None] | None = None  # an answer that came while it was frozen
+        self._held: tuple[Any, BaseException | None] | None = (
+            None  # an answer that arrived while the process was stopped
+        )
         self.armed = False
 
-    # -- the World protocol: what effects are performed on -----------------------------------------------------------
+    # -- the World protocol: effects are performed on it -----------------------------------------------------------------
 
     @property
     def ledger(self) -> InMemoryLedger:
-        """Opened once by a command, which does not notice that the file was replaced; by a guardian for each question."""
+        """A command opens the ledger once and does not notice a replaced file; a guardian opens it for each question."""
         return self._ledger if self.guardian is None else self.machine.ledger
 
     def now(self, cloud: str | None = None) -> float:
@@ -102,13 +104,13 @@ class Process:
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
         raise AssertionError("Connect is answered by SimFleet")
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._advance(None, None)
 
     def kill(self) -> None:
-        """kill -9: no line of the program runs any more. Calls that left already have their effect all the same."""
+        """SIGKILL: no line of the program runs any more. Calls under way still have their effect."""
         if self.alive:
             self.killed = True
             self.world.log(f"{self.name} is killed (step {self.steps}: {type(self._waiting).__name__})")
@@ -131,7 +133,7 @@ class Process:
             self._advance(*held)
 
     def signal(self, number: int) -> None:
-        """SIGINT and the like, with the meaning that the production interpreter gives them."""
+        """Deliver a signal, with the meaning that the production interpreter gives it."""
         if not self.alive:
             return
         if self.frozen or self._waiting is None:
@@ -154,7 +156,7 @@ class Process:
         self.ended_at = self.timeline.now
         self._token += 1
         if self.steps == 0:
-            self.program.close()  # it never began
+            self.program.close()  # it never started
         self.program = None  # type: ignore[assignment]  # not closed: a killed process runs no `finally`
         for fleet in self.fleets:
             fleet.disconnected = True
@@ -163,7 +165,7 @@ class Process:
             self.on_exit(self)
         self.world.process_ended(self)
 
-    # -- one effect after the other ----------------------------------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------------------------------
 
     def _advance(self, answer: Any, error: BaseException | None) -> None:
         if self.frozen:
@@ -221,7 +223,7 @@ class Process:
             self.signal(self._queued.pop(0))
 
     def _begin(self, effect: Any) -> None:
-        """A slow effect: see to it that `answered` is called, once, at the right time."""
+        """Start a slow effect. `answered` is called once, at the right time."""
         self._token += 1
         token, kind = self._token, type(effect)
         if kind is Sleep:
@@ -265,7 +267,7 @@ class Process:
             together.answered(index, answer, error)
             return
         if token != self._token or not self.alive:
-            return  # dead, or a signal unwound it meanwhile
+            return  # the process is dead, or a signal unwound it meanwhile
         self._token += 1
         if self.world.trace is not None and isinstance(error, CloudError):
             self.world.log(f"{self.name}: {type(self._waiting).__name__} → {type(error).__name__}: {error}")
@@ -276,7 +278,7 @@ class Process:
 
 
 class ParallelCalls:
-    """Calls that left side by side, until the last of them is answered."""
+    """Parallel calls, until the last of them is answered."""
 
     def __init__(self, process: Process, token: int, count: int) -> None:
         self._process, self._token, self._missing = process, token, count
@@ -290,7 +292,7 @@ class ParallelCalls:
 
 
 class ProcessLocks:
-    """The lock files as one process sees them: the kernel drops a lock when its holder dies."""
+    """The file locks of one process. The kernel drops a lock when its holder dies."""
 
     __slots__ = ("_held", "_process")
 

@@ -1,6 +1,6 @@
-"""Virtual time: one heap of things that will happen, and the clocks of machines, which run a little wrong.
+"""Virtual time: one heap of events, and the clocks of machines, which run slightly wrong.
 
-True time is the server's clock, in unix seconds. Nothing here sleeps; `run` jumps from one event to the next.
+True time is the clock of the server, in Unix seconds. Nothing sleeps; `run` jumps from one event to the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Timeline:
         heappush(self._heap, (self.now + delay_s if delay_s > 0 else self.now, self._seq, act, args))
 
     def run(self, until: float) -> None:
-        """Until nothing is left to happen, somebody calls `stop`, or `until` is reached."""
+        """Run until no event is left, `stop` is called, or `until` is reached."""
         heap = self._heap
         while heap and not self.stopped:
             when, _, act, args = heappop(heap)
@@ -47,7 +47,7 @@ class Timeline:
 
 
 class Clock:
-    """The clocks of one machine: the wall clock is wrong by `offset_s`, and both run wrong by `drift` (0.01 is one percent)."""
+    """The clocks of one machine: the wall clock is off by `offset_s`, and both clocks drift by `drift` (0.01: one percent)."""
 
     __slots__ = ("_boots", "_started_at", "_timeline", "drift", "offset_s")
 
@@ -69,5 +69,5 @@ class Clock:
         return self._started_at + self.offset_s + self.boot_s()
 
     def true_s(self, seconds: float) -> float:
-        """How long it takes until this clock has gone on by `seconds`."""
+        """Return the true seconds in which this clock advances by `seconds`."""
         return seconds / (1.0 + self.drift)

@@ -424,7 +424,7 @@ class World:
 
     def _user_deletes(self) -> None:
         for node, known in self._victims("READY"):
-            self.log(f"somebody deletes {node.node_id} in the console")
+            self.log(f"{node.node_id} is deleted in the console")
             known.lost_at = self.timeline.now
             for resource in self.oracle.existing():
                 if resource.node is known:

@@ -35,7 +35,7 @@ from tests.simulation.mutants.registry import (
 
 @scenario
 def command_only() -> Plays:
-    """Nobody else would finish a teardown."""
+    """No other layer would finish a teardown."""
     for at in (0.5, 2.0, 4.0, 8.0, 12.0):
         failing = [cloud_fault("operation_fails", "nodes.delete")]
         yield f"Ctrl-C twice at {at} s", one(RUN, layers=NO_LAYER, signals=[at, at + 0.3], delete_effects=failing)
@@ -64,7 +64,7 @@ def failing_deletes() -> Plays:
 
 @scenario
 def stalled_delete() -> Plays:
-    """Accepted, DELETING, and nothing more happens until somebody asks once more."""
+    """The delete is accepted, the node is DELETING, and nothing happens until the next delete."""
     for times in (1, 2):
         stalled = [cloud_fault("stalled", "nodes.delete")] * times
         yield f"{times} times", one(RUN, layers=NO_LAYER, delete_effects=stalled)
@@ -72,7 +72,7 @@ def stalled_delete() -> Plays:
 
 @scenario
 def create_operation_unlisted() -> Plays:
-    """The create goes on, its node is not visible yet, and of the operations nobody hears but that there may be more."""
+    """The create is under way, its node is not visible, and the list of operations is partial."""
     unlisted = [("operations.list", (0.0, 30.0), cloud_fault("unreachable", "operations.list"))]
     hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
     for tenth in range(2, 6):
@@ -82,7 +82,7 @@ def create_operation_unlisted() -> Plays:
 
 @scenario
 def create_with_unknown_verb() -> Plays:
-    """The operations are all there, and the create among them has a name that nobody here ever heard."""
+    """The list of operations is complete, and the verb of the create is unknown."""
     hidden = {"create_effects": [cloud_fault("hidden", "nodes.create", seconds=35.0)], "provision_s": 40.0}
     for tenth in range(2, 6):
         rest = {"lost_creates": 9, "signals": [tenth / 10], "create_verb": "provision", **hidden}
@@ -91,7 +91,7 @@ def create_with_unknown_verb() -> Plays:
 
 @scenario
 def create_lands_between_replies() -> Plays:
-    """The node comes while the answer that knows of no create is on its way; the list that follows is an old one."""
+    """The node is created while the reply that shows no create is on its way; the list that follows is stale."""
     stale = [("nodes.list", (5.0, 60.0), cloud_fault("stale_list", "nodes.list", seconds=20.0))]
     for late_s in (9.0, 11.0, 13.0, 14.0):
         late = [cloud_fault("late", "nodes.create", seconds=late_s)] * 9
@@ -194,7 +194,7 @@ def single_look() -> Iterator[None]:
     async def asked(self: Any, question: Any) -> Any:
         if isinstance(question, release.Get) and self.lease.id in settled:
             settled.discard(self.lease.id)
-            return None  # as it was a moment ago
+            return None  # the view of a moment ago
         return await ask(self, question)
 
     with patch.object(release, "note", noted), patch.object(release._Teardown, "_ask", asked):

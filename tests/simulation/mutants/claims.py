@@ -65,7 +65,7 @@ def extended() -> Plays:
 @scenario
 def extended_reply_lost() -> Plays:
     workload = Workload("up", hold_s=60.0, extend_at=20.0, gc_every_s=10.0, life_s=60.0)
-    yield "a hold", one(workload, layers=GC_ONLY, lost_patches=2, **power_cut(40.0))
+    yield "a held slice", one(workload, layers=GC_ONLY, lost_patches=2, **power_cut(40.0))
 
 
 @scenario
@@ -103,7 +103,7 @@ def client_cut_off() -> Plays:
 
 @scenario
 def detached_unarmed() -> Plays:
-    yield "no switch", one(Workload("detached", lasts_s=10.0), script_runs=False)
+    yield "no watchdog", one(Workload("detached", lasts_s=10.0), script_runs=False)
     yield "no permission", one(Workload("detached", lasts_s=10.0), forbidden={"vm-api": [(0.0, FOREVER)]})
 
 

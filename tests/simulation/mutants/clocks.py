@@ -43,7 +43,7 @@ def wrong_clock() -> Plays:
 
 @scenario
 def clock_set_forward_at_create() -> Plays:
-    """The create comes late and unanswered; then the wall clock says that two hours have passed."""
+    """The create is late and its reply lost; then the wall clock jumps by two hours."""
     late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
     for tenth in range(3, 12):
         rest = {"create_effects": late, "clock_steps": [(tenth / 10 + 0.1, 7200.0)]}
@@ -66,7 +66,7 @@ def clock_corrected_while_held() -> Plays:
 
 @scenario
 def restarted_with_another_clock() -> Plays:
-    """The create is on its way when the power fails; when it is back, the wall clock is two hours ahead."""
+    """The power fails during the create; after the restart the wall clock is two hours ahead."""
     late = [cloud_fault("late", "nodes.create", seconds=8.0)] * 3
     for tenth in range(3, 12):
         rest = {"crashes": [(None, tenth / 10, "machine")], "reboot_after_s": 0.5, "command_after_s": 0.2}
@@ -76,7 +76,7 @@ def restarted_with_another_clock() -> Plays:
 
 @scenario
 def restarted_after_the_hold() -> Plays:
-    """Off while the hold ended. The recovery of the next start is the only one who could act."""
+    """The machine is off when the hold ends. Only the recovery of the next start can act."""
     workload = Workload("up", hold_s=300.0, timer_s=10.0)
     alone = {"layers": replace(NO_LAYER, timer=True), "crashes": [(None, 20.0, "machine")], "reboot_after_s": 600.0}
     yield "the wall clock goes on", one(workload, **alone)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def restarted_after_the_hold() -> Plays:
 def laptop_asleep_at_create() -> Plays:
     for tenth in range(0, 8):
         begin = tenth / 50
-        yield f"lid closed at {begin} s", one(Workload("up", hold_s=200.0), asleep=[(begin, begin + 900.0)])
+        yield f"asleep at {begin} s", one(Workload("up", hold_s=200.0), asleep=[(begin, begin + 900.0)])
 
 
 @scenario

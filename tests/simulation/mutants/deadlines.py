@@ -50,17 +50,17 @@ def deadline_with_dead_worker() -> Plays:
 
 @scenario
 def deadline_while_collecting() -> Plays:
-    """Results come and come: the deadline is the end of it."""
+    """Collecting takes very long: the deadline ends it."""
     yield "after the job", one(replace(RUN, life_s=200.0, collect_s=1500.0), layers=NO_LAYER)
     yield "at the deadline", one(replace(RUN, lasts_s=900.0, life_s=300.0, collect_s=1500.0), layers=NO_LAYER)
 
 
 @scenario
 def results_left_behind() -> Plays:
-    """There is no room for the results: the slice is held for them, for no longer than was said, and goes once they came."""
+    """The disk is full: the slice is held for its results, for a limited time, and released once they are collected."""
     full = replace(RUN, no_room_until=1e6)
     yield "the guardian ends the hold", one(full, layers=GUARDIAN_ONLY)
-    yield "the switch ends the hold", one(full, layers=WATCHDOG_ONLY, crashes=[(None, 60.0, "machine")])
+    yield "the watchdog ends the hold", one(full, layers=WATCHDOG_ONLY, crashes=[(None, 60.0, "machine")])
     yield "the deadline comes first", one(replace(full, life_s=60.0), layers=GUARDIAN_ONLY)
     yield "in vain, again and again", one(replace(full, collect_at=60.0), layers=GUARDIAN_ONLY)
     later = replace(full, no_room_until=50.0, collect_at=60.0)

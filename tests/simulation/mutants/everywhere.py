@@ -11,8 +11,8 @@ from tests.simulation.scenarios.random_worlds import world_of
 REPLY_LOST_OR_LATE = (
     "a run",
     "the create's reply is lost",
-    "a create that comes late",
-    "deletes of a coming node are dropped",
+    "a late create",
+    "deletes while CREATING are dropped",
 )
 
 

@@ -61,7 +61,7 @@ def gc_among_foreign_slices() -> Plays:
 
 @scenario
 def gc_partial_lists() -> Plays:
-    """A gc run that could not see a zone says so: it is never done."""
+    """A gc run that could not see a zone is never complete."""
 
     def played() -> Result:
         def workload(world: World) -> None:

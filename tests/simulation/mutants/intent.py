@@ -62,7 +62,7 @@ def taken_name() -> Plays:
 
         return World(3, workload, FaultPlan(), layers=NO_LAYER).run()
 
-    yield "somebody else has the name", played
+    yield "a foreign node has the name", played
 
 
 # -- mutants ---------------------------------------------------------------------------------------------------------

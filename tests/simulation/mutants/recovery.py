@@ -77,6 +77,6 @@ def guardian_ignores_held() -> Iterator[None]:
 
 @mutant("recovery takes leases from living processes", "timer_beside_runs")
 def recovery_ignores_locks() -> Iterator[None]:
-    nobody = patch.object(recover, "IsLocked", lambda lease_id: NoEffect(answer=False))
-    with nobody, patch.object(recover, "Lock", lambda lease_id: NoEffect(answer=True)):
+    unlocked = patch.object(recover, "IsLocked", lambda lease_id: NoEffect(answer=False))
+    with unlocked, patch.object(recover, "Lock", lambda lease_id: NoEffect(answer=True)):
         yield

@@ -32,7 +32,7 @@ def watchdog_only() -> Plays:
     for at in (1.0, 6.0, 8.0, 12.0):
         yield f"power cut at {at} s", one(RUN, layers=WATCHDOG_ONLY, **power_cut(at))
         again = {"watchdog_dies": [(0, at + 2.0, 0.5)], **power_cut(at)}
-        yield f"power cut at {at} s, the switch restarts", one(RUN, layers=WATCHDOG_ONLY, **again)
+        yield f"power cut at {at} s, the watchdog restarts", one(RUN, layers=WATCHDOG_ONLY, **again)
 
 
 @scenario
@@ -50,7 +50,7 @@ def watchdog_only_flaky_api() -> Plays:
 
 @scenario
 def second_worker_flaky_api() -> Plays:
-    """Worker 0 is dead; the others go by the label, over a bad line."""
+    """Worker 0 is dead; the others judge by the label, over a flaky API."""
     rest = {"rates": {"drop": 0.3, "lost_reply": 0.2}, "worker_dies": [(0, 14.0, None)], **power_cut(12.0)}
     return seeds(10, replace(RUN, workers=2), WATCHDOG_ONLY, **rest)
 

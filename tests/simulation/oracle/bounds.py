@@ -58,7 +58,7 @@ class Allowance:
 
 
 def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allowance:
-    """The best of all layers that could act: any one of them keeps the promise."""
+    """Return the shortest bound of all layers that could act: any one of them keeps the promise."""
     layers = {
         "local": _local(world, claim, resource, begin),
         "watchdog": _watchdog(world, claim, resource, begin),
@@ -70,7 +70,7 @@ def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allow
 
 
 def _local(world: World, claim: Claim, resource: Resource, begin: float) -> float:
-    """Seconds from `begin` on within which this machine must have had it deleted; NEVER when nobody here can."""
+    """Return the seconds from `begin` within which this machine must have deleted it; NEVER if it cannot."""
     machine, plan = world.laptop, world.plan
     downer = claim.down_processes.get(resource.lease_id)
     owner = downer or claim.owner
@@ -78,7 +78,7 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     if not machine.on or machine.asleep or (owner is not None and owner.alive and owner.frozen):
         return NEVER
     if world.ledger_was_lost and (owner is None or not owner.alive):
-        return NEVER  # only a process that has the old file open knows of it
+        return NEVER  # only a process that opened the old file knows the slice
     awake_since = max(begin, machine.on_since, downer.started_at if downer is not None else begin)
     mode = claim.mode_of(resource.lease_id)
     if mode == "detached" and downer is None and begin < claim.final_at(resource.lease_id):
@@ -87,20 +87,18 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
         start = max(awake_since, world.thawed_at)
         if (
             mode == "hold" and downer is None
-        ):  # it answers for others of its race; what it kept is its guardian's afterwards
+        ):  # it releases the losers of its race; a held slice is its guardian's afterwards
             need = RELEASE_S + GUARDIAN_POLL_S + GUARDIAN_OWN_S
             return finish(world, "local", resource, begin, start, need, until)
         return finish(world, "local", resource, begin, start, _own_s(world, claim, resource, begin), until)
     ended_at = begin if owner is None else owner.ended_at
-    stays = mode != "hold" or downer is not None  # what was kept is its guardian's, however long the command was busy
+    stays = mode != "hold" or downer is not None  # a held slice is its guardian's, however long the command was busy
     left = owner is not None and stays and not owner.killed and owner.signals_received < 3
     if left and 0.0 <= ended_at - begin < RELEASE_S:
-        return finish(
-            world, "local", resource, begin, awake_since, COMMAND_OWN_S, until
-        )  # it had no business to leave earlier
+        return finish(world, "local", resource, begin, awake_since, COMMAND_OWN_S, until)  # it may not exit earlier
     killed_at = world.guardians_killed_at(owner, anybody=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
-        # It looks at once; at what is held or detached every so often.
+        # It looks at once; at held and detached slices every so often.
         need = GUARDIAN_OWN_S if mode == "run" or downer is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
         return finish(world, "local", resource, begin, max(awake_since, ended_at), need, until)
     if machine.timer_s is not None:
@@ -110,12 +108,12 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     if not typed or resource.failed_deletes or was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
     if may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
-        return NEVER  # so long it does not wait
+        return NEVER  # it does not wait that long
     return finish(world, "local", resource, begin, max(typed[0], awake_since), COMMAND_S, until)
 
 
 def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> float:
-    """The owner lives: it deletes at once, once it notices."""
+    """Return how long the running command takes to notice and to delete."""
     plan, need = world.plan, COMMAND_OWN_S
     if resource.lost_at is not None:
         busy = claim.detach or claim.keep_s is not None or resource.on.connected_at is None
@@ -123,10 +121,10 @@ def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     gone_before = _node_died_at(resource) is not None
     if gone_before or plan.worker_dies or plan.vms_paused or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if claim.detach else 0.0)
-        need += LOOK_S if gone_before else 0.0  # it is seen at the next look
+        need += LOOK_S if gone_before else 0.0  # the next look notices it
         need += PULL_S if gone_before and claim.saves_work else 0.0
     need += COLLECT_S if _lost_while_collected(resource) else 0.0
-    if resource.ready_at is None:  # it looks in now and then, and a look that fails is made up for by the next one
+    if resource.ready_at is None:  # it looks periodically; the next look makes up for a failed one
         tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.failed_calls)
         need += RACE_PAUSE_S * (1 + tries)
     race = claim.races.get(resource.lease_id)
@@ -136,7 +134,7 @@ def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> floa
 
 
 def _lost_while_collected(resource: Resource) -> bool:
-    """Its artifacts are being brought home, and nobody answers for them any more."""
+    """Return whether the slice was lost while its artifacts were being collected."""
     ended_at, lost_at = (
         resource.on.job_ends_at,
         _node_died_at(resource) if resource.lost_at is None else resource.lost_at,
@@ -145,45 +143,45 @@ def _lost_while_collected(resource: Resource) -> bool:
 
 
 def _node_died_at(resource: Resource) -> float | None:
-    """Of a request that outlived its node, as when the switch deleted that while the command stood still."""
+    """Return when the node of a request ended that outlived it; None otherwise."""
     node = resource.node
     return None if node is None or node.gone_at == resource.gone_at else node.gone_at
 
 
 def _lost_race_s(world: World, claim: Claim, resource: Resource, race: Race) -> float:
-    """The deletes leave when it is seen who won; what did not work then is done again once the winner's job is followed."""
+    """Return how long a loser may take: deletes leave when the winner is seen, and failures are retried once its job runs."""
     plan, need = world.plan, RACE_PAUSE_S + len(race.lease_ids)
     busy_s = world.boot_s + 5.0 + (CONNECT_S if plan.worker_dies or plan.vms_paused or plan.cut else 0.0)
     busy_s += periods(world).boot_s + HAND_OVER_S if claim.detach else HAND_OVER_S if claim.keep_s is not None else 0.0
     others = [
         other for other in world.oracle.resources.values() if other.lease_id in race.lease_ids - {resource.lease_id}
     ]
-    if any(other.lost_at is not None or other.failed_deletes for other in others):  # they are released first
+    if any(other.lost_at is not None or other.failed_deletes for other in others):  # those are released first
         trouble_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
         busy_s += trouble_s + world.settings.provision_s + plan.refuse_s + POLL_MOST_S
     winners = [other for other in others if other.lease_id == race.winner and other.lost_at is not None]
     if any(winner.on.connected_at is None for winner in winners):
-        busy_s += CONNECT_S + LOOK_S + STOP_S  # an answer is waited for from what was taken away
+        busy_s += CONNECT_S + LOOK_S + STOP_S  # the command waits for an answer of the lost slice
     return need + busy_s + (SILENT_S + COLLECT_S if plan.worker_dies else 0.0)
 
 
 def _collector(world: World, resource: Resource, begin: float, awake_since: float, until: float) -> float:
-    """A detached job is the switch's, and of whoever follows it; the others here see a claim until the deadline."""
+    """Return the bound of a collector. Without one, a detached job is left to its watchdog until the deadline."""
     collector = next((process for process in world.laptop.processes if process.role == "collector"), None)
     if collector is None:
         return NEVER
-    awake_since = max(awake_since, collector.started_at)  # its command may still see off those that lost a race
+    awake_since = max(awake_since, collector.started_at)  # its command may still be releasing the losers of a race
     origin, plan = world.faults.begun_at, world.plan
     for cut_at, back_at in plan.cut.get("laptop-vm", []) + plan.vms_paused:
         if cut_at < until - origin and back_at > begin - origin:
-            awake_since = max(awake_since, origin + back_at)  # what cannot be reached from here may well go on
+            awake_since = max(awake_since, origin + back_at)  # a job that cannot be reached from here may go on
     need = CONNECT_S + LOOK_S + COMMAND_OWN_S + (SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0)
     need += COLLECT_S if _lost_while_collected(resource) else 0.0
     return finish(world, "local", resource, begin, awake_since, need, until)
 
 
 def loser_delete_is_due(world: World, claim: Claim, resource: Resource) -> bool:
-    """When one has won, the deletes of all the others leave at once: had they every chance to arrive?"""
+    """Return whether the delete of this loser had every chance to arrive after a winner was chosen."""
     race, until = claim.races[resource.lease_id], world.timeline.now if resource.gone_at is None else resource.gone_at
     owner, begin = claim.owner, race.won_at
     if resource.request is None or resource.created_at > begin or resource.first_delete_at is not None:
@@ -210,10 +208,10 @@ def _watchdog(world: World, claim: Claim, resource: Resource, begin: float) -> f
         for worker in range(world.workers)
     }
     start = max(begin, ready_at + world.boot_s)
-    if claim.extended_at is not None:  # a person said so: that is a sign of life, too
+    if claim.extended_at is not None:  # an extension counts as a heartbeat
         start = max(start, claim.extended_at + 1.0)
     mode = claim.mode_of(resource.lease_id)
-    if resource.lease_id in claim.down_processes and mode == "run":  # the run goes on until it hears of the `down`
+    if resource.lease_id in claim.down_processes and mode == "run":  # the run goes on until it notices the `down`
         start = max(start, world.oracle.heartbeats.get(resource.on.uid, begin))
     candidates = []
     for worker, when in broken.items():
@@ -236,13 +234,13 @@ def _watchdog(world: World, claim: Claim, resource: Resource, begin: float) -> f
 
 
 def _watchdog_deletes_request(world: World, resource: Resource, begin: float) -> bool:
-    """The switch deletes the request and its node in one; where that does not work at once, only what is billed."""
+    """Return whether the watchdog deletes request and node in one call. If that call fails, it deletes the node alone."""
     node = resource.node
     if node is None or resource.failed_deletes or not world.plan.vm_may_delete_requests:
         return False
     if node.gone_at is not None and not node.deleted_by.startswith("watchdog"):
         return False
-    since = min(begin, resource.ready_at or begin)  # it hears from the API of which request its node came
+    since = min(begin, resource.ready_at or begin)  # it learns its request from the API
     return not any(role == "vm" and at >= since for at, role, _ in world.faults.failed_calls)
 
 
@@ -255,47 +253,47 @@ def _gc(world: World, claim: Claim, resource: Resource, begin: float) -> float:
 
 
 def _by_mode(world: World, claim: Claim, resource: Resource, begin: float) -> float:
-    """What the switch on worker 0 waits for, from the end of the claim on."""
+    """Return how long the watchdog on worker 0 waits after the end of the claim."""
     timings, mode = periods(world), claim.mode_of(resource.lease_id)
     run = timings.ttl_s + timings.grace_s
     detached = _job_s(claim, resource, begin) + timings.linger_s + timings.grace_s + 3 * timings.poll_s
     if mode == "detached":
         return detached
     if mode == "hold" or _may_be_held(claim, resource):
-        # One that was cut off when the run became a hold hears of it late, and of a run it would see signs of life.
+        # A watchdog that was cut off when the run became a hold learns of it late.
         late_s = timings.ttl_s if was_cut_off(world, begin - timings.ttl_s - timings.grace_s) else 0.0
         return _label_s(world, claim, resource, begin) + 2 * timings.grace_s + 3 * timings.poll_s + late_s
     if claim.detach:
-        run = max(run, detached)  # the job may have the claim already, and its command not know it
-    # Its labels may say that it is held, and its command was killed before it knew that they do.
+        run = max(run, detached)  # the job may hold the claim already, unknown to its command
+    # Its labels may say "held" although its command was killed before it knew.
     held_s = max(claim.keep_s or 0.0, timings.linger_s * 1.01 if claim.results_left else 0.0)
     return max(run, held_s + 2 * timings.grace_s + 3 * timings.poll_s) if held_s else run
 
 
 def _may_be_held(claim: Claim, resource: Resource) -> bool:
-    """Had the command of `up` seen its slice READY? From then on the labels may say that it is held."""
+    """Return whether `up` had seen its slice READY: from then on the labels may say "held"."""
     return claim.for_hold and resource.lease_id in claim.seen_ready
 
 
 def _job_s(claim: Claim, resource: Resource, begin: float) -> float:
-    """The job that a `down` could not reach goes on, and its switch with it."""
+    """Return how long a job may go on that `down` could not reach."""
     final_at = claim.final_at(resource.lease_id)
     return max(min(resource.on.job_ends_at or final_at, final_at) - begin, 0.0)
 
 
 def _label_s(world: World, claim: Claim, resource: Resource, begin: float) -> float:
-    """How much longer than the claim a label may promise at most."""
+    """Return by how much a label may outlast the claim."""
     timings, mode, final_at = periods(world), claim.mode_of(resource.lease_id), claim.final_at(resource.lease_id)
     first = resource.created_at + timings.provision_s + timings.boot_s + clock_uncertainty_s(world) + 5.0
-    if resource.lease_id in claim.requested_at:  # it might have had to wait so long
+    if resource.lease_id in claim.requested_at:  # the label grants the whole wait
         first += claim.requested_at[resource.lease_id] + claim.wait_s * 1.01 - resource.created_at
-    # A request has the labels of its create call for ever: those of its node, once that is gone, are nobody's any more.
+    # A request keeps the labels of its create call; those of its deleted node are gone.
     left_s = 0.0 if resource.request is None or resource.node is None else min(first, final_at) - begin
     if mode == "hold":
         return max((claim.hold_until or begin) - begin, 0.0, left_s) + final_at - deadline_of(world, claim, resource)
     if mode == "detached" or claim.detach:
         return max(final_at - begin, 0.0)
-    if _saw_ready_undisturbed(world, claim, resource):  # and with that its labels claim no more for a waiting
+    if _saw_ready_undisturbed(world, claim, resource):  # its labels no longer grant the wait
         most_s = max(timings.label_ttl_s, timings.provision_s + timings.boot_s)
         first = min(first, (resource.ready_at or 0.0) + SEEN_S + RACE_PAUSE_S + most_s + clock_uncertainty_s(world))
     held_s = max(claim.keep_s or 0.0, timings.linger_s * 1.01 if claim.results_left else 0.0)
@@ -303,7 +301,7 @@ def _label_s(world: World, claim: Claim, resource: Resource, begin: float) -> fl
 
 
 def _saw_ready_undisturbed(world: World, claim: Claim, resource: Resource) -> bool:
-    """Did the command of what was queued have every chance to see it READY, and to say so in its labels?"""
+    """Return whether the command had every chance to see its queued slice READY and to renew its labels."""
     plan, owner, ready_at = world.plan, claim.owner, resource.ready_at
     if ready_at is None or owner is None or resource.lease_id not in claim.requested_at:
         return False

@@ -1,4 +1,4 @@
-"""When a claim really ended, and whether a slice is certainly claimed. Both are derived from what happened, never from labels."""
+"""When a claim really ended, and whether a slice is certainly claimed: derived from what happened, never from labels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def claim_end(oracle: Oracle, claim: Claim, resource: Resource) -> tuple[float, 
 
 
 def lost_race_at(oracle: Oracle, claim: Claim, lease_id: str) -> float | None:
-    """Return when another slice of the race was READY and stayed so until the command had to see it; None if this one may win."""
+    """Return when another slice of the race was READY for so long that the command had to see it; None if this one may win."""
     race = claim.races.get(lease_id)
     if race is None or race.winner == lease_id:
         return None

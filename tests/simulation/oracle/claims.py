@@ -1,7 +1,6 @@
-"""What a world knows of each run and of each thing that the cloud holds for it: who has a claim, since when, until when.
+"""The claim of each command, and the nodes and queued requests that it is about.
 
-Kept from what people and machines really did, never from labels. `truth` writes it down and judges by it, `promise` turns
-it into seconds.
+Kept from what users and machines did, never from labels. `oracle` updates and judges it, `bounds` turns it into seconds.
 """
 
 from __future__ import annotations
@@ -25,44 +24,40 @@ PREFIX, MARK = "tpujob-", ("tpujob", "1")
 
 @dataclass
 class Claim:
-    """One run, or one slice that is held: its candidates' names, who answers for it, and when that ends."""
+    """One run, or one held slice: the names of its candidates, the process that owns it, and when that ends."""
 
     label: str
     life_s: float
     begun_at: float
     owner: Process | None = None
-    for_hold: bool = False  # `up`: no sign of life goes to its VM, the labels speak for it
-    certain_life_s: float | None = None  # while an extension is on its way, the shorter of both
+    for_hold: bool = False  # `up`: its VM gets no heartbeat; the labels are the claim
+    certain_life_s: float | None = None  # while an extension is under way, the shorter of both
     keep_s: float | None = None
-    detach: bool = False  # is its command about to pass the claim to the job?
-    saves_work: bool = False  # does it bring home, every now and then, what its job has made, to start over with it?
-    wait_s: float = 0.0  # so long may a queued request of it wait
+    detach: bool = False  # does its command hand the claim over to the job?
+    saves_work: bool = False  # does it save the work of its job, to restart with it?
+    wait_s: float = 0.0  # how long a queued request may wait
     lease_ids: list[str] = field(default_factory=list)
     drafted_at: dict[str, float] = field(default_factory=dict)  # lease → when its name was chosen
-    races: dict[str, Race] = field(default_factory=dict)  # lease → those that were asked for together with it
-    requested_at: dict[str, float] = field(default_factory=dict)  # lease → when its queued request came to be
+    races: dict[str, Race] = field(default_factory=dict)  # lease → the race that it is part of
+    requested_at: dict[str, float] = field(default_factory=dict)  # lease → when its queued request was created
     waiting_until: dict[str, float] = field(default_factory=dict)  # lease → when the cloud ends that request
-    seen_ready: set[str] = field(default_factory=set)  # leases whose slice its command has seen READY
-    kept: str = ""  # the lease that outlives its command, held or detached
+    seen_ready: set[str] = field(default_factory=set)  # leases whose slice the command has seen READY
+    kept: str = ""  # the lease that outlasts its command, held or detached
     hold_until: float | None = None
     hold_s: float | None = None
-    extension_requested_s: float = (
-        0.0  # what a person typed may be in the labels, whether or not it could be written down
-    )
-    results_left: bool = False  # could not all of its results be brought home?
-    results_collected_at: dict[str, float] = field(
-        default_factory=dict
-    )  # lease → when whoever came for them gave it up
+    extension_requested_s: float = 0.0  # may be in the labels before the ledger knows
+    results_left: bool = False  # some results could not be collected
+    results_collected_at: dict[str, float] = field(default_factory=dict)  # lease → when `tpujob collect` released it
     detached_at: float | None = None
     extended_at: float | None = None
-    down_processes: dict[str, Process] = field(default_factory=dict)  # lease → the `tpujob down` that was typed for it
-    ends: list[tuple[float, str]] = field(default_factory=list)  # what ended the claim of its owner
+    down_processes: dict[str, Process] = field(default_factory=dict)  # lease → its `tpujob down`
+    ends: list[tuple[float, str]] = field(default_factory=list)  # when the claim of its owner ended, and why
 
     def end(self, at: float, why: str) -> None:
         self.ends.append((at, why))
 
     def ask_for(self, drafts: Sequence[Draft], now: float, *, race: bool = False) -> None:
-        """The candidates of one round: each may be asked for from now on, in turn or all at once."""
+        """Note the candidates of one attempt: each may be asked for from now on, in turn or at once."""
         racing = [lease.id for lease, request in drafts if request.queue is not None] if race else []
         together = Race(frozenset(racing))
         for lease, _ in drafts:
@@ -72,7 +67,7 @@ class Claim:
                 self.races[lease.id] = together
 
     def final_at(self, lease_id: str) -> float:
-        """H: past it nothing may exist, whatever anybody says. (Clocks that run wrong by one percent are granted.)"""
+        """Return the time past which nothing may exist. Clocks may run wrong by one percent."""
         asked_at = self.requested_at.get(lease_id)
         waiting_s = 0.0 if asked_at is None else asked_at - self.drafted_at[lease_id] + self.wait_s * 1.01
         return self.drafted_at.get(lease_id, self.begun_at) + waiting_s + self.life_s * 1.01
@@ -85,45 +80,45 @@ class Claim:
 
 @dataclass
 class Race:
-    """Requests that wait at once, of which one may win."""
+    """Requests that wait at once; one of them may win."""
 
     lease_ids: frozenset[str]
-    winner: str = ""  # whom its command chose
+    winner: str = ""  # the lease that the command chose
     won_at: float = 0.0
 
 
 @dataclass
 class Resource:
-    """A node, or a queued request: what may be billed, or hold quota."""
+    """A node or a queued request: it may be billed, or hold quota."""
 
     uid: str
     node_id: str
     lease_id: str
     claim: Claim | None
     created_at: float
-    vm: NodeVms | None = None  # of a request: that of the node that came of it
+    vm: NodeVms | None = None  # of a request: the VMs of its node
     request: QueuedResource | None = None
-    node: Resource | None = None  # of a request: what came of it
-    foreign: bool = False  # somebody else's
+    node: Resource | None = None  # of a request: its node
+    foreign: bool = False  # not created by tpujob
     gone_at: float | None = None
-    preempted_at: float | None = None  # preempted: from then on it is listed and not billed
-    lost_at: float | None = None  # preempted, deleted by somebody else, or never really there
+    preempted_at: float | None = None  # from then on it is listed, not billed
+    lost_at: float | None = None  # preempted, or deleted externally
     owner_deleted_at: float | None = None  # its owner sent a delete
     first_delete_at: float | None = None
     deleted_by: str = ""
     failed_deletes: int = 0
-    slow_s: float = 0.0  # what the cloud took longer than usual for a delete
+    slow_s: float = 0.0  # extra time that the cloud took for deletes
     job_ends_at: float | None = None
     connected_at: float | None = None
 
     @property
     def billed_until(self) -> float | None:
-        """None: it still is."""
+        """Return when billing ended; None while it goes on."""
         return self.gone_at if self.preempted_at is None else self.preempted_at
 
     @property
     def on(self) -> Resource:
-        """Where its job runs."""
+        """Return the node on which its job runs."""
         return self.node or self
 
     @property
@@ -131,7 +126,7 @@ class Resource:
         return None if self.vm is None else self.vm.ready_at
 
     def may_still_get_node(self, now: float) -> bool:
-        """Is it a request that waits for capacity, and has the time?"""
+        """Return whether this is a request that waits for capacity and has time left."""
         row = self.request
         return row is not None and row.state in COMING and self.node is None and (row.valid_until or FOREVER) > now
 
@@ -140,7 +135,7 @@ class Resource:
 
 
 def labels_of(found: Node | QueuedResource) -> dict[str, str]:
-    """Those of a node, or those that the node of a request will have."""
+    """Return the labels of a node, or those that the node of a request will have."""
     spec = found.spec if isinstance(found, Node) else found.node_specs[0].node
     return dict(spec.get("labels", {}))
 
@@ -150,6 +145,6 @@ def id_of(found: Node | QueuedResource) -> str:
 
 
 def is_ours(found: Node | QueuedResource) -> bool:
-    """Both marks, as the documentation promises them; not as the code looks for them."""
+    """Return whether it has the label and the name prefix of the documentation, not those of the code."""
     key, value = MARK
     return id_of(found).startswith(PREFIX) and labels_of(found).get(key) == value

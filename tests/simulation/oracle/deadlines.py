@@ -1,4 +1,4 @@
-"""Ends that were agreed on, and whether an attached command had every chance to prove that it lives."""
+"""Agreed ends, and whether an attached command had every chance to prove that it is alive."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
 
 
 def deadline_of(world: World, claim: Claim, resource: Resource) -> float:
-    """Its deadline. The life of what is queued begins when it is READY, and when that was seen."""
+    """Return its deadline. The time of a queued slice starts when READY was seen."""
     final_at, origin = claim.final_at(resource.lease_id), world.faults.begun_at
     if resource.lease_id not in claim.requested_at or resource.ready_at is None:
         return final_at
     seen_by = resource.ready_at + SEEN_S
     for begin, end in sorted(world.plan.stopped + world.plan.asleep):
-        if origin + begin < seen_by and resource.ready_at < origin + end:  # nobody looked
+        if origin + begin < seen_by and resource.ready_at < origin + end:  # no command looked
             seen_by = origin + end + SEEN_S
     return min(final_at, seen_by + claim.life_s * 1.01)
 
 
 def certain_until(claim: Claim, resource: Resource, used_s: float) -> float:
-    """When its job may begin to be stopped because its time is over."""
+    """Return when its job may first be stopped for lack of time."""
     life_s = claim.certain_life_s or claim.life_s
     began = claim.drafted_at[resource.lease_id]
     if resource.lease_id in claim.requested_at:
         began = claim.waiting_until[
             resource.lease_id
-        ]  # its life begins then at the latest; who waits in turn shares the time
+        ]  # its time starts then at the latest; candidates in turn share the wait
         began = began if resource.ready_at is None else min(began, resource.ready_at)
     return began + (life_s - used_s) * 1.01 - stop_margin_s(life_s)
 
 
 def request_expired_at(resource: Resource) -> float | None:
-    """When a request that got nothing was over."""
+    """Return when a request without a node expired; None for all others."""
     return resource.request.valid_until if resource.request is not None and resource.node is None else None
 
 
 def stop_margin_s(life_s: float) -> float:
-    """Before its deadline a job is stopped, so that what it made can be saved."""
+    """Return how long before its deadline a job is stopped, so that its work can be saved."""
     return min(60.0, life_s / 10) + 0.02 * life_s + 3.0
 
 
 def collected_by(world: World, job_ended_at: float) -> float:
-    """When an attached command can have heard of the end of its job and have brought the artifacts home."""
+    """Return when an attached command can have noticed the end of its job and collected the artifacts."""
     origin = world.faults.begun_at
     plan = world.plan
     windows = sorted(plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused)
@@ -73,13 +73,13 @@ def collected_by(world: World, job_ended_at: float) -> float:
 
 
 def heartbeats_got_through(world: World, resource: Resource) -> bool:
-    """Had an attached command every chance to show a sign of life within the last TTL?"""
+    """Return whether an attached command had every chance to send a heartbeat within the last time to live."""
     now, origin = world.timeline.now, world.faults.begun_at
     ready_at, connected_at = resource.ready_at, resource.on.connected_at
     if ready_at is None:
         return True
     if (pause := _just_resumed(world, now - origin)) is not None:
-        now = origin + pause[0] - 0.001  # right after a pause nobody is judged by what could not be seen in it
+        now = origin + pause[0] - 0.001  # right after a pause, only what was before it counts
     back = now - origin - periods(world).ttl_s - 3 * periods(world).heartbeat_s
     plan = world.plan
     disturbed = plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused
@@ -92,12 +92,12 @@ def heartbeats_got_through(world: World, resource: Resource) -> bool:
 
 
 def _just_resumed(world: World, now: float) -> Window | None:
-    """The VMs stood still, and that ended less than a grace ago."""
+    """Return the pause of the VMs that ended less than a grace ago; None if there is none."""
     return next((w for w in world.plan.vms_paused if w[1] <= now < w[1] + 0.8 * periods(world).grace_s), None)
 
 
 def renewals_got_through(world: World, resource: Resource) -> bool:
-    """Had it every chance to renew its label in time?"""
+    """Return whether the command had every chance to renew its label in time."""
     now, origin, timings = world.timeline.now, world.faults.begun_at, periods(world)
     back = now - origin - timings.label_ttl_s
     plan = world.plan
@@ -112,6 +112,6 @@ def renewals_got_through(world: World, resource: Resource) -> bool:
         claim.wait_s if (claim := resource.claim) is not None and resource.lease_id in claim.requested_at else 0.0
     )
     if resource.on.connected_at is None and now - resource.created_at > timings.provision_s + waited_s:
-        return False  # it is still waiting for SSH, and its first lease is over
+        return False  # it still waits for SSH, and its first label has expired
     stuck = sum(fault.seconds for fault in plan.patch_effects if "seconds" in fault.parameters)
     return lost + felt + stuck < (timings.label_ttl_s - timings.renew_s) / 2

@@ -1,4 +1,4 @@
-"""What this world took from a layer: outages, failed calls, slow deletes, dead workers."""
+"""What slowed a layer down in this world: outages, failed calls, slow deletes, dead workers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def was_disturbed(world: World, begin: float, end: float) -> bool:
-    """A command has no time to wait for better weather: did any call of this machine fail in between?"""
+    """Return whether a call of this machine failed while a short-lived command worked."""
     return any(begin <= at <= end + 20.0 and role in LOCAL for at, role, _ in world.faults.failed_calls)
 
 
 def was_cut_off(world: World, since: float) -> bool:
-    """From the API, the VMs."""
+    """Return whether the VMs were cut off from the API."""
     windows = [w for kind in (world.plan.cut, world.plan.forbidden) for edge in EDGES["vm"] for w in kind.get(edge, ())]
     return bool(overlap(windows, since - world.faults.begun_at, world.faults.elapsed_s()))
 
@@ -42,13 +42,13 @@ def finish(
     *,
     by_label: bool = False,
 ) -> float:
-    """From `begin`: the layer's own time, outages, failed calls, the cloud's own slowness."""
+    """Return the layer's own time from `begin`, plus outages, failed calls and the slowness of the cloud."""
     plan = world.plan
     windows = [w for edge in EDGES[layer] for kind in (plan.cut, plan.forbidden) for w in kind.get(edge, ())]
     windows += plan.vms_paused if layer == "vm" else []
     silent = sum(rate for kind, rate in plan.rates.items() if kind != "slow") if by_label else 0.0
     if silent > 0.5 or (layer == "gc" and plan.unreachable > 0.5):
-        windows.append((0.0, plan.rates_until))  # who answers less than every second question is not there
+        windows.append((0.0, plan.rates_until))  # an API that answers less than every second call counts as unreachable
     outages = overlap(windows, start - world.faults.begun_at, until - world.faults.begun_at)
     if any(end >= ALWAYS and begin_ <= until - world.faults.begun_at for begin_, end in windows):
         return NEVER
@@ -71,9 +71,9 @@ def finish(
     if plan.while_creating is not None and (resource.ready_at is None or resource.ready_at > begin):
         need += world.settings.provision_s + plan.stuck_creates_s + POLL_MOST_S
     if may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
-        need += world.settings.provision_s + plan.refuse_s + POLL_MOST_S  # what is PROVISIONING is not deleted
+        need += world.settings.provision_s + plan.refuse_s + POLL_MOST_S  # a PROVISIONING request is not deleted
         need += DELETE_AGAIN_S if plan.operations_gone else 0.0
-    if resource.created_at >= begin:  # it came when everybody had gone to look rarely
+    if resource.created_at >= begin:  # it was created when the layers looked rarely
         need += POLL_MOST_S
     if plan.stuck_creates_s:
         need += POLL_MOST_S
@@ -81,24 +81,24 @@ def finish(
 
 
 def _vm_failures_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
-    """Failed calls of switches. Signs of life are counted without the API, so only those at the end of it matter."""
+    """Return the time that failed calls cost the watchdog. Heartbeats need no API, so only failures at the end count."""
     timings = periods(world)
     since = start if by_label else start + need - timings.grace_s - timings.watchdog_s
     felt = [lasted for at, role, lasted in world.faults.failed_calls if role == "vm" and since <= at <= until]
     trouble_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
-    if by_label:  # expiry is counted in polls that succeed: at worst half of them do
+    if by_label:  # expiry counts successful polls: at worst every second one
         return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
     return trouble_s
 
 
 def may_be_provisioning(resource: Resource) -> bool:
-    """Has it been, or may it yet be, PROVISIONING?"""
+    """Return whether its request was, or may become, PROVISIONING."""
     asked = resource.claim is not None and resource.lease_id in resource.claim.requested_at
     return asked and (resource.request is None or resource.node is not None)
 
 
 def _backoff_s(failures: int) -> float:
-    """Polling after a failure: 2, 4, 8, 16, then every 30 s."""
+    """Return the pauses after so many failures: 2, 4, 8, 16, then 30 s each."""
     return sum(min(2.0 * 2 ** min(n, 8), POLL_MOST_S) for n in range(failures))
 
 
@@ -107,7 +107,7 @@ def overlap(windows: list[Window], begin: float, end: float) -> list[float]:
 
 
 def broken_until(deaths: list[tuple[int, float, float | None]], worker: int, now: float) -> float:
-    """When the last death of this worker's switch was made good; ALWAYS if it never is."""
+    """Return when the last death of this worker's watchdog was repaired; ALWAYS if it never is."""
     latest = 0.0
     for index, at, back_s in deaths:
         if index == worker and at <= now:
@@ -118,7 +118,7 @@ def broken_until(deaths: list[tuple[int, float, float | None]], worker: int, now
 
 
 def could_be_armed(world: World) -> bool:
-    """A detached run refuses to begin without a switch that has proved that it can delete."""
+    """Return whether any watchdog could prove that it can delete."""
     plan = world.plan
     never = any(begin <= 0.0 and end >= ALWAYS for begin, end in plan.forbidden.get("vm-api", []))
     return plan.script_runs and not never
@@ -131,7 +131,7 @@ def unreachable_for_good(world: World, edge: str) -> bool:
 
 
 def clock_uncertainty_s(world: World) -> float:
-    """A clock that is wrong can be put right only as well as the answer was quick that told so."""
+    """Return the error of a corrected clock: a correction is as good as its answer was quick."""
     plan = world.plan
     if not plan.clock_offset_s:
         return 0.0
@@ -139,7 +139,7 @@ def clock_uncertainty_s(world: World) -> float:
 
 
 def was_blind(world: World) -> bool:
-    """A switch that is refused its look at the labels goes by what it was born with, and that is no hold."""
+    """Return whether the watchdog could not read the labels: it then uses its start-up configuration, which is no hold."""
     now = world.faults.elapsed_s()
     back = now - periods(world).ttl_s - periods(world).grace_s
     return bool(overlap(world.plan.forbidden.get("vm-api", []), back, now))

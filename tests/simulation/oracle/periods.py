@@ -16,33 +16,31 @@ if TYPE_CHECKING:
 
 
 NEVER = 1e18
-COMMAND_OWN_S = promises.seconds("command")  # C0: the owner itself
+COMMAND_OWN_S = promises.seconds("command")  # C0: the command itself
 GUARDIAN_OWN_S = promises.seconds("guardian")  # C1
-GC_OWN_S = promises.seconds("gc")  # C7: one pass
-POLL_MOST_S = (
-    promises.LOOK_S
-)  # between two looks of a teardown that waits for a late create, or for the API to come back
-RELEASE_S = 590.0  # for so long a command waits for the proof itself
+GC_OWN_S = promises.seconds("gc")  # C7: one run of gc
+POLL_MOST_S = promises.LOOK_S  # between two looks of a teardown that waits for a late create or an unreachable API
+RELEASE_S = 590.0  # a command waits for the proof
 GUARDIAN_POLL_S = 20.0
-STALL_S = 60.0  # a worker of which nothing comes for so long is given up
-COLLECT_S = STALL_S + 5.0  # row 59: artifacts that do not come
-COMMAND_S = 20.0  # what a command that wants something else spends on old teardowns
-RACE_PAUSE_S = 10.0  # between two looks at those that race
-SEEN_S = 15.0  # a slice is READY, and it is seen
-DELETE_AGAIN_S = 60.0  # a delete of whose operation nothing is known is sent again
+STALL_S = 60.0  # a worker that sends nothing for so long is given up
+COLLECT_S = STALL_S + 5.0  # artifacts that do not arrive (row 59 of the fault matrix)
+COMMAND_S = 20.0  # a command spends on older teardowns before its own work
+RACE_PAUSE_S = 10.0  # between two looks at racing requests
+SEEN_S = 15.0  # from READY until the command sees it
+DELETE_AGAIN_S = 60.0  # until a delete whose operation is unknown is sent again
 LOOK_S = 15.0  # C6: between two looks at a slice whose VM does not answer
-CONNECT_S = 300.0  # C6: while sshd of a fresh VM is waited for
-HAND_OVER_S = 130.0  # a claim on its way from the command to the job
-PULL_S = 120.0  # what the job has made so far is brought home; a worker that is gone takes so long
-STOP_S = 60.0  # a job is stopped before its artifacts are saved; a worker that does not answer takes so long
-SILENT_S = 600.0  # C6: a VM that does not answer is given up after ten minutes
+CONNECT_S = 300.0  # C6: waiting for sshd of a fresh VM
+HAND_OVER_S = 130.0  # a hand-over of the claim from the command to the job
+PULL_S = 120.0  # saving the work of a job when a worker is gone
+STOP_S = 60.0  # stopping a job when a worker does not answer
+SILENT_S = 600.0  # C6: until a VM that does not answer is given up
 EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "gc": ("api", "ci-api")}
 LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
 
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Those of the table, at the speed of the world."""
+    """The periods of the table of promises, at the speed of the world."""
 
     heartbeat_s: float
     poll_s: float
@@ -55,7 +53,7 @@ class Periods:
     renew_s: float
     label_ttl_s: float
     provision_s: float
-    watchdog_s: float  # C3: its own, beyond the periods
+    watchdog_s: float  # C3: its own time, beyond the periods
 
 
 TERMS = {  # field → its term in `orchestrator.promises`
@@ -80,5 +78,5 @@ def _periods(speed: float) -> Periods:
 
 
 def periods(world: World) -> Periods:
-    """What the page says of this world, whatever the code does."""
+    """Return the periods that the page promises in this world, whatever the code does."""
     return _periods(world.speed)

@@ -1,7 +1,7 @@
-"""The exhaustive sweep: canonical lives, and a death at every single step of each, of every kind.
+"""The exhaustive sweep: canonical lives, and a death of every kind at every step of each.
 
-A step is a place before an effect, between a call's leaving and its effect, between its effect and the reply, and after
-it. This is the small model checker of the guarantee: no step may exist at which a death breaks an invariant.
+A step is a point before an effect, between a call and its effect, between the effect and the reply, or after the reply. This
+is the small model checker of the guarantee: no step may exist at which a death violates an invariant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JOB = Workload("run", lasts_s=3.0, boot_s=0.5)
 
 @dataclass(frozen=True)
 class Scenario:
-    """`victim` is whose steps are counted; `rest` are the other arguments of the plan."""
+    """A canonical life. `victim` is the process whose steps are counted, `rest` are the other fields of the fault plan."""
 
     name: str
     workload: Workload = JOB
@@ -54,17 +54,17 @@ SCENARIOS = (
     Scenario("a failing job on two workers", Workload("failing", lasts_s=3.0, rc=7, workers=2, boot_s=0.5)),
     Scenario("no capacity in the first zone", rest={"stockouts": ZONES[:1]}),
     Scenario("the create's reply is lost", rest={"lost_creates": 1}),
-    Scenario("a create that comes late", rest={"create_effects": [cloud_fault("late", "nodes.create", seconds=6.0)]}),
+    Scenario("a late create", rest={"create_effects": [cloud_fault("late", "nodes.create", seconds=6.0)]}),
     Scenario(
-        "a create that is seen late", rest={"create_effects": [cloud_fault("hidden", "nodes.create", seconds=7.0)]}
+        "a create that is visible late", rest={"create_effects": [cloud_fault("hidden", "nodes.create", seconds=7.0)]}
     ),
-    Scenario("deletes of a coming node are dropped", rest=_dropped(hidden=True)),
+    Scenario("deletes while CREATING are dropped", rest=_dropped(hidden=True)),
     Scenario(
         "the delete's operation fails", rest={"delete_effects": [cloud_fault("operation_fails", "nodes.delete")] * 2}
     ),
     Scenario("a run that is kept", Workload("keep", lasts_s=3.0, hold_s=30.0, boot_s=0.5)),
     Scenario("a slice that is held", HELD, victim="up"),
-    Scenario("a hold that ends by itself", replace(HELD, down_at=None), victim="up"),
+    Scenario("a hold that expires", replace(HELD, down_at=None), victim="up"),
     Scenario("the end of a hold", HELD, victim="down"),
     Scenario("a detached run", Workload("detached", lasts_s=6.0, boot_s=0.5)),
     Scenario("the collector of a detached run", Workload("detached", lasts_s=6.0, boot_s=0.5), victim="collector"),
@@ -83,14 +83,14 @@ SCENARIOS = (
     Scenario("two runs at once", Workload("two", lasts_s=3.0, second_at=1.0, boot_s=0.5)),
     Scenario("race of three", RACE),
     Scenario(
-        "race of three, two of which come while the deletes fail",
+        "race of three, two READY while deletes fail",
         RACE,
         rest={
             "full": [(RACE_ZONES[0], 0.0, 60.0)],
             "request_delete_effects": [cloud_fault("operation_fails", "queuedResources.delete", seconds=1.0)] * 2,
         },
     ),
-    Scenario("race of three that is detached", replace(RACE, kind="detached", lasts_s=6.0), rest=LATER),
+    Scenario("detached race of three", replace(RACE, kind="detached", lasts_s=6.0), rest=LATER),
     Scenario(
         "the recovery of a race",
         replace(RACE, timer_s=10.0),
@@ -119,13 +119,13 @@ SCENARIOS = (
         },
     ),
     Scenario(
-        "preempted and restarted through a queue",
+        "preempted and restarted from a queue",
         replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
         rest={"preemptions": [(8.0, 0.0)]},
     ),
-    Scenario("results for which there is no room", replace(JOB, no_room_until=1e6)),
-    Scenario("the collecting of what was left", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"),
-    Scenario("nobody but the switch", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
+    Scenario("no disk space for results", replace(JOB, no_room_until=1e6)),
+    Scenario("collecting afterwards", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"),
+    Scenario("only the watchdog", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )
 
 
@@ -140,7 +140,7 @@ def deaths(scenario: Scenario, *kinds: str) -> Iterator[tuple[int, str]]:
 
 
 def sweep(scenario: Scenario, *kinds: str) -> tuple[int, list[tuple[int, str, Result]]]:
-    """How many deaths (of these kinds, or of all) were died, and those that broke something."""
+    """Return the number of deaths (of these kinds, or of all) and those that violated something."""
     count, broken = 0, []
     for step, kind in deaths(scenario, *kinds):
         count += 1

@@ -1,7 +1,7 @@
-"""From a seed to a world: what somebody does there, and which families of faults are at work.
+"""From a seed to a world: its workload, and the families of faults that are active.
 
-Each family is one function that adds its faults to the plan at high rates. A world draws a few of them, so that deep
-combinations are met often; `FAMILIES` is the list that a failing seed is described by.
+Each family is one function that adds its faults to the plan at high rates. A world draws a few families, so that deep
+combinations are common. The order of the families is part of every seed: add new ones at the end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.scarcity import scarce
 
 SCARCE = 0.4  # of all worlds
-STEPPED = 0.3  # of all worlds: the laptop's wall clock is set while something goes on
-LEFT = 0.15  # of all worlds with a job: there is no room for its results, or they take long
-LAPTOP_S = 25.0  # of one world in which nothing goes wrong, roughly: where faults are worth most
+STEPPED = 0.3  # of all worlds: the wall clock of the laptop is set during the world
+LEFT = 0.15  # of all worlds with a job: the disk is full, or collecting takes long
+LAPTOP_S = 25.0  # rough length of a world without faults
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What people do. Times are seconds after the beginning."""
+    """What users do. Times are seconds after the start."""
 
     kind: str
     lasts_s: float = 20.0
@@ -38,11 +38,11 @@ class Workload:
     boot_s: float = 2.0
     second_at: float | None = None
     extend_at: float | None = None
-    collect_s: float = 1.0  # what bringing its results home takes
-    no_room_until: float = 0.0  # for them, on the laptop's disk
-    collect_at: float | None = None  # somebody types `tpujob collect`
-    foreign_slices: bool = False  # are there slices of other people in the project?
-    candidates: Candidates | None = None  # None: plain nodes, as many candidates as it takes to find one
+    collect_s: float = 1.0  # how long collecting takes
+    no_room_until: float = 0.0  # until then the laptop has no disk space for results
+    collect_at: float | None = None  # when `tpujob collect` is typed
+    foreign_slices: bool = False  # are there slices in the project that tpujob did not create?
+    candidates: Candidates | None = None  # None: plain nodes, one candidate more than stockouts
 
     def __call__(self, world: World) -> None:
         world.workers, world.boot_s, world.collect_s = self.workers, self.boot_s, self.collect_s
@@ -89,7 +89,7 @@ def family(made: Family) -> Family:
 
 
 def _moment(rng: Random, workload: Workload) -> float:
-    """Any time of a life, the busy beginning and the end more often."""
+    """Return a time in the world; its busy start and end are more likely."""
     if workload.candidates is not None and rng.random() < 0.5:
         return rng.uniform(0.0, workload.candidates.in_queue_s)
     span = 10.0 + (
@@ -109,7 +109,7 @@ def api_outage(rng: Random, plan: FaultPlan, workload: Workload) -> None:
 
 @family
 def failing_label_updates(rng: Random, plan: FaultPlan, workload: Workload) -> None:
-    """Updates of the node clash with another change, or end in an error."""
+    """Label updates conflict with another change, or fail."""
     kind = rng.choice(("stuck", "operation_fails", "operation_forgets"))
     plan.patch_effects.append(cloud_fault(kind, "nodes.patch", seconds=rng.choice((1.0, 5.0))))
 
@@ -141,7 +141,7 @@ def crash(rng: Random, plan: FaultPlan, workload: Workload) -> None:
 
 @family
 def crash_again(rng: Random, plan: FaultPlan, workload: Workload) -> None:
-    """Somebody dies while it is being torn down."""
+    """A second process dies during the teardown."""
     at = _moment(rng, workload)
     plan.crashes.append((None, at, "cli"))
     plan.crashes.append((None, at + rng.expovariate(1 / 2.0), rng.choice(("guardian", "machine"))))
@@ -156,7 +156,7 @@ def deleted_externally(rng: Random, plan: FaultPlan, workload: Workload) -> None
 
 @family
 def disk_full(rng: Random, plan: FaultPlan, workload: Workload) -> None:
-    """Somebody makes room in the end: until then nothing is settled, and hours of the same would be simulated."""
+    """The disk gets room in the end: until then nothing settles, and the world would last for hours."""
     begin = _moment(rng, workload)
     plan.disk_full = (begin, begin + rng.choice((20.0, 120.0, 900.0)))
 
@@ -189,7 +189,7 @@ def hanging_calls(rng: Random, plan: FaultPlan, workload: Workload) -> None:
 
 @family
 def late_create(rng: Random, plan: FaultPlan, workload: Workload) -> None:
-    """The first creates are accepted, and their node comes late, or is seen late."""
+    """The first creates are accepted; their node is created late, or becomes visible late."""
     for _ in range(rng.choice((1, 1, 2))):
         kind = rng.choice(("late", "hidden", "stuck"))
         longest = {"late": 8.0, "hidden": 9.0, "stuck": 50.0}[kind]
@@ -300,7 +300,7 @@ def worker_lost(rng: Random, plan: FaultPlan, workload: Workload) -> None:
 
 
 def set_clock(rng: Random, plan: FaultPlan, workload: Workload) -> None:
-    """While the command works, while it tears down, between it and the next command."""
+    """During the command, during its teardown, or before the next command."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         by_s = rng.choice((1.0, -1.0)) * rng.choice((10.0, 120.0, 7200.0, 86400.0, 366 * 86400.0))
         when = _moment(rng, workload) if rng.random() < 0.8 else _moment(rng, workload) + rng.uniform(0.0, 60.0)
@@ -308,7 +308,7 @@ def set_clock(rng: Random, plan: FaultPlan, workload: Workload) -> None:
 
 
 def left_behind(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
-    """Results for which there is no room in time, or that take long; perhaps somebody comes for them."""
+    """Results without disk space in time, or slow ones; possibly collected later."""
     if workload.kind == "up" or rng.random() >= LEFT:
         return workload
     plan.families = (*plan.families, "left_results")
@@ -353,7 +353,7 @@ def world_of(
     layers: Layers | None = None,
     speed: float = SPEED,
 ) -> World:
-    """`plain`: there is enough of everything, and nothing is queued."""
+    """Return the world of a seed. `plain`: without scarcity, queues and results that stay behind."""
     rng, more = Random(seed), Random(seed ^ 0xCA9AC17)
     workload, plan = workload_of(rng), FaultPlan()
     if not plain and more.random() < SCARCE:
@@ -373,8 +373,8 @@ def world_of(
         plan.families = (*plan.families, "clock_steps")
         set_clock(steps, plan, workload)
     if plan.while_creating is not None and any(f.kind == "operation_fails" for f in plan.create_effects):
-        # A create whose operation is over cannot bring to life what was absent then: the design note's assumption A6.
+        # Assumption A6: a create whose operation has ended creates nothing later.
         plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")
     if any(f.kind == "create_fails_leaving_node" for f in plan.create_effects):
-        plan.while_creating = None  # a node that stays in CREATING and can never be deleted is nobody's to promise
+        plan.while_creating = None  # nothing is promised for a node that stays in CREATING and can never be deleted
     return World(seed, workload, plan, trace=trace, layers=layers, speed=speed)

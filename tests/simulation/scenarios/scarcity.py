@@ -1,7 +1,7 @@
-"""Worlds in which there is not enough: what people do to get a slice all the same and to go on when it is taken away.
+"""Worlds with too little capacity: how users get a slice all the same, and go on when it is preempted.
 
-They wait out stockouts, ask through queues, race zones against each other, restart on spot. `FAMILIES` are the oddities of
-queues that meet them there, beside all that goes wrong everywhere (`swarm`).
+They wait out stockouts, queue, race zones, and restart on spot. `FAMILIES` are faults of queues, on top of those of
+`random_worlds`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAITS_S = (15.0, 40.0, 40.0, 120.0)
 
 
 def scarce(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
-    """The same life where there is not enough."""
+    """Return the same workload where capacity is scarce."""
     scarcity = rng.choice((race, race, race, in_a_queue, in_a_queue, some_queued, wait, wait, restart, restart))
     workload = scarcity(rng, plan, replace(workload, lasts_s=min(workload.lasts_s, 60.0), second_at=None))
     assert workload.candidates is not None
@@ -36,11 +36,11 @@ def scarce(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     return workload
 
 
-# -- what people do ----------------------------------------------------------------------------------------------------
+# -- workloads -----------------------------------------------------------------------------------------------------
 
 
 def race(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
-    """Two to five zones at once. None, some or all of them have nothing for a while."""
+    """Two to five zones at once; none, some or all of them are out of stock for a while."""
     zones = RACE_ZONES[: rng.choice((2, 3, 3, 4, 5))]
     restarts = rng.choice((0, 0, 0, 1, 2))
     candidates = Candidates(zones, len(zones), rng.choice(WAITS_S), race=True, spot=restarts > 0, restarts=restarts)
@@ -62,21 +62,21 @@ def in_a_queue(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
 
 
 def some_queued(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
-    """First what may be there at once, then what has to be waited for."""
+    """First plain candidates, then queued ones."""
     candidates = Candidates(ZONES, rng.choice((1, 2)), rng.choice(WAITS_S), race=rng.random() < 0.5)
     _stockouts(rng, plan, candidates, 0.8)
     return replace(workload, kind=rng.choice(("run", "keep", "detached")), candidates=candidates)
 
 
 def wait(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
-    """Stockouts that end after a while, or not."""
+    """Stockouts that end after a while, or do not end."""
     candidates = Candidates(ZONES[: rng.choice((1, 2, 3))], 0, rng.choice(WAITS_S))
     _stockouts(rng, plan, candidates, 1.0)
     return replace(workload, kind=rng.choice(("run", "run", "failing", "keep", "detached")), candidates=candidates)
 
 
 def restart(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
-    """A job on spot that is taken away, and goes on."""
+    """A job on spot that is preempted, and restarts."""
     zones, restarts = ZONES[: rng.choice((1, 1, 2))], rng.choice((1, 2, 3))
     queued, wait_s = rng.choice((0, 0, len(zones))), rng.choice((0.0, 0.0, 40.0))
     candidates = Candidates(zones, queued, wait_s, spot=True, restarts=restarts)
@@ -94,14 +94,14 @@ def _stockouts(rng: Random, plan: FaultPlan, candidates: Candidates, how_many: f
 
 
 def _preemptions(rng: Random, plan: FaultPlan, restarts: int) -> None:
-    """Google gives notice 30 s before; at the emulated pace that is 1 s."""
+    """Google gives notice 30 s before; at the emulated speed that is 1 s."""
     at = 0.0
     for _ in range(rng.choice((restarts, restarts, restarts + 1)) if restarts else 0):
         at += rng.uniform(3.0, 30.0)
         plan.preemptions.append((at, rng.choice((0.0, 1.0, 1.0, 5.0))))
 
 
-# -- oddities of queues --------------------------------------------------------------------------------------------------
+# -- faults of queues ------------------------------------------------------------------------------------------------
 
 
 def family(made: Family) -> Family:
@@ -116,7 +116,7 @@ def slow_queue(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
 
 @family
 def long_provisioning(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
-    """While it is PROVISIONING a delete is accepted, and fails."""
+    """A delete of a PROVISIONING request is accepted, and fails."""
     plan.provision_s, plan.refuse_s = rng.choice((10.0, 30.0, 60.0)), rng.choice((0.2, 1.5, 10.0))
 
 
@@ -130,7 +130,7 @@ def failing_request_deletes(rng: Random, plan: FaultPlan, candidates: Candidates
 
 @family
 def closed_queue(rng: Random, plan: FaultPlan, candidates: Candidates) -> None:
-    """The request is accepted, FAILED a moment later, and stays listed."""
+    """The request is accepted, is FAILED a moment later, and stays listed."""
     plan.closed = candidates.zones[: rng.choice((1, 1, len(candidates.zones)))]
 
 
