@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.events import Notice as Notice
     from orchestrator.client.events import Progress as Progress
     from orchestrator.client.events import RunResult as RunResult
+    from orchestrator.client.guarantee.gc import GcResult as GcResult
     from orchestrator.client.job import Emulated as Emulated
     from orchestrator.client.job import Job as Job
     from orchestrator.client.job import Limits as Limits
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
     "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult"),
+    "client.guarantee.gc": ("GcResult",),
     "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
@@ -121,13 +123,14 @@ _OTHERWISE = {"Plan": "PlanPreview"}  # named otherwise there
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list of the table's names
 
+if not TYPE_CHECKING:  # a type checker would take every name for one of this module
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), _OTHERWISE.get(name, name))
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), _OTHERWISE.get(name, name))
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

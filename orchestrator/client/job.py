@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Duration = str | timedelta
 StrPath = str | os.PathLike[str]
-Provisioning = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
+ProvisioningKind = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
 
 
 class _Values:
@@ -42,7 +42,7 @@ class TpuAlternative(_Values):
     accelerator: str | None = None  # such as "v5litepod-8" or "v5e-8"
     zone: str | Sequence[str] | None = None  # zones, regions or "any"
     runtime: str | None = None
-    provisioning: Provisioning | None = None
+    provisioning: ProvisioningKind | None = None
     spot: bool | None = None
     queue: bool | None = None
     unlisted: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -182,21 +183,21 @@ def _record(
 ) -> int:
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
-        session = Session.open(cloud, project, reporter=reporter, quiet=True, light=True)
-        target = session.target
-        session.ledger.record_gc(
-            GcRun(
-                session.now(),
-                target.kind,
-                target.project,
-                scope,
-                collected.done,
-                collected.found,
-                collected.deleted,
+        with closing(Session.open(cloud, project, reporter=reporter, quiet=True, light=True)) as session:
+            target = session.target
+            session.ledger.record_gc(
+                GcRun(
+                    session.now(),
+                    target.kind,
+                    target.project,
+                    scope,
+                    collected.done,
+                    collected.found,
+                    collected.deleted,
+                )
             )
-        )
-        session.recover(look=True)
-        return session.exit_code()
+            session.recover(look=True)
+            return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:
             reporter.say("warning", f"{error.message}; gc went on without it")
