@@ -172,7 +172,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("words", [["--detach"], ["--keep", "10m"], ["--cloud", "emulated"], ["--project", "acme"]])
+@pytest.mark.parametrize("words", [["--detach"], ["--keep", "10m"], ["--cloud", "emulated"], ["--project", "acme-123"]])
 def test_what_only_a_cloud_can_do_is_refused(tpujob: Tpujob, words: list[str]) -> None:
     done = tpujob("run", job(tpujob, "echo never"), *words)
     assert done.returncode == 64 and "uses no cloud" in done.stderr and "never" not in done.stdout

@@ -1,0 +1,125 @@
+"""`run --json` and `submit --json`: stdout is a stream of events, one JSON object a line, and the last one is the result."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from tests.cli_fixture import Said, Tpujob, press
+
+JOB = """
+name: hello
+tpu: {zone: us-central1-a}
+command: |
+  echo "hello from $TPUJOB_WORKER"
+  echo result > "$TPUJOB_ARTIFACTS/result.txt"
+"""
+
+
+def events(done: Said) -> list[dict[str, Any]]:
+    """Every line of stdout."""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def log(rows: list[dict[str, Any]]) -> list[str]:
+    return [line for row in rows if row["event"] == "log" for line in row["lines"]]
+
+
+def test_a_run_streams_its_events_and_ends_with_its_result(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(JOB), "--json")
+    assert done.returncode == 0, done.stderr
+    rows = events(done)
+    assert log(rows) == ["hello from 0"]
+    assert {"event": "notice", "stage": "ready"}.items() <= next(r for r in rows if r.get("stage") == "ready").items()
+    result = rows[-1]
+    assert [row["event"] for row in rows].count("result") == 1 and result["event"] == "result"
+    assert {
+        "name": "hello",
+        "state": "succeeded",
+        "exit_code": 0,
+        "attempts": 1,
+        "released": True,
+        "detached": False,
+        "error": None,
+    }.items() <= result.items()
+    assert result["release"].startswith("tpujob-") and "absent (checked" in result["release"]
+    assert result["cost_usd"] > 0 and result["ended_at"] > result["started_at"]
+    assert result["artifacts"] == [f"{result['directory']}/worker0/artifacts/result.txt"]
+    assert " ".join(result) == (
+        "event run name state exit_code directory started_at ended_at attempts cost_usd metrics artifacts released "
+        "release detached error"
+    )
+    assert "hello from" not in done.stderr and f"tpujob show {result['run']}" in done.stderr
+    assert done.stderr.startswith("cloud    EMULATED")
+
+
+def test_a_job_that_fails_keeps_its_code_and_the_result_has_its_error(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: 'echo broken; exit 7'\n"), "--json")
+    assert done.returncode == 7
+    rows = events(done)
+    assert log(rows) == ["broken"]
+    failure = next(row for row in rows if row["event"] == "failure")
+    assert failure["message"] == "the job failed on worker0 with code 7" and failure["exit_code"] == 7
+    error = rows[-1]["error"]
+    assert (rows[-1]["state"], rows[-1]["exit_code"], rows[-1]["released"]) == ("failed", 7, True)
+    assert (error["type"], error["message"], error["exit_code"]) == ("PayloadFailed", failure["message"], 7)
+    assert "the job failed on worker0 with code 7" in done.stderr
+
+
+def test_ctrl_c_ends_the_stream_with_the_result_of_a_proven_release(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job("name: s\non: local\ncommand: 'echo started; sleep 300'\n"), "--json")
+    tpujob.until("started", process)
+    press(process, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    result = json.loads(out.splitlines()[-1])
+    assert (result["event"], result["state"], result["exit_code"]) == ("result", "interrupted", 130)
+    assert result["error"]["type"] == "Interrupted" and result["released"]
+
+
+@pytest.mark.exhaustive
+def test_ctrl_c_while_a_job_runs_on_a_slice_says_in_the_result_that_the_slice_is_gone(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job(JOB + "  echo started; sleep 300\n"), "--json")
+    tpujob.until("started", process)
+    press(process)
+    out, err = process.communicate()
+    result = json.loads(out.splitlines()[-1])
+    assert process.returncode == result["exit_code"] == 130, err
+    assert result["released"] and "absent (checked" in result["release"] and tpujob.alive() == []
+
+
+def test_secrets_are_hidden_in_events_and_result(tpujob: Tpujob) -> None:
+    text = "env: {KEY: '${env:THE_KEY}'}\nname: here\non: local\ncommand: |\n"
+    save = """printf '{"note": "%s", "test_accuracy": 0.5}' "$KEY" > "$TPUJOB_ARTIFACTS/metrics.json"\n"""
+    done = tpujob("run", tpujob.job(text + '  echo "my $KEY"\n  ' + save), "--json", env={"THE_KEY": "hunter2-hunter2"})
+    assert done.returncode == 0, done.stderr
+    rows = events(done)
+    assert len(log(rows)) == 1 and rows[-1]["metrics"]["test_accuracy"] == 0.5
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_a_mistake_is_the_only_event(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("run", "missing.yaml", "--json")
+    (failure,) = events(done)
+    assert done.returncode == failure["exit_code"] == 64
+    assert failure["event"] == "failure" and failure["message"] == "missing.yaml: there is no such file"
+    assert done.stderr == "missing.yaml: there is no such file\n"
+
+
+def test_submit_streams_until_the_job_has_started(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
+    done = tpujob("submit", tpujob.job(JOB), "--json")
+    assert done.returncode == 0, done.stderr
+    *_, result = events(done)
+    assert (result["event"], result["state"], result["detached"], result["released"]) == (
+        "result",
+        "running",
+        True,
+        False,
+    )
+    assert result["error"] is None and result["metrics"] == {}
+    assert tpujob("cancel", result["run"]).returncode == 0 and tpujob.alive() == []
