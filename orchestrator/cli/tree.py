@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import textwrap
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from orchestrator.cli import commands, help_text
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
+MAX_COMPLETION_HELP = 60
 
 
 class LazyCommand(TyperCommand):
@@ -34,12 +36,30 @@ class LazyCommand(TyperCommand):
         return self.loaded.make_context(*args, **extra)
 
 
-class _Command(TyperCommand):
+class _Uniform:
+    """What commands and groups have in common, whichever version of typer there is."""
+
     full_name = ""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _prepared(super().get_params(ctx))
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if param.param_type_name == "argument" and not param.metavar:
+                param.metavar = str(param.name).upper()  # the name in messages
+            convert = getattr(param, "get_runtime_param", None)  # from 0.29 on
+            if convert is not None and not isinstance(convert, functools.partial):
+                param.get_runtime_param = functools.partial(_Conversion, convert)
+        return params
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        items: list[Any] = super().shell_complete(ctx, incomplete)  # type: ignore[misc]
+        for item in items:
+            if item.help:  # typer wraps a longer text, and fish takes its second line for another completion
+                item.help = textwrap.shorten(item.help, MAX_COMPLETION_HELP, placeholder="…")
+        return items
+
+
+class _Command(_Uniform, TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return help_text.usage_pieces(self)
 
@@ -47,14 +67,23 @@ class _Command(TyperCommand):
         formatter.write(help_text.of_command(self.full_name, self))
 
 
-class _Group(TyperGroup):
-    full_name = ""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _prepared(super().get_params(ctx))
-
+class _Group(_Uniform, TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(help_text.of_group(self.full_name) if self.full_name else help_text.of_tpujob())
+
+
+class _Conversion:
+    """Convert a value only where there is something to convert: typer's `RuntimeParam` imports pydantic first (65 ms)."""
+
+    def __init__(self, typers_own: Any) -> None:
+        self._typers_own = typers_own
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None and param.nargs == 1 and not param.multiple:
+            return None
+        if type(value) is param.type_descriptor.annotation and not param.type_descriptor.is_ranged:
+            return value
+        return self._typers_own().coerce(value, param=param, ctx=ctx)
 
 
 @functools.cache
@@ -110,28 +139,3 @@ def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(
         rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=dict(HELP_OPTIONS), **settings
     )
-
-
-def _prepared(params: list[Any]) -> list[Any]:
-    """Make the versions of typer agree on the names of arguments in messages, and on what a start imports."""
-    for param in params:
-        if param.param_type_name == "argument" and not param.metavar:
-            param.metavar = str(param.name).upper()
-        convert = getattr(param, "get_runtime_param", None)  # from 0.29 on
-        if convert is not None and not isinstance(convert, functools.partial):
-            param.get_runtime_param = functools.partial(_Conversion, convert)
-    return params
-
-
-class _Conversion:
-    """Convert a value only where there is something to convert: typer's `RuntimeParam` imports pydantic first (65 ms)."""
-
-    def __init__(self, typers_own: Any) -> None:
-        self._typers_own = typers_own
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value is None and param.nargs == 1 and not param.multiple:
-            return None
-        if type(value) is param.type_descriptor.annotation and not param.type_descriptor.is_ranged:
-            return value
-        return self._typers_own().coerce(value, param=param, ctx=ctx)

@@ -70,8 +70,8 @@ GROUPS: dict[str, dict[str, Command]] = {
             "slices.up:up",
             (
                 "tpujob up --accelerator v5litepod-8 --zone us-central1-a",
-                "tpujob up trainer --accelerator v6e-8 --zone us-east5 --spot --ttl 8h --idle 30m",
-                "tpujob up --accelerator v5litepod-16 --zone any --dry-run  # show the plan and create nothing",
+                "tpujob up trainer --accelerator v6e-8 --zone us-east5 --spot --ttl 8h",
+                "tpujob up --accelerator v5litepod-16 --zone any --dry-run",
             ),
         ),
         "down": Command(
@@ -88,7 +88,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "Start a stopped slice again.", "slices.start:start", ("tpujob start", "tpujob start trainer")
         ),
         "status": Command(
-            "Every slice of tpujob in the project, asked of the API, and what it cost so far; and what is not proven gone.",
+            "List every slice of tpujob in the project, asked of the API, with its cost so far; and what is not proven gone.",
             "slices.status:status",
             ("tpujob status", "tpujob status --json"),
         ),
@@ -103,7 +103,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob ssh", "tpujob ssh trainer --worker 1", "tpujob ssh trainer -- python3 -V"),
         ),
         "offers": Command(
-            "Show which TPUs there are: types, shapes, zones, and dated prices of a whole slice per hour.",
+            "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
             "slices.offers:offers",
             ("tpujob offers", "tpujob offers --type v6e-8 --zone us-east5"),
         ),
@@ -128,7 +128,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Guarantee": {
         "gc": Command(
-            "Delete every slice of tpujob in the project whose claim is over, whoever made it.",
+            "Delete every slice of tpujob in the project whose claim is over, whichever machine made it.",
             "guarantee.gc:gc",
             ("tpujob gc --dry-run", "tpujob gc --zone us-central1", "tpujob gc --local"),
         ),
@@ -138,7 +138,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob install-gc",),
         ),
         "doctor": Command(
-            "Which layers of the guarantee are live for this machine and project, what is alive, and its worst-case cost.",
+            "Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.",
             "guarantee.doctor:doctor",
             ("tpujob doctor", "tpujob doctor --json"),
         ),
@@ -239,7 +239,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "Set how many chips there are.",
             "emulator.supply:set_capacity",
             (
-                "tpujob emulator capacity set us-central1-a/v5litepod-8 none --until 2m  # a stockout of two minutes",
+                "tpujob emulator capacity set us-central1-a/v5litepod-8 none --until 2m",
                 "tpujob emulator capacity set '*/*' 16 --tier spot",
             ),
         ),

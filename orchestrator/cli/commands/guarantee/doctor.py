@@ -16,7 +16,7 @@ MARKS = {True: "live", False: "NOT", None: "-"}
 
 
 def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> None:
-    """Show which layers of the guarantee are live for this machine and project, the open slices, and their worst-case cost.
+    """Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.
 
     Exits with 0 if tpujob is usable here, whatever else could be better.
     """

@@ -1,0 +1,140 @@
+"""The table of commands, the help and the completion: one table, nothing loaded before it is called for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from orchestrator.cli import app, help_text, tree
+from orchestrator.cli.commands import COMMANDS, GROUPS
+from orchestrator.cli.dispatch import dispatch
+
+LEAVES = [name for name, command in COMMANDS.items() if command.function]
+
+
+def first_sentence(text: str) -> str:
+    joined = " ".join(text.partition("\n\n")[0].split())
+    return re.split(r"(?<=[.?]) (?=[A-Z`])", joined)[0]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["tpujob", *words])
+    return dispatch()
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_the_summary_of_the_table_is_the_first_sentence_of_the_docstring(name: str) -> None:
+    assert COMMANDS[name].summary == first_sentence(tree.everything()[name].help)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_command_has_examples_that_its_parser_takes(name: str) -> None:
+    assert COMMANDS[name].examples
+    for example in COMMANDS[name].examples:
+        words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", example), comments=True)
+        own = ["tpujob", *name.split()]
+        assert words[: len(own)] == own
+        tree.everything()[name].make_context(name, words[len(own) :])
+
+
+def test_commands_of_a_group_live_in_the_folder_of_the_group() -> None:
+    wrong = [
+        name
+        for title, group in GROUPS.items()
+        for name, command in group.items()
+        if command.function and command.function.partition(".")[0] != title.lower()
+    ]
+    assert wrong == []
+
+
+def test_the_help_of_tpujob_names_its_own_options_as_typer_has_them() -> None:
+    assert help_text.options(tree.root()) == list(help_text.OPTIONS)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_no_help_page_cuts_a_line_or_is_wider_than_80_columns(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    root = help_text.of_tpujob()
+    pages = [root]
+    for name, command in tree.everything().items():
+        if name:
+            pages.append(help_text.of_command(name, command) if name in LEAVES else help_text.of_group(name))
+    assert [line for page in pages for line in page.splitlines() if len(line) > 80] == []
+    unwrapped = " ".join(root.split())
+    assert [
+        name for name, each in COMMANDS.items() if " " not in name and f"{name} {each.summary}" not in unwrapped
+    ] == []
+
+
+def test_the_help_of_each_command_ends_with_its_examples(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "emulator", "put", "--help") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: tpujob emulator put [OPTIONS] NODE STATE\n")
+    assert text.endswith("\nExamples:\n  tpujob emulator put tpujob-mnist-7k2f REPAIRING --for 20s\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rum"], "Error: No such command 'rum'. Did you mean 'run'?"),
+        (["emulator", "faul"], "Error: No such command 'faul'. Did you mean 'fault'?"),
+        (["--nope"], "Error: No such option: --nope"),
+        (["show"], "Error: Missing argument 'RUN'."),
+        (["emulator", "put", "node"], "Error: Missing argument 'STATE'."),
+        ([], "Run training jobs on Cloud TPUs"),
+        (["emulator"], "Start, stop and inspect the emulated Cloud TPU"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_usage_and_exit_64(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert call(monkeypatch, *words) == 64
+    out, err = capsys.readouterr()
+    assert message in out + err
+    assert (out + err).startswith("Usage: tpujob ")
+
+
+def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
+    monkeypatch.setenv("_TPUJOB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
+    assert call(monkeypatch) == 0
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tpujob ru", ["run"]),
+        ("tpujob emulator fa", ["fault"]),
+        ("tpujob emulator fault ", ["add", "load", "list", "clear"]),
+        ("tpujob run --ke", ["--keep"]),
+        ("tpujob --ver", ["--version"]),
+    ],
+)
+def test_completion_knows_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, words: list[str]
+) -> None:
+    assert complete(monkeypatch, capsys, line) == words
+
+
+def test_a_completion_is_one_line_also_where_its_help_is_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_TPUJOB_COMPLETE", "complete_fish")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "tpujob ")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    assert call(monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("\t")[0] for line in lines] == [name for name in COMMANDS if " " not in name]
+
+
+def test_help_and_version_are_left_to_typer_where_stdout_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # noqa: SIM115, PTH123
+    assert not app._print_about(["--help"])
+    assert not app._print_about(["--version"])
