@@ -157,9 +157,7 @@ def test_gc_deletes_a_dead_request_when_no_other_layer_is_left() -> None:
 
 @pytest.mark.parametrize("queued", [0, 1], ids=["a node", "through a queue"])
 @pytest.mark.parametrize("notice_s", [0.0, 1.0], ids=["without notice", "with notice"])
-def test_a_preempted_slice_is_gone_before_the_next_one_and_names_differ(
-    queued: int, notice_s: float
-) -> None:
+def test_a_preempted_slice_is_gone_before_the_next_one_and_names_differ(queued: int, notice_s: float) -> None:
     workload = replace(SPOT, candidates=replace(SPOT.candidates or Candidates(()), queued=queued))
     world = play(workload, layers=WATCHDOG_ONLY, preemptions=[(12.0, notice_s), (35.0, notice_s)], delete_s=4.0)
     nodes, asked = world.oracle.nodes(), requests(world)

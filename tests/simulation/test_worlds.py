@@ -70,7 +70,7 @@ def test_concurrent_teardowns_of_one_slice_all_end_well(down_at: float) -> None:
     def workload(world: World) -> None:
         Workload("run", lasts_s=8.0, timer_s=3.0, gc_every_s=5.0)(world)
         for pause_s in (0.0, 0.05, 1.0):
-            world._at(down_at + pause_s, type_down, world)
+            world.at(down_at + pause_s, type_down, world)
 
     failing = [cloud_fault("operation_fails", "nodes.delete")] * 2
     world = World(11, workload, FaultPlan(delete_effects=failing))

@@ -19,9 +19,9 @@ BUDGET_S = 3600.0  # client/guarantee/recovery.py
 
 
 class Guardian:
-    def __init__(self, machine: Machine, watched: Process) -> None:
-        self.machine, self.watched, self.world = machine, watched, machine.world
-        self.name = f"guardian of {watched.name}"
+    def __init__(self, machine: Machine, command: Process) -> None:
+        self.machine, self.command, self.world = machine, command, machine.world
+        self.name = f"guardian of {command.name}"
         self.alive = True
         self.killed_at: float | None = None
         self.process: Process | None = None
@@ -34,7 +34,7 @@ class Guardian:
 
     def _start(self) -> None:
         if self.alive:
-            self.process = self.machine.run(self.name, watch_over(), role="watcher", on_exit=self._left)
+            self.process = self.machine.run(self.name, watch_over(), role="guardian loop", on_exit=self._left)
             if self.process is not None:
                 self.process.guardian = self
 
@@ -56,21 +56,21 @@ class Guardian:
 
     # -- effects of the guardian's program -----------------------------------------------------------------------------
 
-    def recover(self, watcher: Process, token: int) -> None:
-        self.machine.timeline.after(START_S, self._recover, watcher, token)
+    def recover(self, loop_process: Process, token: int) -> None:
+        self.machine.timeline.after(START_S, self._recover, loop_process, token)
 
-    def _recover(self, watcher: Process, token: int) -> None:
+    def _recover(self, loop_process: Process, token: int) -> None:
         from tests.simulation.model.machine import command
 
-        if not watcher.alive:
+        if not loop_process.alive:
             return
 
         def ended(_: Process) -> None:
             self.child = None
-            watcher.answer_later(0.01, token, None, None)
+            loop_process.answer_later(0.01, token, None, None)
 
         program: Any = command(self.world.capabilities, None, budget_s=BUDGET_S, look=False)
         self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
 
-    def take_lock(self, watcher: Process) -> bool:
-        return watcher.locks.lock("guardian")
+    def take_lock(self, loop_process: Process) -> bool:
+        return loop_process.locks.lock("guardian")

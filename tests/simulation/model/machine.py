@@ -14,6 +14,7 @@ from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.guardian import Guardian
 from tests.simulation.model.ledger import InMemoryLedger
 from tests.simulation.model.process import Process
+from tests.simulation.model.scheduled_faults import after_restart
 from tests.simulation.model.timeline import Clock
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Machine:
             del self.locks[lock]
         self.processes.remove(process)
         for guardian in self.guardians:
-            if guardian.watched is process:
+            if guardian.command is process:
                 guardian.wake()
 
     def start_guardian(self, process: Process) -> bool:
@@ -110,7 +111,7 @@ class Machine:
         return True
 
     def guardian_of(self, process: Process | None) -> Guardian | None:
-        return next((guardian for guardian in self.guardians if guardian.watched is process), None)
+        return next((guardian for guardian in self.guardians if guardian.command is process), None)
 
     # -- power -------------------------------------------------------------------------------------------------------
 
@@ -136,7 +137,7 @@ class Machine:
         self.clocks = Clocks(self.ledger, self.clock)
         if self.timer_s is not None:
             self.timeline.after(min(2.0, self.timer_s), self._timer, self._boots)
-        self.world.after_restart(self)
+        after_restart(self.world, self)
 
     def sleep(self) -> None:
         if not self.on:

@@ -13,12 +13,13 @@ from typing import Any
 
 from orchestrator.core.lease.slices import Capabilities
 from orchestrator.core.lease.timings import Timings, emulated
-from orchestrator.emulator.model.records import Node, Settings
+from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.engine.slices.held import UpOutcome
 from orchestrator.errors import TpujobError
+from tests.simulation.model import scheduled_faults
 from tests.simulation.model.cloud import FakeCloud
 from tests.simulation.model.faults import TRAVEL_S, FaultInjector, FaultPlan
 from tests.simulation.model.fleet import SimFleet
@@ -27,7 +28,6 @@ from tests.simulation.model.machine import Machine
 from tests.simulation.model.process import Process
 from tests.simulation.model.timeline import Timeline
 from tests.simulation.oracle.bounds import Allowance
-from tests.simulation.oracle.claims import Resource
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.oracle.oracle import Oracle
 
@@ -99,7 +99,6 @@ class World:
         self.queues = False  # whether any slice is queued
         self.boot_s, self.collect_s = 2.0, 1.0
         self.no_room_until = 0.0  # until then the laptop has no disk space for results
-        self.create_patience_s = 60.0
         self.gc_every_s: float | None = None
         self.timer_s: float | None = None
         self.faults = FaultInjector(self, plan, seed)
@@ -116,7 +115,7 @@ class World:
         self.frozen_since = self.thawed_at = 0.0
         self.ledger_was_lost = False
         self.foreign: set[str] = set()  # names of nodes that tpujob did not create
-        self._guardians_killed: dict[Any, float] = {}
+        self.guardians_killed: dict[Any, float] = {}
         self.main: Process | None = None
         self.acting: Process | None = None  # the process whose effect is being performed
         self.scheduled = 0  # number of planned acts that are still to come
@@ -124,10 +123,8 @@ class World:
         self._watching = False
         self.oracle = Oracle(self)
         self.cloud = FakeCloud(self, self.settings)
-        shape_timer = getattr(workload, "timer_s", None)
         self.workload = workload
-        self.timer_s = shape_timer
-        self.laptop: Machine = None  # type: ignore[assignment]  # the shape decides about its timer first
+        self.laptop: Machine = None  # type: ignore[assignment]  # the workload decides about its timer
         self.elsewhere: Machine = None  # type: ignore[assignment]
         self.machines: list[Machine] = []
 
@@ -137,8 +134,8 @@ class World:
         self.workload(self)
         self._supply()
         if self.laptop is None:
-            raise AssertionError("a shape begins with `settle_down`")
-        self._arrange()
+            raise AssertionError("a workload begins with `start_machines`")
+        scheduled_faults.schedule(self)
         try:
             self.timeline.run(self.timeline.now + HORIZON_S)
             self._at_the_end()
@@ -168,41 +165,7 @@ class World:
             self.timeline.after(first_s, run_gc_elsewhere, self, self.gc_every_s)
         return self.laptop
 
-    def _arrange(self) -> None:
-        """Schedule everything in the plan that happens at a time."""
-        plan, at = self.plan, self._at
-        for name, when, what in plan.crashes:
-            if name is None:
-                at(when, self.crash, what, None)
-            else:
-                self.crash_steps[name] = (int(when), what)
-        for when in plan.signals:
-            at(when, self._signal)
-        for begin, end in plan.stopped:
-            at(begin, self._stop_main)
-            at(end, self._continue_main)
-        for begin, end in plan.asleep:
-            at(begin, self._sleep)
-            at(end, self._wake)
-        for worker, when, back_s in plan.watchdog_dies:
-            at(when, self._watchdog_dies, worker, back_s)
-        for worker, when, back_s in plan.worker_dies:
-            at(when, self._worker_dies, worker, back_s)
-        if plan.disk_full is not None:
-            at(plan.disk_full[0], self._fill_disk, True)
-            at(plan.disk_full[1], self._fill_disk, False)
-        if plan.ledger_lost_at is not None:
-            at(plan.ledger_lost_at, self._lose_ledger)
-        for when, by_s in plan.clock_steps:
-            at(when, self._set_clock, by_s)
-        if plan.preempt_at is not None:
-            at(plan.preempt_at, self._preempt, 0.0, "READY")
-        for when, notice_s in plan.preemptions:
-            at(when, self._preempt, notice_s, "READY", "CREATING")
-        if plan.user_deletes_at is not None:
-            at(plan.user_deletes_at, self._user_deletes)
-
-    def _at(self, when: float, act: Callable[..., None], *args: Any) -> None:
+    def at(self, when: float, act: Callable[..., None], *args: Any) -> None:
         self.scheduled += 1
 
         def happen() -> None:
@@ -227,7 +190,7 @@ class World:
         if self.scheduled or self.oracle.existing() or self.cloud.state.delayed_creates:
             return
         for machine in self.machines:
-            if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.watched.alive):
+            if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.command.alive):
                 return
         self.timeline.after(self.capabilities.visible_within_s, self._stop_if_done)
 
@@ -249,8 +212,8 @@ class World:
         alive = self.oracle.existing()
         if not alive:
             return
-        hope = [self.oracle.judge(resource) or resource.may_still_get_node(self.timeline.now) for resource in alive]
-        if not any(hope) and not self.scheduled and not any(machine.processes for machine in self.machines):
+        pending = [self.oracle.judge(resource) or resource.may_still_get_node(self.timeline.now) for resource in alive]
+        if not any(pending) and not self.scheduled and not any(machine.processes for machine in self.machines):
             self.timeline.stop()  # no layer is left that could act, and none promised to
             return
         self.watch_resources()
@@ -317,7 +280,7 @@ class World:
                     )
             self.oracle.reported_gone[lease_id] = process.name
 
-    # -- scheduled faults, and crash points ----------------------------------------------------------------------------
+    # -- crash points ----------------------------------------------------------------------------------------------------
 
     def passes_crash_point(self, process: Process) -> bool:
         """Count one more point at which this process can die. Return whether it died."""
@@ -327,107 +290,5 @@ class World:
     def tick(self, process: Process, crash_at: tuple[int, str]) -> bool:
         count = self.crash_points[process.name] = self.crash_points.get(process.name, 0) + 1
         if count == crash_at[0]:
-            self.crash(crash_at[1], process)
+            scheduled_faults.crash(self, crash_at[1], process)
         return not process.alive
-
-    def crash(self, what: str, process: Process | None) -> None:
-        process = process or self.main
-        guardian = self.laptop.guardian_of(process) if process is not None else None
-        if what != "cli":
-            all_of_them = what == "machine" or process is None or process.role != "cli"
-            self._guardians_killed[None if all_of_them else process] = self.timeline.now
-        if what == "machine":
-            self.laptop.crash(self.plan.reboot_after_s)
-        if what in ("guardian", "cli+guardian"):
-            for one in [guardian] if guardian is not None else list(self.laptop.guardians):
-                one.kill()
-        if what in ("cli", "cli+guardian") and process is not None:
-            process.kill()
-        if what != "machine":
-            self.after_restart(self.laptop)
-
-    def guardians_killed_at(self, owner: Process | None, *, anybody: bool) -> float | None:
-        """Return when the plan killed the guardian of this process (or any guardian), whether or not it existed."""
-        killed = self._guardians_killed
-        times = [at for process, at in killed.items() if anybody or process is None or process is owner]
-        return max(times, default=None)
-
-    def after_restart(self, machine: Machine) -> None:
-        """Schedule the next command after a crash."""
-        if self.plan.command_after_s is not None and machine is self.laptop:
-            at = self.timeline.now - self.faults.begun_at + self.plan.command_after_s
-            self._at(at, self.laptop.type_command)
-
-    def _signal(self) -> None:
-        if self.main is not None:
-            self.main.signal(2)
-
-    def _stop_main(self) -> None:
-        if self.main is not None and self.main.alive:
-            self.frozen_since = self.timeline.now
-            self.main.freeze()
-
-    def _continue_main(self) -> None:
-        self.thawed_at = self.timeline.now
-        if self.main is not None and not self.laptop.asleep:
-            self.main.thaw()
-
-    def _set_clock(self, by_s: float) -> None:
-        self.log(f"the laptop's wall clock is set, by {by_s:+.0f} s")
-        self.laptop.clock.offset_s += by_s
-
-    def _sleep(self) -> None:
-        self.frozen_since = self.timeline.now
-        self.laptop.sleep()
-
-    def _wake(self) -> None:
-        self.thawed_at = self.timeline.now
-        self.laptop.wake_up()
-
-    def _workers(self, index: int) -> list[Worker]:
-        return [vm.workers[index] for vm in self.cloud.vms.values() if index < len(vm.workers) and vm.on]
-
-    def _watchdog_dies(self, index: int, back_s: float | None) -> None:
-        for worker in self._workers(index):
-            worker.kill_watchdog(back_s)
-
-    def _worker_dies(self, index: int, back_s: float | None) -> None:
-        for worker in self._workers(index):
-            self.log(f"worker {index} dies")
-            worker.off()
-            if back_s is not None:
-                self.timeline.after(back_s, self._worker_back, worker)
-
-    def _worker_back(self, worker: Worker) -> None:
-        if worker.vm.on:
-            worker.boot()
-
-    def _fill_disk(self, full: bool) -> None:
-        self.log("the disk is full" if full else "there is room on the disk again")
-        self.laptop.ledger.full = full
-
-    def _lose_ledger(self) -> None:
-        self.ledger_was_lost = True
-        self.laptop.lose_ledger()
-
-    def _victims(self, *states: str) -> list[tuple[Node, Resource]]:
-        nodes, resources = self.cloud.state.nodes.values(), self.oracle.resources
-        return [(n, resources[n.uid]) for n in nodes if n.state in states and not resources[n.uid].foreign]
-
-    def _preempt(self, notice_s: float, *states: str) -> None:
-        for node, _ in self._victims(*states):
-            if node.hidden_until is not None and node.hidden_until > self.timeline.now:
-                continue  # a node that is being deleted is not preempted
-            self.log(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
-            self.cloud.state.preempt(node.name, self.timeline.now, notice_s)
-        self.cloud.settle()
-
-    def _user_deletes(self) -> None:
-        for node, known in self._victims("READY"):
-            self.log(f"{node.node_id} is deleted in the console")
-            known.lost_at = self.timeline.now
-            for resource in self.oracle.existing():
-                if resource.node is known:
-                    resource.lost_at = self.timeline.now
-            self.cloud.state.vanish(node.name, self.timeline.now)
-        self.cloud.settle()

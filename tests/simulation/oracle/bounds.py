@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import TIMEOUT_S
+from tests.simulation.model.scheduled_faults import guardians_killed_at
 from tests.simulation.oracle.deadlines import (
     deadline_of,
 )
@@ -72,34 +73,34 @@ def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allow
 def _local(world: World, claim: Claim, resource: Resource, begin: float) -> float:
     """Return the seconds from `begin` within which this machine must have deleted it; NEVER if it cannot."""
     machine, plan = world.laptop, world.plan
-    downer = claim.down_processes.get(resource.lease_id)
-    owner = downer or claim.owner
+    down = claim.down_processes.get(resource.lease_id)
+    owner = down or claim.owner
     until = world.timeline.now if resource.gone_at is None else resource.gone_at
     if not machine.on or machine.asleep or (owner is not None and owner.alive and owner.frozen):
         return NEVER
     if world.ledger_was_lost and (owner is None or not owner.alive):
         return NEVER  # only a process that opened the old file knows the slice
-    awake_since = max(begin, machine.on_since, downer.started_at if downer is not None else begin)
+    awake_since = max(begin, machine.on_since, down.started_at if down is not None else begin)
     mode = claim.mode_of(resource.lease_id)
-    if mode == "detached" and downer is None and begin < claim.final_at(resource.lease_id):
+    if mode == "detached" and down is None and begin < claim.final_at(resource.lease_id):
         return _collector(world, resource, begin, awake_since, until)
     if owner is not None and owner.alive:
         start = max(awake_since, world.thawed_at)
         if (
-            mode == "hold" and downer is None
+            mode == "hold" and down is None
         ):  # it releases the losers of its race; a held slice is its guardian's afterwards
             need = RELEASE_S + GUARDIAN_POLL_S + GUARDIAN_OWN_S
             return finish(world, "local", resource, begin, start, need, until)
         return finish(world, "local", resource, begin, start, _own_s(world, claim, resource, begin), until)
     ended_at = begin if owner is None else owner.ended_at
-    stays = mode != "hold" or downer is not None  # a held slice is its guardian's, however long the command was busy
+    stays = mode != "hold" or down is not None  # a held slice is its guardian's, however long the command was busy
     left = owner is not None and stays and not owner.killed and owner.signals_received < 3
     if left and 0.0 <= ended_at - begin < RELEASE_S:
         return finish(world, "local", resource, begin, awake_since, COMMAND_OWN_S, until)  # it may not exit earlier
-    killed_at = world.guardians_killed_at(owner, anybody=mode != "run")
+    killed_at = guardians_killed_at(world, owner, anybody=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
         # It looks at once; at held and detached slices every so often.
-        need = GUARDIAN_OWN_S if mode == "run" or downer is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
+        need = GUARDIAN_OWN_S if mode == "run" or down is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
         return finish(world, "local", resource, begin, max(awake_since, ended_at), need, until)
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
@@ -157,8 +158,8 @@ def _lost_race_s(world: World, claim: Claim, resource: Resource, race: Race) -> 
         other for other in world.oracle.resources.values() if other.lease_id in race.lease_ids - {resource.lease_id}
     ]
     if any(other.lost_at is not None or other.failed_deletes for other in others):  # those are released first
-        trouble_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
-        busy_s += trouble_s + world.settings.provision_s + plan.refuse_s + POLL_MOST_S
+        delay_s = sum(other.failed_deletes * POLL_MOST_S + other.slow_s for other in others)
+        busy_s += delay_s + world.settings.provision_s + plan.refuse_s + POLL_MOST_S
     winners = [other for other in others if other.lease_id == race.winner and other.lost_at is not None]
     if any(winner.on.connected_at is None for winner in winners):
         busy_s += CONNECT_S + LOOK_S + STOP_S  # the command waits for an answer of the lost slice

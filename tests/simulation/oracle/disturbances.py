@@ -85,10 +85,10 @@ def _vm_failures_s(world: World, need: float, start: float, until: float, *, by_
     timings = periods(world)
     since = start if by_label else start + need - timings.grace_s - timings.watchdog_s
     felt = [lasted for at, role, lasted in world.faults.failed_calls if role == "vm" and since <= at <= until]
-    trouble_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
+    delay_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
     if by_label:  # expiry counts successful polls: at worst every second one
-        return min(trouble_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
-    return trouble_s
+        return min(delay_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
+    return delay_s
 
 
 def may_be_provisioning(resource: Resource) -> bool:

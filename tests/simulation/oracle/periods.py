@@ -35,7 +35,7 @@ PULL_S = 120.0  # saving the work of a job when a worker is gone
 STOP_S = 60.0  # stopping a job when a worker does not answer
 SILENT_S = 600.0  # C6: until a VM that does not answer is given up
 EDGES = {"local": ("api", "laptop-api"), "vm": ("api", "vm-api"), "gc": ("api", "ci-api")}
-LOCAL = ("cli", "guardian", "timer", "collector", "watcher")
+LOCAL = ("cli", "guardian", "timer", "collector", "guardian loop")
 
 
 @dataclass(frozen=True, slots=True)

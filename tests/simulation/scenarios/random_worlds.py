@@ -67,13 +67,13 @@ class Workload:
                 commands.type_up(world, hold_s=self.hold_s, candidates=candidates, life_s=self.life_s)
             case "two":
                 commands.type_run(world, lasts_s=self.lasts_s, candidates=candidates, life_s=self.life_s)
-                world._at(self.second_at or 3.0, self._second, world, Candidates(candidates.zones[:1]))
+                world.at(self.second_at or 3.0, self._second, world, Candidates(candidates.zones[:1]))
         if self.extend_at is not None:
-            world._at(self.extend_at, commands.type_extend, world, 60.0)
+            world.at(self.extend_at, commands.type_extend, world, 60.0)
         if self.down_at is not None:
-            world._at(self.down_at, commands.type_down, world)
+            world.at(self.down_at, commands.type_down, world)
         if self.collect_at is not None:
-            world._at(self.collect_at, commands.type_collect, world)
+            world.at(self.collect_at, commands.type_collect, world)
 
     def _second(self, world: World, candidates: Candidates) -> None:
         commands.type_run(world, lasts_s=self.lasts_s / 2, candidates=candidates, life_s=self.life_s, name="second")

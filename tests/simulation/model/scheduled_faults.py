@@ -1,0 +1,168 @@
+"""Faults of the plan that happen at a time: crashes, signals, a sleeping laptop, dead workers, a full disk, preemptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.model.records import Node
+    from tests.simulation.model.hosts import Worker
+    from tests.simulation.model.machine import Machine
+    from tests.simulation.model.process import Process
+    from tests.simulation.model.world import World
+    from tests.simulation.oracle.claims import Resource
+
+
+def schedule(world: World) -> None:
+    """Schedule everything in the plan that happens at a time."""
+    plan, at = world.plan, world.at
+    for name, when, what in plan.crashes:
+        if name is None:
+            at(when, crash, world, what, None)
+        else:
+            world.crash_steps[name] = (int(when), what)
+    for when in plan.signals:
+        at(when, _signal, world)
+    for begin, end in plan.stopped:
+        at(begin, _stop_main, world)
+        at(end, _continue_main, world)
+    for begin, end in plan.asleep:
+        at(begin, _sleep, world)
+        at(end, _wake, world)
+    for worker, when, back_s in plan.watchdog_dies:
+        at(when, _watchdog_dies, world, worker, back_s)
+    for worker, when, back_s in plan.worker_dies:
+        at(when, _worker_dies, world, worker, back_s)
+    if plan.disk_full is not None:
+        at(plan.disk_full[0], _fill_disk, world, True)
+        at(plan.disk_full[1], _fill_disk, world, False)
+    if plan.ledger_lost_at is not None:
+        at(plan.ledger_lost_at, _lose_ledger, world)
+    for when, by_s in plan.clock_steps:
+        at(when, _set_clock, world, by_s)
+    if plan.preempt_at is not None:
+        at(plan.preempt_at, _preempt, world, 0.0, "READY")
+    for when, notice_s in plan.preemptions:
+        at(when, _preempt, world, notice_s, "READY", "CREATING")
+    if plan.user_deletes_at is not None:
+        at(plan.user_deletes_at, _user_deletes, world)
+
+
+def crash(world: World, what: str, process: Process | None) -> None:
+    process = process or world.main
+    guardian = world.laptop.guardian_of(process) if process is not None else None
+    if what != "cli":
+        all_of_them = what == "machine" or process is None or process.role != "cli"
+        world.guardians_killed[None if all_of_them else process] = world.timeline.now
+    if what == "machine":
+        world.laptop.crash(world.plan.reboot_after_s)
+    if what in ("guardian", "cli+guardian"):
+        for one in [guardian] if guardian is not None else list(world.laptop.guardians):
+            one.kill()
+    if what in ("cli", "cli+guardian") and process is not None:
+        process.kill()
+    if what != "machine":
+        after_restart(world, world.laptop)
+
+
+def guardians_killed_at(world: World, owner: Process | None, *, anybody: bool) -> float | None:
+    """Return when the plan killed the guardian of this process (or any guardian), whether or not it existed."""
+    killed = world.guardians_killed
+    times = [at for process, at in killed.items() if anybody or process is None or process is owner]
+    return max(times, default=None)
+
+
+def after_restart(world: World, machine: Machine) -> None:
+    """Schedule the next command after a crash."""
+    if world.plan.command_after_s is not None and machine is world.laptop:
+        at = world.timeline.now - world.faults.begun_at + world.plan.command_after_s
+        world.at(at, world.laptop.type_command)
+
+
+def _signal(world: World) -> None:
+    if world.main is not None:
+        world.main.signal(2)
+
+
+def _stop_main(world: World) -> None:
+    if world.main is not None and world.main.alive:
+        world.frozen_since = world.timeline.now
+        world.main.freeze()
+
+
+def _continue_main(world: World) -> None:
+    world.thawed_at = world.timeline.now
+    if world.main is not None and not world.laptop.asleep:
+        world.main.thaw()
+
+
+def _set_clock(world: World, by_s: float) -> None:
+    world.log(f"the laptop's wall clock is set, by {by_s:+.0f} s")
+    world.laptop.clock.offset_s += by_s
+
+
+def _sleep(world: World) -> None:
+    world.frozen_since = world.timeline.now
+    world.laptop.sleep()
+
+
+def _wake(world: World) -> None:
+    world.thawed_at = world.timeline.now
+    world.laptop.wake_up()
+
+
+def _workers(world: World, index: int) -> list[Worker]:
+    return [vm.workers[index] for vm in world.cloud.vms.values() if index < len(vm.workers) and vm.on]
+
+
+def _watchdog_dies(world: World, index: int, back_s: float | None) -> None:
+    for worker in _workers(world, index):
+        worker.kill_watchdog(back_s)
+
+
+def _worker_dies(world: World, index: int, back_s: float | None) -> None:
+    for worker in _workers(world, index):
+        world.log(f"worker {index} dies")
+        worker.off()
+        if back_s is not None:
+            world.timeline.after(back_s, _worker_back, world, worker)
+
+
+def _worker_back(world: World, worker: Worker) -> None:
+    if worker.vm.on:
+        worker.boot()
+
+
+def _fill_disk(world: World, full: bool) -> None:
+    world.log("the disk is full" if full else "there is room on the disk again")
+    world.laptop.ledger.full = full
+
+
+def _lose_ledger(world: World) -> None:
+    world.ledger_was_lost = True
+    world.laptop.lose_ledger()
+
+
+def _victims(world: World, *states: str) -> list[tuple[Node, Resource]]:
+    nodes, resources = world.cloud.state.nodes.values(), world.oracle.resources
+    return [(n, resources[n.uid]) for n in nodes if n.state in states and not resources[n.uid].foreign]
+
+
+def _preempt(world: World, notice_s: float, *states: str) -> None:
+    for node, _ in _victims(world, *states):
+        if node.hidden_until is not None and node.hidden_until > world.timeline.now:
+            continue  # a node that is being deleted is not preempted
+        world.log(f"{node.node_id} is to be preempted, {notice_s:.0f} s from now")
+        world.cloud.state.preempt(node.name, world.timeline.now, notice_s)
+    world.cloud.settle()
+
+
+def _user_deletes(world: World) -> None:
+    for node, known in _victims(world, "READY"):
+        world.log(f"{node.node_id} is deleted in the console")
+        known.lost_at = world.timeline.now
+        for resource in world.oracle.existing():
+            if resource.node is known:
+                resource.lost_at = world.timeline.now
+        world.cloud.state.vanish(node.name, world.timeline.now)
+    world.cloud.settle()
