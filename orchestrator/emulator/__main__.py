@@ -11,12 +11,14 @@ from pathlib import Path
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.emulator", description="An embedded Cloud TPU.")
-    parser.add_argument("--state-dir", type=Path, required=True, help="where its state, token and VMs live")
+    parser.add_argument("--state-dir", type=Path, required=True, help="directory for its state, token and VMs")
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default: %(default)s)")
-    parser.add_argument("--detach", action="store_true", help="return at once, go on in the background")
-    parser.add_argument("--ready-fd", type=int, help="a descriptor to close when everything answers")
-    parser.add_argument("--end-fd", type=int, help="a descriptor: when it reads as closed, the daemon ends")
+    parser.add_argument("--detach", action="store_true", help="return at once, and run in the background")
+    parser.add_argument(
+        "--ready-fd", type=int, help="a file descriptor that is closed when the daemon accepts requests"
+    )
+    parser.add_argument("--end-fd", type=int, help="a file descriptor: the daemon ends when it reads as closed")
     options = parser.parse_args()
     if options.detach:
         if os.fork():

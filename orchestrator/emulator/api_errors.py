@@ -1,7 +1,7 @@
-"""The API's refusals, with the literal texts of Cloud TPU where they are known.
+"""The errors of the API, with the literal texts of Cloud TPU where they are known.
 
-Pure data: the state machine and the request parser raise `ApiError`, the wire turns it into an HTTP body or into the
-`error` of a done operation. Texts come from public issue threads; clients are known to match on them.
+Pure data: `model` and `wire` raise `ApiError`; `api` turns it into an HTTP body, or into the `error` of a done operation. The
+texts come from public issue threads; clients match on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATUSES = {
 
 
 class ApiError(Exception):
-    """One refusal: a canonical status, a message, and the typed details that clients read."""
+    """A canonical status, a message, and the typed details that clients read."""
 
     def __init__(self, status: str, message: str, details: tuple[dict[str, Any], ...] = ()) -> None:
         super().__init__(message)
@@ -36,14 +36,14 @@ class ApiError(Exception):
         self.code, self.http = STATUSES[status]
 
     def body(self) -> dict[str, Any]:
-        """The JSON body of an HTTP error."""
+        """Return the JSON body of an HTTP error."""
         error: dict[str, Any] = {"code": self.http, "message": self.message, "status": self.status}
         if self.details:
             error["details"] = list(self.details)
         return {"error": error}
 
     def in_operation(self) -> dict[str, Any]:
-        """The `error` of a done operation (google.rpc.Status)."""
+        """Return the `error` of a done operation (google.rpc.Status)."""
         error: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.details:
             error["details"] = list(self.details)
@@ -51,66 +51,72 @@ class ApiError(Exception):
 
 
 def _with_eid(text: str) -> str:
-    """Cloud TPU ends its messages with an error id; here it is a digest, so that equal errors look equal."""
+    """Append an error id, as Cloud TPU does; here it is a digest, so that equal errors are equal."""
     return f"{text} [EID: 0x{hashlib.sha256(text.encode()).hexdigest()[:16]}]"
 
 
 def bad_request(text: str) -> ApiError:
+    """Return the error of a request that Cloud TPU refuses."""
     return ApiError("INVALID_ARGUMENT", _with_eid(f"Cloud TPU received a bad request. {text}"))
 
 
 def bad_field(text: str) -> ApiError:
-    """A body that is no JSON of the expected message; the wording of Google's JSON parser."""
+    """Return the error of a body that does not fit its message, as Google's JSON parser words it."""
     return ApiError("INVALID_ARGUMENT", f"Invalid JSON payload received. {text}")
 
 
 def not_found(name: str) -> ApiError:
+    """`name` is the full name of the resource."""
     return ApiError("NOT_FOUND", f"Resource '{name}' was not found")
 
 
 def already_exists(name: str) -> ApiError:
+    """`name` is the full name of the resource."""
     detail = {"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": name}
     return ApiError("ALREADY_EXISTS", f"Resource '{name}' already exists", (detail,))
 
 
 def wrong_state(verb: str, state: str) -> ApiError:
+    """Return the error of a call that the resource's state does not allow."""
     text = f"Cloud TPU received a bad request. {verb} is not supported while in state {state}"
     return ApiError("FAILED_PRECONDITION", _with_eid(text))
 
 
 def busy() -> ApiError:
-    """A patch while another operation works on the node."""
+    """Return the error of a change while another operation is under way."""
     return ApiError("ABORTED", "unable to queue the operation")
 
 
 def no_maintenance(name: str) -> ApiError:
-    """There is none to begin, or it is not the customer's to begin."""
+    """Return the error if no maintenance is announced, or if the customer may not begin it."""
     return ApiError("FAILED_PRECONDITION", _with_eid(f"Maintenance of {name} cannot be started now."))
 
 
 def superseded(verb: str, what: str = "node") -> ApiError:
+    """Return the error of an operation that a delete ends."""
     return ApiError("CANCELLED", f"The {verb} operation was cancelled because the {what} is being deleted.")
 
 
 def has_nodes(name: str) -> ApiError:
-    """A delete without `force` of a queued resource that has nodes."""
+    """Return the error of a delete without `force` of a queued resource that has nodes."""
     text = f"Cloud TPU received a bad request. The queued resource {name} has nodes; delete them first, or use force."
     return ApiError("FAILED_PRECONDITION", _with_eid(text))
 
 
 def expired() -> ApiError:
-    """Why a queued resource FAILED whose time to be fulfilled has passed."""
+    """Return the error of a queued resource that was not fulfilled in its time."""
     return ApiError(
         "DEADLINE_EXCEEDED", "The 'valid until' start timing constraint expired before the request could be fulfilled."
     )
 
 
 def interrupted(state: str) -> ApiError:
-    """How an operation ends when its node is taken away from under it; the API calls that a bad argument."""
+    """Return the error of an operation whose node the service puts into `state`; the API reports a bad argument."""
     return bad_request(f"update is not supported while in state {state}")
 
 
 def permission_denied(permission: str, name: str) -> ApiError:
+    """Return the error of IAM; `name` is the resource."""
     return ApiError("PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}' (or it may not exist).")
 
 
@@ -119,6 +125,7 @@ def internal() -> ApiError:
 
 
 def no_capacity(zone: str) -> ApiError:
+    """Return the error of a stockout."""
     text = (
         f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
         "offered (see https://cloud.google.com/tpu/docs/regions)"
@@ -127,12 +134,13 @@ def no_capacity(zone: str) -> ApiError:
 
 
 def no_reservation(status: str) -> ApiError:
-    """RESOURCE_EXHAUSTED: too little of it is left; FAILED_PRECONDITION: there is none."""
+    """Return the error for `status` RESOURCE_EXHAUSTED (too little is left) or FAILED_PRECONDITION (none exists)."""
     text = "Insufficient reserved capacity. Contact customer support to increase your reservation."
     return ApiError(status, _with_eid(text))
 
 
 def queue_closed(accelerator_type: str, zone: str) -> ApiError:
+    """Return the error of a queue that the project may not use."""
     return ApiError(
         "PERMISSION_DENIED",
         "User does not have permission to submit requests into this queue for accelerator type "
@@ -141,6 +149,7 @@ def queue_closed(accelerator_type: str, zone: str) -> ApiError:
 
 
 def no_flex_start(accelerator_type: str, zone: str) -> ApiError:
+    """Return the error where flex-start is not offered."""
     return ApiError(
         "INVALID_ARGUMENT",
         f'FLEX_START provisioning model is not supported for accelerator type "{accelerator_type}" in location "{zone}"',
@@ -148,7 +157,7 @@ def no_flex_start(accelerator_type: str, zone: str) -> ApiError:
 
 
 def quota_exceeded(name: str, limit: int, per: str, place: str) -> ApiError:
-    """`per` is zone or region, `place` the name of it."""
+    """`per` is zone or region, `place` its name."""
     violation = {
         "subject": name,
         "description": f"Quota '{name}' exhausted. Limit {limit} in {per} {place}",
@@ -161,6 +170,7 @@ def quota_exceeded(name: str, limit: int, per: str, place: str) -> ApiError:
 
 
 def too_many_creates(project: str) -> ApiError:
+    """Return the error of the rate limit of creates."""
     detail = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": "RATE_LIMIT_EXCEEDED",
@@ -180,6 +190,7 @@ def too_many_creates(project: str) -> ApiError:
 
 
 def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
+    """Return the error of a type that the zone does not offer."""
     return bad_request(
         f'The requested accelerator configuration for accelerator type, "{accelerator_type}", could not be found in '
         f'the zonal accelerator configurations for "{zone}".; the accelerator {accelerator_type} was not found in '
@@ -188,10 +199,12 @@ def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
 
 
 def zone_not_supported(zone: str) -> ApiError:
+    """Return the error of a create in a zone without TPUs."""
     return bad_request(f'The requested zone "{zone}" is not supported.')
 
 
 def location_denied(project: str, location: str) -> ApiError:
+    """Return the error of a location that the project may not use, or that does not exist."""
     detail = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": "LOCATION_POLICY_VIOLATED",
@@ -215,4 +228,5 @@ def unauthenticated() -> ApiError:
 
 
 def forbidden(message: str) -> ApiError:
+    """Return a PERMISSION_DENIED with this message."""
     return ApiError("PERMISSION_DENIED", message)

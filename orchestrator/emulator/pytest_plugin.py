@@ -1,8 +1,7 @@
-"""An emulated Cloud TPU in anybody's tests: `pytest_plugins = ["orchestrator.emulator.pytest_plugin"]` in a conftest.py.
+"""An emulated Cloud TPU for any test suite: `pytest_plugins = ["orchestrator.emulator.pytest_plugin"]` in a conftest.py.
 
-The fixture `tpu_emulator` is a private emulator for one test: its state in that test's own directory, free ports, no
-waiting for hardware that is not there, and gone afterwards with every process of its VMs, even if pytest is killed.
-`running` makes one for any other scope. Nothing here is loaded unless it is asked for.
+The fixture `tpu_emulator` is a private emulator for one test: state in that test's own directory, free ports, no delays.
+Afterwards it is stopped with every process of its VMs, even if pytest is killed. `running` makes one for any other scope.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ AT_ONCE = {"provision_s": 0, "stop_s": 0, "start_s": 0, "delete_s": 0}
 
 @dataclass(frozen=True)
 class TpuEmulator:
-    """A running emulator. `url` and `token` are all that a client of the REST API needs."""
+    """A running emulator. A client of the REST API needs `url` and `token`."""
 
     endpoint: Endpoint
     state_dir: Path
-    project: str = "emulated"  # any other one will do as well
+    project: str = "emulated"  # any other project works, too
 
     @property
     def url(self) -> str:
@@ -45,11 +44,11 @@ class TpuEmulator:
 
     @cached_property
     def grpc_target(self) -> str:
-        """HOST:PORT of its gRPC server, which starts when this is first asked for."""
+        """HOST:PORT of its gRPC server, which the first use of this property starts."""
         return control.open_grpc(self.endpoint)
 
     def client(self) -> tpu_v2.TpuClient:
-        """google-cloud-tpu over REST."""
+        """Return a client of google-cloud-tpu over REST."""
         from google.cloud import tpu_v2
         from google.oauth2.credentials import Credentials
 
@@ -58,7 +57,7 @@ class TpuEmulator:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For grpc.secure_channel and grpc.aio.secure_channel: the token, without TLS, to this machine only."""
+        """Return credentials for grpc.secure_channel and grpc.aio.secure_channel: the token, without TLS."""
         import grpc
 
         return grpc.composite_channel_credentials(
@@ -66,38 +65,41 @@ class TpuEmulator:
         )
 
     def environment(self) -> dict[str, str]:
-        """For child processes: `os.environ | tpu_emulator.environment()`; gcloud, its ssh and its scp work in it."""
+        """Return variables for child processes, to be added to `os.environ`; gcloud, with its ssh and scp, works in them."""
         path = f"{control.ssh_programs(self.state_dir)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return control.client_environment(self.endpoint, self.state_dir) | {"PATH": path}
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The emulator's own paths, `/_emulator/…`, and those of the API; the decoded JSON. docs/emulator.md."""
+        """Call a path of the API, or of the emulator (`/_emulator/…`, docs/emulator.md). Return the decoded JSON.
+
+        Raises DaemonRefused.
+        """
         return control.request(self.endpoint, method, path, body)
 
     def settings(self, **settings: Any) -> dict[str, Any]:
-        """Change some; all of them as they are now."""
+        """Change these settings, and return all of them. Raises DaemonRefused."""
         changed: dict[str, Any] = self.ask("PATCH", "/_emulator/settings", settings)
         return changed
 
     def fault(self, kind: str, **fields: Any) -> str:
-        """Let something go wrong from now on; its id."""
+        """Add a fault, and return its id. Raises DaemonRefused."""
         return str(self.ask("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"][0]["id"])
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every call to the API so far: who made it, what it got."""
+        """Return the request log: every call to the API, with its caller and its status."""
         found: list[dict[str, Any]] = self.ask("GET", "/_emulator/requests")["requests"]
         return found
 
     def billing(self) -> list[dict[str, Any]]:
-        """What is billed, and was, by node: a test that ends with `until` None somewhere has leaked a TPU."""
+        """Return the bills of all nodes. If `until` is None in one of them, a TPU is still billed."""
         found: list[dict[str, Any]] = self.ask("GET", "/_emulator/billing")["nodes"]
         return found
 
 
 @contextmanager
 def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
-    """An emulator with this state directory, from here to the end of the block, or of this process."""
-    ends, lives = os.pipe()  # the daemon notices when nobody holds the other end any more
+    """Run an emulator with this state directory until the end of the block, or of this process."""
+    ends, lives = os.pipe()  # the daemon ends when no process has the other end open
     try:
         started = TpuEmulator(control.ensure_running(state_dir, ends_with=ends), state_dir)
     finally:
@@ -114,6 +116,6 @@ def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
 
 @pytest.fixture
 def tpu_emulator(tmp_path: Path) -> Iterator[TpuEmulator]:
-    """A private emulated Cloud TPU for this test alone (docs/emulator.md)."""
+    """A private emulated Cloud TPU for this test (docs/emulator.md)."""
     with running(tmp_path / "tpu-emulator") as started:
         yield started

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,28 @@ MAY_IMPORT = {
     "vm": {"vm"},
 }
 
+# The rooms of the emulator and what each may import of the others, from the bottom up (emulator/__init__.py).
+_FAULTS = {"api_errors", "plain_data", "faults"}
+_MODEL = _FAULTS | {"supply", "model"}
+_VMS = _MODEL | {"access", "state", "wire", "vms"}
+EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
+    "": set(),
+    "api_errors": set(),
+    "plain_data": set(),
+    "access": set(),
+    "faults": _FAULTS,
+    "supply": _FAULTS | {"supply"},
+    "model": _MODEL,
+    "state": _MODEL | {"state"},
+    "wire": _MODEL | {"wire"},
+    "vms": _VMS,
+    "api": _VMS | {"api"},
+    "admin": _VMS | {"api", "admin"},
+    "daemon": _VMS | {"api", "admin", "daemon"},
+    "__main__": {"daemon", "state"},
+    "pytest_plugin": {"daemon"},
+}
+
 # What computes and nothing else. A module that is not here (os, time, socket, random, datetime, …) may wait or look outside.
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
@@ -65,6 +88,30 @@ def test_there_are_sources_to_look_at(path: str) -> None:
 
 def test_imports_of_orchestrator_go_down_and_edges_do_not_know_each_other() -> None:
     assert list(problems_of_layers()) == []
+
+
+def test_rooms_of_the_emulator_import_downwards() -> None:
+    rooms = {path: part_of(path, "orchestrator/emulator") for path in sources("orchestrator/emulator")}
+    assert set(rooms.values()) == set(EMULATOR_MAY_IMPORT)
+    prefix = "orchestrator.emulator."
+    wrong = [
+        f"{path} imports {name}"
+        for path, room in rooms.items()
+        for name in imports(read(path), package_of(path))
+        if name.startswith(prefix) and not is_within(name.removeprefix(prefix), EMULATOR_MAY_IMPORT[room])
+    ]
+    assert wrong == []
+
+
+def test_no_modules_of_the_emulator_import_each_other_in_a_circle() -> None:
+    modules = {".".join(path.with_suffix("").parts): path for path in sources("orchestrator/emulator")}
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for module, path in modules.items():
+        for name in imports(read(path), package_of(path)):
+            imported = next((each for each in (name, name.rpartition(".")[0]) if each in modules), None)
+            if imported is not None:
+                sorter.add(module, imported)
+    sorter.prepare()  # raises CycleError, which names the circle
 
 
 def test_core_imports_only_what_computes() -> None:
@@ -150,12 +197,12 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
         ("core", "orchestrator.ledger.ledger", False),
         ("core", "orchestrator.settings", False),
         ("engine", "orchestrator.remote.fleet.fleet", True),
-        ("engine", "orchestrator.report.words", False),
+        ("engine", "orchestrator.report.messages", False),
         ("emulator", "orchestrator.catalog", True),
         ("emulator", "orchestrator.core.text.names", False),
         ("cli", "orchestrator.emulator.daemon.control", True),
         ("cli", "orchestrator.emulator.daemon.daemon", False),
-        ("cli", "orchestrator.report.words", True),
+        ("cli", "orchestrator.report.messages", True),
         ("report", "orchestrator.emulator.daemon.control", False),
         ("drill", "orchestrator.emulator.daemon.control", True),
         ("drill", "orchestrator.engine.leases.release", False),
@@ -242,7 +289,7 @@ def package_of(path: Path) -> str:
     return ".".join(path.parent.parts)
 
 
-def part_of(path: Path) -> str:
-    """`orchestrator/cli/commands/jobs/run.py` is of the part cli, `orchestrator/errors.py` of errors, the package's own file of ''."""
-    inner = path.relative_to("orchestrator").with_suffix("").parts
+def part_of(path: Path, package: str = "orchestrator") -> str:
+    """Return cli for `orchestrator/cli/commands/jobs/run.py`, errors for `orchestrator/errors.py`, '' for the package itself."""
+    inner = path.relative_to(package).with_suffix("").parts
     return "" if inner == ("__init__",) else inner[0]

@@ -1,8 +1,8 @@
-"""The gRPC door of the API: google.cloud.tpu.v2 and v2alpha1, long-running operations and locations, beside REST.
+"""The gRPC API, beside REST: google.cloud.tpu.v2 and v2alpha1, long-running operations and locations.
 
-It decides nothing. Each call becomes the HTTP request that `transcoding` names and goes through the daemon's own front
-door, so that the guard, the request log and every fault treat it like any other. Opened only when somebody asks
-(`POST /_emulator/grpc`), since grpc and the messages cost 27 MB that the embedded use never needs.
+Each call becomes the HTTP request that `transcoding` returns, which the daemon sends to itself: authentication, the request log
+and faults treat it like any other. The server starts only on request (`POST /_emulator/grpc`), since grpc and the messages
+cost 27 MB that the embedded use does not need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from orchestrator.emulator.api_errors import ApiError, bad_field
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.plain_data import check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import transcoding
 from orchestrator.emulator.wire.json_body import json_object
@@ -31,41 +32,40 @@ NO_REPLY = Status(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
 
 
 class GrpcApi:
-    """One for each daemon, closed at first."""
+    """The gRPC server of a daemon, and its state: not started, at first."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self._server: GrpcServer | None = None
-        self._opening = asyncio.Lock()
+        self._starting = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/_emulator/grpc", self.ask_to_open), web.get("/_emulator/grpc", self.where)]
+        return [web.post("/_emulator/grpc", self.start), web.get("/_emulator/grpc", self.status)]
 
-    async def where(self, request: web.Request) -> web.Response:
+    async def status(self, request: web.Request) -> web.Response:
         return web.json_response({"target": self._server.target if self._server else None})
 
-    async def ask_to_open(self, request: web.Request) -> web.Response:
-        """`{"port": 0}`, where 0 takes a free one. Open already: that door stays."""
-        port = (await json_object(request)).get("port", 0)
-        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
-            raise bad_field("The port is a number from 0 to 65535.")
-        async with self._opening:
+    async def start(self, request: web.Request) -> web.Response:
+        """Start the server on `{"port": 0}` (0: a free port). One that runs already stays."""
+        port = check_value("port", (await json_object(request)).get("port", 0), int, most=65535)
+        async with self._starting:
             if self._server is None:
-                self._server = await self._open(port)
+                self._server = await self._start(port)
         if port not in (0, self._server.port):
-            raise ApiError("FAILED_PRECONDITION", f"The gRPC door is open at {self._server.target} already.")
-        return await self.where(request)
+            raise ApiError("FAILED_PRECONDITION", f"The gRPC server runs at {self._server.target} already.")
+        return await self.status(request)
 
     async def close(self) -> None:
+        """Stop the server, if it runs."""
         if self._server is not None:
             await self._server.stop()
         if self._session is not None:
             await self._session.close()
 
-    async def _open(self, port: int) -> GrpcServer:
+    async def _start(self, port: int) -> GrpcServer:
         server_module = await asyncio.to_thread(importlib.import_module, "orchestrator.emulator.api.grpc_server")
-        # A connection of its own for each call: on a kept one aiohttp would repeat what a fault cut off.
+        # A connection for each call: on a reused one aiohttp would repeat a call that a fault cut off.
         self._session = aiohttp.ClientSession(
             self.driver.account.url,
             connector=aiohttp.TCPConnector(force_close=True, limit=0),
@@ -81,12 +81,12 @@ class GrpcApi:
     async def answer(
         self, service: str, method: str, request: dict[str, Any], headers: dict[str, str]
     ) -> dict[str, Any]:
-        """The answer's JSON, or Refusal. `headers` are those of the call that the guard judges by."""
+        """Return the JSON of the answer. `headers`: those of the call that authentication reads. Raises Refusal."""
         try:
             call = transcoding.http_call(service, method, request, self._version(service, request))
         except ApiError as error:
             raise Refusal(Status(error.code, error.message, list(error.details))) from None
-        http_status, text = await self._ask(call, headers)
+        http_status, text = await self._request(call, headers)
         if http_status != 200:
             raise Refusal(transcoding.status_of(http_status, text))
         try:
@@ -94,17 +94,17 @@ class GrpcApi:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise Refusal(Status(transcoding.CANONICAL["INTERNAL"], "The answer of the API cannot be read."))
+            raise Refusal(Status(transcoding.CANONICAL["INTERNAL"], "The reply of the API cannot be read."))
         return found
 
     def _version(self, service: str, request: dict[str, Any]) -> str:
-        """Operations and places have no version over gRPC; an operation is told in that of the call that began it."""
+        """Return the API version of a call. Over gRPC operations have none: take that of the call that began the operation."""
         operation = self.driver.state.operations.get(request.get("name", ""))
-        begun_in = operation.api_version if operation is not None else "v2"
-        return transcoding.TPU_VERSIONS.get(service, begun_in if begun_in in ("v2", "v2alpha1") else "v2")
+        version = operation.api_version if operation is not None else "v2"
+        return transcoding.TPU_VERSIONS.get(service, version if version in ("v2", "v2alpha1") else "v2")
 
-    async def _ask(self, call: HttpCall, headers: dict[str, str]) -> tuple[int, str]:
-        assert self._session is not None, "the door is closed"
+    async def _request(self, call: HttpCall, headers: dict[str, str]) -> tuple[int, str]:
+        assert self._session is not None, "the server runs"
         try:
             async with self._session.request(
                 call.verb, URL(call.target, encoded=True), json=call.body, headers=headers

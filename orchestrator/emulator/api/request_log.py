@@ -1,6 +1,7 @@
-"""The request log: the newest calls to the API, who made them, what they got, and which faults they met. In memory.
+"""The request log: the newest calls to the API, with caller, status and the faults that they met. In memory.
 
-The wire writes it, the admin path and `tpujob emulator requests` show it, tests take it as the oracle for what was sent.
+`fault_middleware` writes it, `/_emulator/requests` and `tpujob emulator requests` show it. Tests use it as the oracle for
+what was sent.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ KEPT = 5000
 
 @dataclass(slots=True)
 class Call:
-    """One request. Without a status, it is being answered (no `seconds` yet) or got no answer."""
+    """One request. `status` None: it is under way (`seconds` None) or got no reply."""
 
-    number: int  # from 1 on, never used twice by one daemon
-    at: float  # when it arrived
-    caller: str  # client, vm, or nobody: it did not say who it is
+    number: int  # from 1; not reused by a daemon
+    at: float  # Unix seconds of its arrival, by the cloud's clock
+    caller: str  # client, vm, or nobody: it was not authenticated
     method: str
     path: str  # with its query
     operation: str | None
@@ -45,6 +46,6 @@ class RequestLog:
         return call
 
     def rows(self, after: int = 0, node: str | None = None) -> list[dict[str, Any]]:
-        """Those with a larger number than `after`, oldest first."""
+        """Return the calls with numbers above `after`, oldest first; `node`: only those about it (id or full name)."""
         found = (call for call in self._calls if call.number > after and node in (None, call.node, call.resource))
         return [asdict(call) | {"node": call.node} for call in found]

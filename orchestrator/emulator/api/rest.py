@@ -1,6 +1,6 @@
 """The Cloud TPU REST API, /v2 and /v2alpha1, and the part of /v1 that gcloud still reads.
 
-Each route is one question to the state machine and one answer of `wire`; nothing is decided here.
+Each route is one call of the state machine and one reply of `wire`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from orchestrator.emulator.api.rest_calls import (
     parent_of,
     place,
     query_of,
+    unreachable_field,
 )
 from orchestrator.emulator.api.rest_queue import QueueApi
 from orchestrator.emulator.api_errors import bad_field
@@ -35,6 +36,8 @@ NODE = ZONE + "/nodes/{node:[^/:]+}"
 
 
 class RestApi:
+    """The routes of nodes, operations, locations and catalogs, with those of `rest_queue`."""
+
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.state = driver.state
@@ -69,7 +72,7 @@ class RestApi:
             *QueueApi(self.driver).routes(),
         ]
 
-    # --- what is offered ----------------------------------------------------------------------------------------------
+    # --- locations and catalogs ---------------------------------------------------------------------------------------
 
     async def list_locations(self, request: web.Request) -> web.Response:
         return page(
@@ -139,10 +142,9 @@ class RestApi:
         if zone != "-":
             node_request.check_location(project, zone)
             self.state.check_place(project, zone)
-        nodes, silent = self.state.listed(project, zone, effect_on(request))
+        nodes, unreachable = self.state.listed(project, zone, effect_on(request))
         rows = [node_json.node_json(node, request.match_info["version"]) for node in nodes]
-        extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
-        return page(request, "nodes", rows, extra)
+        return page(request, "nodes", rows, unreachable_field(project, unreachable))
 
     async def get_node(self, request: web.Request) -> web.Response:
         self.driver.advance()
@@ -184,7 +186,7 @@ class RestApi:
         return web.json_response(node_json.guest_attributes_json(node.hosts, workers, query))
 
     async def maintain(self, request: web.Request) -> web.Response:
-        """The event is announced, or what was announced begins; the operation is done at once."""
+        """Announce maintenance, or begin what was announced. The operation is done at once."""
         name, now, body = node_name(request), self.driver.clock(), await json_object(request)
         self.driver.advance()
         self.state.node(name)
@@ -207,10 +209,10 @@ class RestApi:
         parent, version = parent_of(request), request.match_info["version"]
         effect = effect_on(request)
         forgotten = effect is not None and effect.kind == "operation_gone"
-        silent = request.match_info["zone"] if effect is not None and effect.kind == "unreachable" else None
+        unreachable = effect is not None and effect.kind == "unreachable"
         rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
-        shown = [] if forgotten or silent else [operation_json(op, version) for op in reversed(rows)]
-        return page(request, "operations", shown, {"unreachable": [parent]} if silent else None)
+        shown = [] if forgotten or unreachable else [operation_json(op, version) for op in reversed(rows)]
+        return page(request, "operations", shown, {"unreachable": [parent]} if unreachable else None)
 
     async def get_operation(self, request: web.Request) -> web.Response:
         self.driver.advance()
@@ -219,7 +221,7 @@ class RestApi:
         return web.json_response(operation_json(operation, request.match_info["version"]))
 
     async def compute_project(self, request: web.Request) -> web.Response:
-        """All that `gcloud compute tpus tpu-vm ssh` asks Compute Engine: the project's own SSH keys. There are none."""
+        """Reply to the one request of `gcloud compute tpus tpu-vm ssh` to Compute Engine: the project has no SSH keys."""
         project = request.match_info["project"]
         metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": []}
         return web.json_response({"name": project, "commonInstanceMetadata": metadata})
@@ -231,6 +233,6 @@ def _location(request: web.Request, zone: str) -> dict[str, str]:
 
 def _accelerator_type(parent: str, name: str) -> dict[str, Any]:
     kind = catalog.lookup(name)
-    assert kind is not None, f"the catalog offers {name} but does not describe it"
+    assert kind is not None, f"the catalog describes {name}"
     config = {"type": kind.api_type, "topology": kind.topology}
     return {"name": f"{parent}/acceleratorTypes/{name}", "type": name, "acceleratorConfigs": [config]}

@@ -1,6 +1,6 @@
-"""What a REST request is about: the method's name, the resource, the query, the fault that it met; and pages of a list.
+"""What a REST request names: the method, the resource, the query, the fault that it meets; and the pages of a list.
 
-`rest`, `rest_queue` and the middlewares of `fault_wire` ask me; faults and the request log speak in my words.
+For `rest`, `rest_queue`, `rest_other` and the middlewares. Faults and the request log use the same names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.emulator.wire.queue_json import operation_json
 
 ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
 ANY_ZONE = "/{version:v1|v2|v2alpha1}/projects/{project}/locations/{zone}"
-# What the API calls the methods behind the routes; faults and the request log speak of these.
+# Handler → the name of the method in the API, as in faults and in the request log.
 METHODS = {
     "create_node": "nodes.create",
     "list_nodes": "nodes.list",
@@ -51,13 +51,13 @@ NEW_IDS = {"nodes": "nodeId", "queuedResources": "queuedResourceId"}
 
 
 def method_of(request: web.Request) -> str | None:
-    """None for what is not this API's."""
+    """Return the name of the method (nodes.get); None for a path that is not of this API."""
     name = getattr(request.match_info.handler, "__name__", "")
     return METHODS[name].format_map(request.match_info) if name in METHODS else None
 
 
 def resource_of(request: web.Request) -> str:
-    """The full name of the node, the queued resource, the operation or the place that the request is about."""
+    """Return the full name of the node, queued resource, operation or place that the request names."""
     parts = request.match_info
     name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
     for collection, key in (("nodes", "node"), ("queuedResources", "queued"), ("operations", "operation")):
@@ -72,39 +72,49 @@ def resource_of(request: web.Request) -> str:
 
 
 def effect_on(request: web.Request) -> Fault | None:
-    """What a fault wants the cloud to do with this request; `fault_wire` decided it."""
+    """Return the fault that the cloud applies to this request, as `fault_injection` decided; None: no fault."""
     effect: Fault | None = request.get("effect")
     return effect
 
 
 def place(request: web.Request) -> tuple[str, str]:
+    """Return project and zone. Raises ApiError for an unknown zone."""
     project, zone = request.match_info["project"], request.match_info["zone"]
     node_request.check_location(project, zone)
     return project, zone
 
 
 def parent_of(request: web.Request) -> str:
+    """Return projects/…/locations/…. Raises ApiError for an unknown zone."""
     project, zone = place(request)
     return f"projects/{project}/locations/{zone}"
 
 
 def node_name(request: web.Request) -> str:
+    """Return the full name of the node. Raises ApiError for an unknown zone."""
     return f"{parent_of(request)}/nodes/{request.match_info['node']}"
 
 
 def query_of(request: web.Request) -> dict[str, str]:
+    """Return the query with camelCase names."""
     return {camel(key): value for key, value in request.query.items()}
 
 
 def changed(driver: Driver, request: web.Request, operation: OperationRecord) -> web.Response:
-    """Keep the change, then answer with the operation as it stands."""
+    """Note that the state changed, and reply with the operation."""
     driver.changed()
     return web.json_response(operation_json(operation, request.match_info["version"]))
+
+
+def unreachable_field(project: str, zones: list[str]) -> dict[str, Any]:
+    """Return the field of a list that names unreachable zones; empty without any."""
+    return {"unreachable": [f"projects/{project}/locations/{zone}" for zone in zones]} if zones else {}
 
 
 def page(
     request: web.Request, collection: str, rows: Iterable[dict[str, Any]], extra: dict[str, Any] | None = None
 ) -> web.Response:
+    """Reply with one page of a list, and with the `extra` fields. Raises ApiError for a bad size or token."""
     query, effect = query_of(request), effect_on(request)
     shown, token = node_json.page(list(rows), query.get("pageSize"), query.get("pageToken"))
     if effect is not None and effect.kind == "page_loop":

@@ -1,7 +1,6 @@
-"""What clients ask besides TPU VMs and queued resources: the service identity, and the nodes of v1.
+"""The routes besides TPU VMs and queued resources: the service identity, and the TPU Nodes of v1. Stateless.
 
-Small and stateless. v1 is the API of TPU Nodes, which Google has switched off: it still says what is offered, lists none,
-and refuses to make one.
+Google has turned off TPU Nodes: v1 still lists catalogs, lists no node, and refuses to create one.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 from aiohttp import web
 
 from orchestrator.emulator import api_errors
-from orchestrator.emulator.api.rest_calls import parent_of
+from orchestrator.emulator.api.rest_calls import ZONE, parent_of
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.wire import node_request
 
-ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
 V1 = "/{version:v1|v1alpha1}/projects/{project}/locations/{zone}"
 V1_NODE = V1 + "/nodes/{node:[^/:]+}"
 

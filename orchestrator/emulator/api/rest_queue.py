@@ -1,11 +1,20 @@
-"""The REST routes of queued resources, /v2 and /v2alpha1: each one question to the queue and one answer of `wire_queue`."""
+"""The REST routes of queued resources, /v2 and /v2alpha1: each is one call of the queue and one reply of `queue_json`."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from orchestrator.emulator import api_errors
-from orchestrator.emulator.api.rest_calls import ZONE, changed, effect_on, page, parent_of, place, query_of
+from orchestrator.emulator.api.rest_calls import (
+    ZONE,
+    changed,
+    effect_on,
+    page,
+    parent_of,
+    place,
+    query_of,
+    unreachable_field,
+)
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import node_request
@@ -18,6 +27,8 @@ QUEUED = ZONE + "/queuedResources/{queued:[^/:]+}"
 
 
 class QueueApi:
+    """The routes, and what they do."""
+
     def __init__(self, driver: Driver) -> None:
         self.driver, self.state, self.queue = driver, driver.state, driver.state.queue
 
@@ -46,17 +57,16 @@ class QueueApi:
         if zone != "-":
             node_request.check_location(project, zone)
             self.state.check_place(project, zone)
-        silent = self.state.unreachable(zone, effect_on(request))
-        rows = [queued_json(row, version) for row in self.queue.listed(project, zone, silent)]
-        extra = {"unreachable": [f"projects/{project}/locations/{z}" for z in silent]} if silent else {}
-        return page(request, "queuedResources", rows, extra)
+        unreachable = self.state.unreachable(zone, effect_on(request))
+        rows = [queued_json(row, version) for row in self.queue.listed(project, zone, unreachable)]
+        return page(request, "queuedResources", rows, unreachable_field(project, unreachable))
 
     async def get_queued(self, request: web.Request) -> web.Response:
         self.driver.advance()
         return web.json_response(queued_json(self.queue.row(_name(request)), request.match_info["version"]))
 
     async def delete_queued(self, request: web.Request) -> web.Response:
-        """gcloud says `force=True`, google-cloud-tpu `force=true`."""
+        """gcloud sends `force=True`, google-cloud-tpu `force=true`."""
         query = query_of(request)
         operation = self.queue.delete(
             _name(request),
@@ -74,7 +84,7 @@ class QueueApi:
         return changed(self.driver, request, operation)
 
     async def maintain_queued(self, request: web.Request) -> web.Response:
-        """What was announced for nodes of it begins: for those that are named (by id, or in full), or for all."""
+        """Begin announced maintenance of the nodes that the request names (by id, or in full), or of all."""
         body, now = await json_object(request), self.driver.clock()
         self.driver.advance()
         row = self.queue.row(_name(request))
@@ -93,7 +103,7 @@ class QueueApi:
         )
 
     async def list_reservations(self, request: web.Request) -> web.Response:
-        """Of the rehearsal; only /v2alpha1 has them."""
+        """List the reservations of the rehearsal. Only /v2alpha1 has them."""
         project, zone = place(request)
         rows = [one for one in self.state.supply.reservations if one.zone == zone]
         return page(request, "reservations", [reservation_json(one, project) for one in rows])

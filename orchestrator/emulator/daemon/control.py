@@ -1,7 +1,7 @@
-"""How clients find, start and stop the daemon. Standard library only at the top: the CLI imports this at every start.
+"""How clients find, start and stop the daemon. Imports only the standard library at the top: the CLI loads it at every start.
 
-The daemon holds a lock on its state directory while it lives, so "is it running?" has an exact answer, also after a
-kill -9 or a reboot; `ensure_running` takes a second lock, so that two clients start one daemon.
+The daemon locks its state directory while it runs, so whether it runs is certain, also after a kill -9 or a reboot.
+`ensure_running` takes a second lock, so that two clients start one daemon.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 import orchestrator
 
-START_TIMEOUT_S = STOP_TIMEOUT_S = 60.0  # for one that hangs: one that dies is noticed at once
+START_TIMEOUT_S = STOP_TIMEOUT_S = 60.0  # for a daemon that hangs; one that ends is noticed at once
 POLL_S = 0.01
 LOG_LIMIT_BYTES = 4 << 20
 
 
 class DaemonRefused(RuntimeError):
-    """The daemon understood, and will not; `message` is its own one line."""
+    """The daemon refused the request. `message` is its own line of text."""
 
     def __init__(self, status: int, method: str, path: str, text: str) -> None:
         try:
@@ -37,7 +37,7 @@ class DaemonRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A running daemon: where it answers and the token that it wants."""
+    """A running daemon: its address, its token and its process id."""
 
     url: str
     token: str
@@ -45,37 +45,41 @@ class Endpoint:
 
 
 def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None) -> Endpoint:
-    """The running daemon, started if there is none. RuntimeError if it does not come up.
+    """Return the running daemon; start one if there is none. Raises RuntimeError if it does not start.
 
-    A daemon that is started here takes `port` (0: a free one), and ends when the descriptor `ends_with` reads as closed.
+    A new daemon listens on `port` (0: the port of the last one, or a free one), and ends when the file descriptor `ends_with`
+    reads as closed.
     """
-    found = _announced(state_dir)
+    found = _endpoint(state_dir)
     if found is not None:
         return found
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(state_dir / "start.lock"):
-        _await_announcement(state_dir)
-        if not _alive(state_dir):
+        _await_endpoint(state_dir)
+        if not _is_running(state_dir):
             _spawn(state_dir, port, ends_with)
-        found = _announced(state_dir)
+        found = _endpoint(state_dir)
     if found is None:
-        raise RuntimeError(f"The emulator did not come up: {_last_line(state_dir)}")
+        raise RuntimeError(f"The emulator did not start: {_last_line(state_dir)}")
     return found
 
 
 def running(state_dir: Path) -> Endpoint | None:
-    """The daemon that runs now, if one does."""
-    return _announced(state_dir)
+    """Return the daemon that runs now; None: none does."""
+    return _endpoint(state_dir)
 
 
 def stop(state_dir: Path) -> bool:
-    """End the daemon and every process of its VMs; nodes stay in its state. False if there was nothing to end."""
+    """Stop the daemon and every process of its VMs; nodes stay in its state. Return whether there was anything to stop.
+
+    Raises RuntimeError if it does not stop.
+    """
     asked: Endpoint | None = None
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while _alive(state_dir):  # also one that comes up just now, or is on its way out
-        found = _announced(state_dir)
+    while _is_running(state_dir):  # also one that is just starting or stopping
+        found = _endpoint(state_dir)
         if found is not None and found != asked:
-            with suppress(OSError):  # it ends by itself
+            with suppress(OSError):  # it is ending already
                 request(found, "POST", "/_emulator/shutdown")
             asked = found
         if time.monotonic() > deadline:
@@ -85,8 +89,11 @@ def stop(state_dir: Path) -> bool:
 
 
 def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeout_s: float = 10.0) -> Any:
-    """One call to the daemon's own paths; the decoded JSON. RuntimeError with the daemon's words if it refuses."""
-    import http.client  # with its parsers half of what importing this module would cost
+    """Call a path of the daemon or of its API. Return the decoded JSON.
+
+    Raises DaemonRefused (RuntimeError) with the daemon's message, or OSError if it cannot be reached.
+    """
+    import http.client  # with its parsers it would double the import time of this module
 
     from orchestrator import peers
 
@@ -107,19 +114,19 @@ def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeou
 
 
 def open_grpc(endpoint: Endpoint, port: int = 0) -> str:
-    """Where the daemon speaks gRPC from now on (HOST:PORT); a port other than 0 is taken, or refused."""
+    """Start the gRPC server, if none runs. Return its HOST:PORT. Raises DaemonRefused if `port` (0: any) cannot be had."""
     return str(request(endpoint, "POST", "/_emulator/grpc", {"port": port})["target"])
 
 
 def ssh_programs(state_dir: Path) -> Path:
-    """A directory for the PATH, whose `ssh` and `scp` find emulated workers for gcloud."""
+    """Return a directory for the PATH. Its `ssh` and `scp` find emulated workers for gcloud."""
     from orchestrator.emulator.daemon import gcloud_ssh
 
     return gcloud_ssh.write(state_dir)
 
 
 def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
-    """The environment for every client that we know: gcloud's, and where curl and Python find what they need."""
+    """Return the environment of gcloud, and variables for curl and Python. Raises as `request` does."""
     target = request(endpoint, "GET", "/_emulator/grpc")["target"]
     found = {
         "TPUJOB_EMULATOR_URL": endpoint.url,
@@ -130,7 +137,7 @@ def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
 
 
 def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
-    """The environment in which the real gcloud talks to this emulator, and to nothing else."""
+    """Return the environment in which the real gcloud talks only to this emulator."""
     return {
         "CLOUDSDK_CONFIG": str(state_dir / "gcloud"),
         "CLOUDSDK_CORE_PROJECT": "emulated",
@@ -145,17 +152,17 @@ def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
     }
 
 
-def _announced(state_dir: Path) -> Endpoint | None:
-    """The endpoint in the daemon's file, if the daemon that wrote it lives."""
+def _endpoint(state_dir: Path) -> Endpoint | None:
+    """Return the endpoint in the daemon's file, if that daemon is running."""
     try:
-        said = json.loads((state_dir / "daemon.json").read_text())
+        saved = json.loads((state_dir / "daemon.json").read_text())
         token = (state_dir / "token").read_text().strip()
     except FileNotFoundError:
         return None
-    return Endpoint(said["url"], token, said["pid"]) if _alive(state_dir) else None
+    return Endpoint(saved["url"], token, saved["pid"]) if _is_running(state_dir) else None
 
 
-def _alive(state_dir: Path) -> bool:
+def _is_running(state_dir: Path) -> bool:
     try:
         lock = os.open(state_dir / "daemon.lock", os.O_RDWR)
     except FileNotFoundError:
@@ -173,17 +180,17 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
     import select
     import subprocess
 
-    (state_dir / "daemon.json").unlink(missing_ok=True)  # of a daemon that was killed
+    (state_dir / "daemon.json").unlink(missing_ok=True)  # left by a killed daemon
     log = state_dir / "daemon.log"
     mode = "wb" if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES else "ab"
     argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(state_dir.absolute()), "--detach"]
     argv += ["--port", str(port)]
     kept = [] if ends_with is None else [ends_with]
     argv += [f"--end-fd={descriptor}" for descriptor in kept]
-    # An emulated VM's own marker must not pass to a daemon started from there: its processes are ended by it.
+    # A daemon that is started on an emulated VM must not have the VM's marker: processes with it are ended with the VM.
     environment = {name: value for name, value in os.environ.items() if name != "TPUJOB_EMULATED_NODE"}
     package_root = orchestrator.ROOT
-    ended, ready = os.pipe()  # reads as closed when the daemon answers, and also when it dies before
+    ended, ready = os.pipe()  # reads as closed when the daemon accepts requests, and also when it ends before
     try:
         with log.open(mode) as output:
             subprocess.run(
@@ -203,15 +210,15 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
         os.close(ended)
 
 
-def _await_announcement(state_dir: Path) -> None:
-    """Of one that somebody else started, without the start lock; or the end of one that is on its way out."""
+def _await_endpoint(state_dir: Path) -> None:
+    """Wait for a daemon that was started without the start lock, or for the end of one that is stopping."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while _alive(state_dir) and _announced(state_dir) is None and time.monotonic() < deadline:
+    while _is_running(state_dir) and _endpoint(state_dir) is None and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
 def _end_orphans(state_dir: Path) -> int:
-    """Processes that outlived a killed daemon: those in the directories of the VMs that it left."""
+    """End processes that outlived a killed daemon; return how many. Only those in directories of VMs are found."""
     directories = list((state_dir / "vms").iterdir()) if (state_dir / "vms").is_dir() else []
     if not directories:
         return 0

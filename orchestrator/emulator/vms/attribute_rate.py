@@ -1,21 +1,21 @@
-"""How often a worker may use its guest attributes: beyond that what it writes may be lost. Pure."""
+"""The rate limit of a worker's guest attributes: beyond it, writes may be dropped. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
-QUERIES, WITHIN_S = 10, 60.0  # as Google documents it
+QUERIES, WITHIN_S = 10, 60.0  # the limits that Google documents
 BURST, BURST_S = 3, 1.0
 
 
 class AttributeRate:
-    """Of one worker. Times are seconds of any clock that never goes back."""
+    """The queries of one worker. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._asked: deque[float] = deque(maxlen=QUERIES)
 
     def within(self, now: float, speed: float) -> bool:
-        """Is this query within what is documented, everything `speed` times faster? 0: nothing is ever too often."""
+        """Count a query, and return whether it is within `speed` times the documented rate; `speed` 0: no limit."""
         if not speed:
             return True
         asked = self._asked

@@ -1,7 +1,7 @@
 """One command, or one shell, of one SSH session, run as a local process.
 
-As with a real sshd, a cut connection closes the command's pipes and nothing else: what was detached lives on. (asyncio's
-own subprocesses would be killed then, and asyncssh's redirection loses the end of stdin; hence Popen and own pumps.)
+As with a real sshd, a cut connection closes the command's pipes and nothing else: detached processes keep running. (asyncio's
+own subprocesses would be killed then, and asyncssh's redirection loses the end of stdin; hence Popen and own copy loops.)
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from orchestrator.emulator.vms import processes
 CHUNK = 1 << 16
 SHELL = "/bin/bash"
 NO_SUCH_COMMAND = 127
-# Opening a terminal makes it the controlling one of a session leader without any, which `start_new_session` gives us.
+# A session leader without a terminal (`start_new_session`) gets the one that it opens as its controlling terminal.
 ON_TERMINAL = 'terminal=$0; exec "$@" <"$terminal" >"$terminal" 2>&1'
 Session = asyncssh.SSHServerProcess[bytes]
 
 
 async def serve(session: Session, environment: Mapping[str, str], home: Path) -> None:
-    """Run what the client asked for, to its end or to the end of the connection."""
-    if session.subsystem:  # sftp never comes here, and there is no other
+    """Run the client's command, or a shell, until it ends or the connection does."""
+    if session.subsystem:  # sftp is handled elsewhere, and there is no other
         return session.exit(NO_SUCH_COMMAND)
     argv = [SHELL, "-c", session.command] if session.command else [SHELL, "-l"]
     if session.term_type:
@@ -63,7 +63,7 @@ async def _serve_terminal(session: Session, argv: list[str], environment: Mappin
     input_side, output_side = os.fdopen(os.dup(ours), "wb", 0), os.fdopen(ours, "rb", 0)
     feed = asyncio.create_task(_feed(session, input_side, process))
     outputs = [asyncio.create_task(_drain(output_side, session.stdout))]
-    # Our own end of the terminal stays open until the command ends, since a terminal nobody holds reads as closed.
+    # This end of the terminal stays open until the command ends: a terminal that no process has open reads as closed.
     await _conclude(session, process, feed, outputs, also_close=theirs)
 
 
@@ -74,20 +74,20 @@ async def _conclude(
     outputs: list[asyncio.Task[None]],
     also_close: int | None = None,
 ) -> None:
-    """Report the exit once the command and its output have ended; let go at once when the client has left."""
+    """Report the exit once the command and its output have ended; return at once when the connection ends."""
     exit_code = asyncio.create_task(processes.wait_for_exit(process))
     if also_close is not None:
         exit_code.add_done_callback(lambda _: os.close(also_close))
     end = asyncio.gather(exit_code, *outputs)
-    departure = asyncio.ensure_future(session.channel.wait_closed())
-    futures: set[asyncio.Future[Any]] = {end, departure}
+    disconnect = asyncio.ensure_future(session.channel.wait_closed())
+    futures: set[asyncio.Future[Any]] = {end, disconnect}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    if not departure.done():
+    if not disconnect.done():
         _report(session, exit_code.result())
-    for task in (feed, *outputs, departure):
+    for task in (feed, *outputs, disconnect):
         task.cancel()
-    # A process has to be waited for, however long it outlives its client.
-    await asyncio.gather(feed, *outputs, departure, end, exit_code, return_exceptions=True)
+    # Wait for the process, however long it outlives its client.
+    await asyncio.gather(feed, *outputs, disconnect, end, exit_code, return_exceptions=True)
 
 
 def _report(session: Session, code: int) -> None:
@@ -98,7 +98,7 @@ def _report(session: Session, code: int) -> None:
 
 
 async def _feed(session: Session, pipe: IO[bytes], process: subprocess.Popen[bytes]) -> None:
-    """From the client to the command, with signals and window sizes on the way."""
+    """Copy from the client to the command, and pass on signals and window sizes."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
@@ -106,10 +106,10 @@ async def _feed(session: Session, pipe: IO[bytes], process: subprocess.Popen[byt
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
     try:
         while data := await _received(session, pipe, process):
-            with contextlib.suppress(ConnectionError):  # the command reads no more: discard, as sshd does
+            with contextlib.suppress(ConnectionError):  # the command has closed its stdin: discard, as sshd does
                 writer.write(data)
                 await writer.drain()
-        transport.close()  # after what is still to be written
+        transport.close()  # after the pending writes
     except asyncio.CancelledError:
         transport.abort()
         raise
@@ -131,7 +131,7 @@ async def _received(session: Session, pipe: IO[bytes], process: subprocess.Popen
 
 
 async def _drain(pipe: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
-    """From the command to the client, at the client's pace."""
+    """Copy from the command to the client, no faster than the client reads."""
     reader = asyncio.StreamReader(limit=CHUNK)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe
@@ -140,7 +140,7 @@ async def _drain(pipe: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
         while data := await reader.read(CHUNK):
             sink.write(data)
             await sink.drain()
-    except (OSError, asyncssh.Error):  # the terminal's other end was closed, or the client has left
+    except (OSError, asyncssh.Error):  # the other end of the terminal, or the connection, is closed
         return
     finally:
         transport.close()
@@ -148,5 +148,5 @@ async def _drain(pipe: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
 
 def _resize(terminal: int | IO[bytes], width: int, height: int, pixel_width: int, pixel_height: int) -> None:
     size = struct.pack("HHHH", height, width, pixel_width, pixel_height)
-    with contextlib.suppress(OSError, ValueError):  # a pipe has no size, nor has what is closed
+    with contextlib.suppress(OSError, ValueError):  # a pipe, or a closed terminal, has no size
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)

@@ -1,7 +1,7 @@
-"""Makes the TPU VMs follow the state machine: powers them on and off as nodes want it, and reports back.
+"""Powers TPU VMs on and off as the state machine asks for it, and reports back.
 
-One loop lets time pass and starts a task for each node whose hosts lag behind; requests change the state, call
-`changed`, and are answered after a `flush`, so that what was answered survives a kill -9.
+One loop lets time pass and starts a task for each node whose hosts are not at their target. Requests change the state and
+call `changed`; their replies leave after a `flush`, so that they survive a kill -9.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ RETRY_S = 1.0
 
 
 class Driver:
+    """The cloud's state with its store, its clock and its TPU VMs."""
+
     def __init__(self, state: CloudState, store: Store, clock: Callable[[], float]) -> None:
         self.state, self.store, self.clock = state, store, clock
         self.vms = store.directory / "vms"
@@ -36,33 +38,34 @@ class Driver:
         self.worker_faults = WorkerFaults()
         self.notifier = Notifier()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._reapers: set[asyncio.Task[int]] = set()
+        self._waits: set[asyncio.Task[int]] = set()  # for startup scripts
         self._wake = asyncio.Event()
         self._unsaved = False
 
     def advance(self) -> None:
+        """Let time pass up to now."""
         if self.state.advance(self.clock()):
             self.changed()
 
     @property
     def attribute_limits(self) -> float:
-        """Of guest attributes, as the settings have it."""
+        """The setting of the same name."""
         return self.state.settings.attribute_limits
 
     def changed(self) -> None:
-        """Something is new: whoever answers a call flushes before, and the loop does in any case."""
+        """Note that the state changed: the loop saves it, unless a reply flushes it before."""
         self._unsaved = True
         self._wake.set()
         self.notifier.notify()
 
     def flush(self) -> None:
-        """What changed is on disk when this returns."""
+        """Save what changed; it is on disk when this returns."""
         if self._unsaved:
             self._unsaved = False
             self.store.save(self.state)
 
     async def recover(self) -> None:
-        """After a start: end what unknown nodes left behind, and bring back the hosts of known ones."""
+        """Restore the hosts of known nodes after a start, and end the processes of unknown ones."""
         self.state.forget_power()
         known = {node.uid for node in self.state.nodes.values()}
         for directory in self.vms.iterdir() if self.vms.is_dir() else ():
@@ -77,7 +80,7 @@ class Driver:
         self.flush()
 
     async def run(self) -> None:
-        """Let time pass, for ever."""
+        """Let time pass, without end."""
         while True:
             self._wake.clear()
             self.advance()
@@ -91,7 +94,7 @@ class Driver:
                 continue
 
     async def power_off(self) -> None:
-        """The daemon ends: close every port and end every process. The nodes stay in the state."""
+        """Close every port and end every process, before the daemon ends. The nodes stay in the state."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -105,52 +108,51 @@ class Driver:
 
     def _followed(self, uid: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(uid, None)
-        self._wake.set()  # the node may want something else by now
+        self._wake.set()  # the target may have changed
 
     async def _follow(self, node: Node) -> None:
         try:
-            if node.power != (wanted := node.target_power):
-                await self._power(node, wanted)
+            if node.power != (target := node.target_power):
+                await self._power(node, target)
             elif node.boot_pending:
                 self._boot(node)
         except Exception:
-            log.exception("the hosts of %s do not follow; another try in %s s", node.name, RETRY_S)
+            log.exception("powering the hosts of %s failed; retrying in %s s", node.name, RETRY_S)
             await asyncio.sleep(RETRY_S)
 
-    async def _power(self, node: Node, wanted: Power) -> None:
-        if not self._has_machines(node):
-            nowhere = [HostRecord(0, 0) for _ in range(node.workers)] if wanted is Power.ON else None
-            self.state.powered(node.uid, wanted, self.clock(), nowhere)
+    async def _power(self, node: Node, target: Power) -> None:
+        if not self._has_vms(node):
+            without_ports = [HostRecord(0, 0) for _ in range(node.workers)] if target is Power.ON else None
+            self.state.powered(node.uid, target, self.clock(), without_ports)
             return self.changed()
         hosts = self.hosts.setdefault(node.uid, self._hosts_of(node))
-        log.info("%s: hosts %s -> %s", node.name, node.power, wanted)
-        await self.worker_faults.forget(node.uid)
+        log.info("%s: hosts %s -> %s", node.name, node.power, target)
+        await self.worker_faults.close(node.uid)
         addresses = None
-        if wanted is Power.ON:
+        if target is Power.ON:
             addresses = await hosts.on(self.state.settings.lend_torch)
-        elif wanted is Power.OFF:
+        elif target is Power.OFF:
             await hosts.off()
         else:
             await hosts.erase()
             del self.hosts[node.uid]
-        self.state.powered(node.uid, wanted, self.clock(), addresses)
+        self.state.powered(node.uid, target, self.clock(), addresses)
         return self.changed()
 
     def _hosts_of(self, node: Node) -> SliceHosts:
         return SliceHosts(node, self.vms / node.uid, self.account, self, self.pythons)
 
-    def _has_machines(self, node: Node) -> bool:
-        """Or once had some that are to be ended."""
+    def _has_vms(self, node: Node) -> bool:
+        """Return whether the node has VMs, or had some that must be ended."""
         return self.state.settings.machines or node.uid in self.hosts or (self.vms / node.uid).exists()
 
     def _boot(self, node: Node) -> None:
-        """Run the startup-script, then note that it was begun: a crash in between begins it once more."""
-        wanted = self.state.settings.startup_script
-        script = node.spec.get("metadata", {}).get("startup-script", "") if wanted else ""
-        script = script if node.uid in self.hosts else ""
+        """Run the startup-script, then note that it began: after a crash in between it runs again."""
+        enabled = self.state.settings.startup_script and node.uid in self.hosts
+        script = node.spec.get("metadata", {}).get("startup-script", "") if enabled else ""
         for process in self.hosts[node.uid].boot(script) if script else ():
-            reaper = asyncio.create_task(processes.wait_for_exit(process))
-            self._reapers.add(reaper)
-            reaper.add_done_callback(self._reapers.discard)
+            wait = asyncio.create_task(processes.wait_for_exit(process))
+            self._waits.add(wait)
+            wait.add_done_callback(self._waits.discard)
         node.boot_pending = False
         self.changed()

@@ -1,7 +1,7 @@
-"""The metadata server of one worker: what a program on a TPU VM learns about its node, and where it publishes.
+"""The metadata server of one worker: what a program on a TPU VM reads about its node, and its guest attributes.
 
-Read by google-auth, gcloud and scripts through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT. No client sends a
-secret to it, so it answers by whose process asks: those of the user who runs the emulator.
+google-auth, gcloud and scripts find it through GCE_METADATA_HOST, GCE_METADATA_IP and GCE_METADATA_ROOT. No client sends it a
+secret, so it admits processes of the user who runs the emulator, and no others.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NO_NOTICE = {"error": "no notifications have been received yet, try again later"
 # at most 256 KiB, less than 512 KB in all; the characters are those that gcloud's --query-path takes.
 MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_BYTES = 127, 256 << 10, (512 << 10) - 1
 ATTRIBUTE = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_KEY_BYTES}}}")
-# Clients trust a host key and a port that they find here: `tpu_vm` writes them itself, and nobody else can.
+# Clients trust the host key and the port in these namespaces, so only `tpu_vm` writes them.
 OWN = ("hostkeys", "tpujob-emulator")
 MAX_WAIT_S = 1e6
 Tree = dict[str, Any]
 
 
 def tpu_env(node: Node, worker: int) -> str:
-    """YAML lines, as on a TPU VM. One process for each host is the shape that all types share."""
+    """Return the YAML lines of the attribute `tpu-env`, as on a TPU VM."""
     kind = catalog.lookup(node.accelerator_type)
     assert kind is not None, "a node has an accelerator type of the catalog"
     values = {
@@ -56,7 +56,7 @@ def tpu_env(node: Node, worker: int) -> str:
 
 
 def tree(node: Node, worker: int, access_token: str) -> Tree:
-    """Everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines."""
+    """Return everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines."""
     account = node.spec["serviceAccount"]
     # The fields a TPU VM has here are unknown:unknown:IP; on loopback all hosts share one IP.
     endpoints = ",".join("unknown:unknown:127.0.0.1" for _ in range(node.workers))
@@ -85,7 +85,7 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
             "zone": f"projects/{number}/zones/{node.zone}",
             "attributes": attributes,
             "preempted": str(node.preempted_at is not None or node.state == "PREEMPTED").upper(),
-            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if _concerns(node.maintenance, worker) else "NONE",
+            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if _announced_to(node.maintenance, worker) else "NONE",
             "upcoming-maintenance": NO_NOTICE if planned is None else maintenance_json(planned, node.can_reschedule),
             "service-accounts": {"default": login, account["email"]: login},
             "guest-attributes": _nested(node.hosts[worker].attributes if worker < len(node.hosts) else {}),
@@ -95,28 +95,29 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
     }
 
 
-def _concerns(planned: Maintenance | None, worker: int) -> bool:
+def _announced_to(planned: Maintenance | None, worker: int) -> bool:
     return planned is not None and (not planned.workers or worker in planned.workers)
 
 
 def hostname(node: Node, worker: int) -> str:
+    """Return the short host name of a worker, shaped as Google's."""
     return f"t1v-n-{int(node.uid) & 0xFFFFFFFF:08x}-w-{worker}"
 
 
 class CloudBackend(Protocol):
-    """What a worker knows of the rest of the cloud."""
+    """What a worker uses of the driver."""
 
     notifier: Notifier
 
     @property
     def attribute_limits(self) -> float:
-        """See `Settings`."""
+        """The setting of the same name."""
 
     def changed(self) -> None:
-        """Something was written that has to be kept."""
+        """Note that the state changed."""
 
     def flush(self) -> None:
-        """It is on disk when this returns."""
+        """Save the state; it is on disk when this returns."""
 
 
 class MetadataServer:
@@ -127,11 +128,11 @@ class MetadataServer:
         self._access_token = access_token
         self._rate = AttributeRate()
         self._closed = False
-        self._web = web.Server(self._answer)
+        self._web = web.Server(self._reply)
         self._listener: asyncio.Server | None = None
 
     async def open(self, port: int) -> int:
-        """Listen, on `port` if it is free; the port."""
+        """Listen on loopback, on `port` if it is free. Return the port."""
         loop = asyncio.get_running_loop()
         self._closed = False
         try:
@@ -147,17 +148,17 @@ class MetadataServer:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.cloud.notifier.notify()  # nobody waits for changes of a machine that is off
+            self.cloud.notifier.notify()  # ends requests that wait for a change
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         await self._web.shutdown(0.1)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _reply(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return web.Response(text="Missing Metadata-Flavor:Google header.\n", status=403, headers=FLAVOR)
-        if not _may_ask(request):
-            return web.Response(text="Only programs of this worker are answered.\n", status=403, headers=FLAVOR)
+        if not _is_own_process(request):
+            return web.Response(text="Only programs of this worker may read this.\n", status=403, headers=FLAVOR)
         if request.path == "/":
             return web.Response(text="computeMetadata/\n", headers=FLAVOR)
         if not request.path.startswith(ROOT):
@@ -167,7 +168,7 @@ class MetadataServer:
             return await self._publish(request, path)
         value = self._value(path)
         if value is not None and request.query.get("wait_for_change", "").lower() == "true":
-            value = await self._changed(path, value, request.query)
+            value = await self._wait_for_change(path, value, request.query)
         if value is None:
             return web.Response(status=404, headers=FLAVOR)
         whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
@@ -178,8 +179,8 @@ class MetadataServer:
     def _value(self, path: str) -> Any:
         return _find(tree(self.node, self.worker, self._access_token), [part for part in path.split("/") if part])
 
-    async def _changed(self, path: str, value: Any, query: Mapping[str, str]) -> Any:
-        """The value when it is another than `last_etag`, or than now; the present one after `timeout_sec`."""
+    async def _wait_for_change(self, path: str, value: Any, query: Mapping[str, str]) -> Any:
+        """Return the value once it differs from `last_etag` (default: from now), or after `timeout_sec` seconds."""
         known = query.get("last_etag", "") or _etag(value)
         limit = query.get("timeout_sec", "")
         loop = asyncio.get_running_loop()
@@ -197,31 +198,31 @@ class MetadataServer:
             case _:
                 return web.Response(status=404, headers=FLAVOR)
         if namespace in OWN:
-            return _refused(403, f"The worker itself publishes {namespace}/.")
+            return _refused(403, f"Only the worker itself publishes {namespace}/.")
         if not (ATTRIBUTE.fullmatch(namespace) and ATTRIBUTE.fullmatch(key)):
-            return _refused(400, f"A namespace and a key are up to {MAX_KEY_BYTES} letters, digits, - and _.")
+            return _refused(400, f"A namespace and a key must be up to {MAX_KEY_BYTES} letters, digits, - and _.")
         try:
             text = await text_of(request)
         except ValueError as error:
-            return _refused(400, f"The value is not a text: {error}.")
+            return _refused(400, f"The value must be text: {error}.")
         if self.worker >= len(self.node.hosts):
-            return _refused(400, "This worker has no place for it yet.")
+            return _refused(400, "This worker is not ready.")
         name, attributes = f"{namespace}/{key}", self.node.hosts[self.worker].attributes
         others = sum(len(k) + len(v.encode()) for k, v in attributes.items() if k != name)
         size = len(text.encode())
         if size > MAX_VALUE_BYTES or others + len(name) + size > MAX_BYTES:
-            return _refused(400, f"A value has at most {MAX_VALUE_BYTES} bytes, all of a worker {MAX_BYTES}.")
+            return _refused(400, f"A value may have {MAX_VALUE_BYTES} bytes, all of a worker together {MAX_BYTES}.")
         if self._rate.within(asyncio.get_running_loop().time(), self.cloud.attribute_limits):
             attributes[name] = text
-        else:  # accepted, and what is being written is removed
+        else:  # accepted, and the attribute is removed
             attributes.pop(name, None)
         self.cloud.changed()
         self.cloud.flush()
         return web.Response(headers=FLAVOR)
 
 
-def _may_ask(request: web.BaseRequest) -> bool:
-    """No web page, and no process of another user of this machine."""
+def _is_own_process(request: web.BaseRequest) -> bool:
+    """Return whether a process of the emulator's own user sent the request, and no web page."""
     if not access.is_local_program(request):
         return False
     return request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))

@@ -1,4 +1,4 @@
-"""A beat at every change of the cloud, for those who wait for one: a metadata server asked with `wait_for_change`."""
+"""Wakes tasks at every change of the cloud: metadata requests with `wait_for_change`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import asyncio
 
 
 class Notifier:
+    """One event for any number of waiting tasks."""
+
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake everybody who waits now."""
+        """Wake all tasks that wait now."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the next beat; False: there was none in time."""
+        """Wait for the next `notify`. Return whether it came within `timeout_s` seconds (None: no limit)."""
         try:
             await asyncio.wait_for(self._next.wait(), timeout_s)
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""Every process of an emulated TPU VM, found wherever it fled, and ended.
+"""Finds and ends all processes of an emulated TPU VM.
 
-A process belongs to a node when its environment carries the node's marker, when it works inside the node's directory,
-or when a process that does is among its ancestors; so neither setsid nor a cleared environment alone is an escape.
+A process belongs to a node if its environment has the node's marker, if its working directory is in the node's directory, or
+if one of its ancestors belongs to it. So neither setsid nor a cleared environment alone hides a process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARKER = "TPUJOB_EMULATED_NODE"
 
 
 def find(uid: str, directory: Path) -> list[psutil.Process]:
-    """The living processes of the node whose marker ends in `uid` and whose files are under `directory`."""
+    """Return the running processes of the node with this uid, whose files are in `directory`."""
     own = psutil.Process().pid
     processes = {process.pid: process for process in psutil.process_iter() if process.pid != own}
     parents: dict[int, int] = {}
@@ -40,7 +40,10 @@ def find(uid: str, directory: Path) -> list[psutil.Process]:
 
 
 def kill_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
-    """Kill until two looks in a row find nobody: one look can miss a process that is just being made."""
+    """Kill all processes of a node; return how many. Raises TimeoutError.
+
+    Ends after two searches in a row without a find, since one search can miss a process that is just being created.
+    """
     killed, empty = 0, 0
     deadline = time.monotonic() + timeout_s
     while empty < 2:
@@ -57,13 +60,13 @@ def kill_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
 
 
 async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
-    """The exit code (negative: the signal), awaited in a thread of its own, since any number of commands may run."""
+    """Return the exit code (negative: the signal). Waits in a thread of its own, since any number of commands may run."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[int] = loop.create_future()
 
     def wait() -> None:
         code = process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody asks any more
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
             loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(code))
 
     threading.Thread(target=wait, daemon=True, name=f"wait-{process.pid}").start()

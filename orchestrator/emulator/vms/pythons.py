@@ -1,10 +1,10 @@
 """The Pythons of an emulated TPU VM: one for its commands, and one with torch for trainings.
 
-Each worker has both for itself, beside its home directory: what a job installs is that worker's and is deleted with it.
-None of tpujob's own packages is in them. What is lent (pip, and torch with all that it requires) is neither copied nor
-downloaded: it is a directory of links into tpujob's environment, which Python searches after the worker's own packages.
-pip changes nothing outside of the environment in which it runs. So another version of what is lent is installed beside it
-and found first, and what is lent cannot be uninstalled.
+Each worker has its own two, beside its home directory: what a job installs belongs to that worker and is deleted with it. None
+of tpujob's own packages is in them. Lent packages (pip, and torch with its requirements) are neither copied nor downloaded:
+they are a directory of links into tpujob's environment, which Python searches after the worker's own packages. pip changes
+nothing outside its own environment, so another version of a lent package is installed beside it and found first, and a lent
+package cannot be uninstalled.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 COMMANDS, TRAINING = "python", "training"  # beside the home directory of each worker
 TORCH = ("torch", "torch_xla", "torch_tpu", "numpy")  # what a `train:` job installs on a TPU VM
-WHOLE = "tpujob-whole"
-# As pip writes them: a path may be longer than the kernel takes in a first line, and may have spaces.
+COMPLETE = "tpujob-complete"
+# As pip writes them: the path may be too long for a first line of the kernel's, and may contain spaces.
 SCRIPT = """#!/bin/sh
 '''exec' {python} "$0" "$@"
 ' '''
@@ -43,25 +43,27 @@ sys.exit({function}())
 
 @dataclass(frozen=True, slots=True)
 class LentPackages:
+    """A directory of links to packages, with their scripts."""
+
     name: str
     directory: Path
     scripts: Mapping[str, str]  # from their names to "module:function"
 
 
 class Pythons:
-    """Of all workers of one daemon. What is lent to them is in `directory`."""
+    """The Pythons of all workers of one daemon. Lent packages are in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
 
-    def equip(self, *workers: Path, lend_torch: bool) -> None:
-        """Both Pythons of the workers with these directories, in 10 ms each. What is there and whole stays as jobs left it.
+    def make_all(self, *workers: Path, lend_torch: bool) -> None:
+        """Make both Pythons of the workers with these directories, in 10 ms each. Complete ones stay as jobs left them.
 
-        What can be lent is looked up each time: somebody may have installed torch since the daemon began.
+        Looks each time for what can be lent: torch may have been installed since the daemon started.
         """
         both = (worker / name for worker in workers for name in (COMMANDS, TRAINING))
-        places = [place for place in both if not _is_whole(place)]
+        places = [place for place in both if not _is_complete(place)]
         if not places:
             return
         with self._lock:
@@ -71,29 +73,29 @@ class Pythons:
 
 
 def make(place: Path, lent: Sequence[LentPackages]) -> None:
-    """A virtual environment that finds what is lent, in place of whatever is there."""
-    import venv  # with what it imports 50 ms
+    """Make a virtual environment that finds lent packages; replace what is at `place`."""
+    import venv  # 50 ms
 
     venv.EnvBuilder(clear=True, symlinks=True).create(place)
     for one in lent:
         _pth(place, one.name).write_text(f"import site; site.addsitedir({str(one.directory)!a})\n")
         for script, function in one.scripts.items():
             _write_script(place / "bin" / script, place / "bin" / "python", function)
-    (place / WHOLE).write_text(_whole_mark(place))
+    (place / COMPLETE).write_text(_mark(place))
 
 
-def _is_whole(place: Path) -> bool:
-    """Made to the end, here, and by this Python."""
-    mark = place / WHOLE
-    return mark.exists() and mark.read_text() == _whole_mark(place)
+def _is_complete(place: Path) -> bool:
+    """Return whether it was made completely, at this place, and by this Python."""
+    mark = place / COMPLETE
+    return mark.exists() and mark.read_text() == _mark(place)
 
 
-def _whole_mark(place: Path) -> str:
+def _mark(place: Path) -> str:
     return "\n".join((str(place), sys.base_prefix, sys.version))
 
 
 def lends_torch(worker: Path) -> bool:
-    """To commands, too. It was decided when the worker was made."""
+    """Return whether torch is lent to a worker's commands, too; this was decided when the worker was created."""
     return _pth(worker / COMMANDS, "torch").exists()
 
 
@@ -112,7 +114,7 @@ def _write_script(path: Path, python: Path, entry: str) -> None:
     path.chmod(0o755)
 
 
-# -- what is lent ----------------------------------------------------------------------------------------------------
+# -- lent packages ---------------------------------------------------------------------------------------------------
 
 
 def _torch(directory: Path) -> LentPackages:
@@ -122,7 +124,7 @@ def _torch(directory: Path) -> LentPackages:
 
 
 def _pip(directory: Path) -> LentPackages:
-    """tpujob's own, or, where its environment has none (uv's, pipx's), the one that Python brings along."""
+    """Return tpujob's own pip, or, if its environment has none (uv, pipx), the one that Python bundles."""
     names = ("pip", "pip3", f"pip{sys.version_info.major}.{sys.version_info.minor}")
     scripts = dict.fromkeys(names, "pip._internal.cli.main:main")
     found = _with_requirements(["pip"])
@@ -131,7 +133,7 @@ def _pip(directory: Path) -> LentPackages:
         return LentPackages("pip", _unpacked(directory, wheel), scripts)
     if not found:
         log.warning(
-            "this Python has neither pip nor ensurepip, so emulated workers have no pip: install one of the two"
+            "this Python has neither pip nor ensurepip, so emulated workers have no pip; install one of the two"
         )
     return LentPackages("pip", _linked(directory, "pip", found), scripts)
 
@@ -144,7 +146,7 @@ def _bundled_pip() -> Path | None:
 
 
 def _with_requirements(names: Sequence[str]) -> list[Distribution]:
-    """The installed ones of these, and of what they require without extras. Markers are not asked: what is there is there."""
+    """Return those that are installed, and their installed requirements, extras excepted. Markers are ignored."""
     from importlib import metadata
 
     found: dict[str, Distribution] = {}
@@ -158,13 +160,13 @@ def _with_requirements(names: Sequence[str]) -> list[Distribution]:
             found[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        wanted = [text for text in found[name].requires or () if not re.search(r"\bextra\s*==", text)]
-        todo += [text[0] for wish in wanted if (text := re.match(r"[\w.-]+", wish))]
+        required = [text for text in found[name].requires or () if not re.search(r"\bextra\s*==", text)]
+        todo += [match[0] for text in required if (match := re.match(r"[\w.-]+", text))]
     return list(found.values())
 
 
 def _linked(directory: Path, name: str, distributions: Sequence[Distribution]) -> Path:
-    """A directory in which these are, and nothing else. Named by its content: other content is another directory."""
+    """Return a directory with links to these packages and nothing else, named by a digest of its content."""
     links: dict[str, Path] = {}
     for one in distributions:
         root, record = Path(str(one.locate_file(""))), one.read_text("RECORD")
@@ -177,11 +179,11 @@ def _linked(directory: Path, name: str, distributions: Sequence[Distribution]) -
             (draft / link).parent.mkdir(parents=True, exist_ok=True)
             (draft / link).symlink_to(target)
 
-    return _whole(directory / f"{name}-{digest[:12]}", fill)
+    return _complete(directory / f"{name}-{digest[:12]}", fill)
 
 
 def _links(root: Path, files: Collection[str], under: str = "") -> Iterator[str]:
-    """As few links as bring these files: a directory that may be shared with other distributions is none of them."""
+    """Yield the fewest paths that cover these files. A directory that distributions may share is not linked as a whole."""
     names = {file[len(under) :].partition("/")[0] for file in files if file.startswith(under)}
     for name in sorted(names - {"", "..", "__pycache__"}):
         path = root / under / name
@@ -197,11 +199,11 @@ def _unpacked(directory: Path, wheel: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(draft)
 
-    return _whole(directory / wheel.stem, fill)
+    return _complete(directory / wheel.stem, fill)
 
 
-def _whole(place: Path, fill: Callable[[Path], None]) -> Path:
-    """There with all that is in it, or not there: a daemon that is killed leaves a draft."""
+def _complete(place: Path, fill: Callable[[Path], None]) -> Path:
+    """Return `place`, filled atomically: a killed daemon leaves only a draft."""
     if not place.exists():
         draft = place.with_name(f"{place.name}.new")
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The service account of the emulated VMs: the token that a VM's metadata server hands out, and what it may do on the API.
+"""The service account of the emulated VMs: the token that a VM's metadata server returns, and what it allows on the API.
 
-It may get and delete nodes and queued resources and get operations of its own project, as the role for tpujob's switch says;
-`Settings.vm_may` takes that away, with Google's words.
+It may get and delete nodes and queued resources, and get operations, of its own project, as the role for tpujob's watchdog
+does. `Settings.vm_may` restricts that, with Google's error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _VERBS |= {("DELETE", collection): "delete" for collection in ("nodes", "queuedR
 
 
 class VmAccount:
-    """`url` is where the API answers: the daemon says so when it listens.
+    """`url` is the address of the API; the daemon sets it when it listens.
 
-    Its tokens are as old as the daemon: what a VM that outlived one sent to whoever took its port opens nothing in the
-    next, and whoever gets a 401 asks the metadata server again.
+    Tokens are valid for one daemon only: what a VM that outlived it sent to another process on its port is worthless to the
+    next daemon. A VM that gets a 401 asks its metadata server for a new one.
     """
 
     def __init__(self) -> None:
@@ -34,21 +34,22 @@ class VmAccount:
         self.url = ""
 
     def token(self, node: Node) -> str:
-        """Differs for each node, so that a token says which VM is calling; nobody without the secret can make one."""
+        """Return the token of a node's VMs: it names the node, and needs the secret of this daemon."""
         digest = hmac.new(self._secret, node.uid.encode(), hashlib.sha256).hexdigest()
         return f"{PREFIX}{node.uid}-{digest}"
 
     def holds(self, node: Node, given: str) -> bool:
+        """Return whether `given` is the token of this node. Constant time."""
         return hmac.compare_digest(self.token(node).encode(), given.encode(errors="surrogateescape"))
 
 
 def uid_in(token: str) -> str:
-    """Whose token it claims to be."""
+    """Return the uid of the node in a token, which is not verified; empty if there is none."""
     return token.removeprefix(PREFIX).partition("-")[0] if token.startswith(PREFIX) else ""
 
 
 def check(request: web.Request, node: Node, settings: Settings) -> None:
-    """Raises what IAM answers to a call that the account of this node's VM may not make."""
+    """Raise ApiError if the account of this node's VMs may not make the call."""
     found = _RESOURCE.fullmatch(request.path)
     name, project, collection = found.groups() if found else (request.path.lstrip("/"), "", "")
     verb = _VERBS.get((request.method, collection))

@@ -1,6 +1,6 @@
-"""The SSH door of one worker: public keys from the node's metadata, commands, terminals, SFTP and both kinds of scp.
+"""The SSH server of one worker: public keys from the node's metadata, commands, terminals, SFTP and both kinds of scp.
 
-Imported only when a worker comes up, because asyncssh takes a fifth of a second to import.
+Imported only when a worker starts, because asyncssh takes a fifth of a second to import.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import asyncssh
 from orchestrator.emulator.vms import command
 
 log = logging.getLogger(__name__)
-CANNOT_EXECUTE = 126  # what a shell answers, too
+CANNOT_EXECUTE = 126  # as a shell reports it
 
 
 def authorized_keys(ssh_keys: str, user: str) -> set[str]:
-    """The keys (base64) that node metadata `ssh-keys` allow for `user`: lines `user:ssh-ed25519 AAAA… comment`."""
+    """Return the keys (base64) that metadata `ssh-keys` allow for `user`: lines `user:ssh-ed25519 AAAA… comment`."""
     keys = set()
     for line in ssh_keys.splitlines():
         name, _, key = line.strip().partition(":")
-        if name == user and len(words := key.split()) >= 2:
-            keys.add(words[1])
+        if name == user and len(parts := key.split()) >= 2:
+            keys.add(parts[1])
     return keys
 
 
 class SshServer:
-    """One listener on loopback. `metadata` is asked at every login, since gcloud patches keys into a living node."""
+    """One listener on loopback. It reads `metadata` at every login, since gcloud patches keys into an existing node."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class SshServer:
         self._listener: asyncssh.SSHAcceptor | None = None
 
     async def open(self, port: int) -> tuple[int, str]:
-        """Listen, on `port` if it is free. The port and the public host key (base64)."""
+        """Listen, on `port` if it is free. Return the port and the public host key (base64)."""
         key = self._host_key()
         try:
             self._listener = await self._listen(key, port)
         except OSError:
-            log.warning("port %d is taken by somebody else; an SSH server moves to another one", port)
+            log.warning("port %d is in use; an SSH server moves to another one", port)
             self._listener = await self._listen(key, 0)
         return self._listener.get_port(), base64.b64encode(key.public_data).decode()
 
@@ -62,6 +62,7 @@ class SshServer:
         return [self._listener.get_port()] if self._listener else []
 
     async def close(self) -> None:
+        """Close the listener and all connections."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -84,7 +85,7 @@ class SshServer:
         )
 
     def _host_key(self) -> asyncssh.SSHKey:
-        """Whole or not there: with half a key, left by a daemon that was killed, the worker would never come up again."""
+        """Return the host key, which is created atomically: half a key, left by a killed daemon, would disable the worker."""
         if not self.key_path.exists():
             draft = self.key_path.with_suffix(".new")
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -93,7 +94,7 @@ class SshServer:
         return asyncssh.read_private_key(self.key_path)
 
     def _start(self, session: command.Session) -> None:
-        """A task of our own: asyncssh would cancel its own tasks with the connection."""
+        """Serve a session in a task of its own: asyncssh cancels its own tasks with the connection."""
         user = str(session.get_extra_info("username"))
         ends = (*session.get_extra_info("peername")[:2], *session.get_extra_info("sockname")[:2])
         environment = {**self.environment(user), "SSH_CONNECTION": " ".join(map(str, ends))}  # as sshd sets it
@@ -120,7 +121,7 @@ class _Login(asyncssh.SSHServer):
         self._server.connections.discard(self._connection)
 
     def begin_auth(self, username: str) -> bool:
-        return True  # nobody enters without a key
+        return True  # a key is always needed
 
     def public_key_auth_supported(self) -> bool:
         return True
@@ -131,7 +132,7 @@ class _Login(asyncssh.SSHServer):
 
 
 class _HomeSftp(asyncssh.SFTPServer):
-    """SFTP on the local files, relative paths starting at the worker's home directory."""
+    """SFTP on the local files; relative paths begin at the worker's home directory."""
 
     def __init__(self, channel: asyncssh.SSHServerChannel[bytes], home: Path) -> None:
         super().__init__(channel)
@@ -141,5 +142,5 @@ class _HomeSftp(asyncssh.SFTPServer):
         return os.path.join(self._home, path)  # noqa: PTH118  bytes, as SFTP has them
 
     def exit(self) -> None:
-        # Without an exit status OpenSSH's scp takes a complete transfer for a failed one.
+        # Without an exit status, OpenSSH's scp reports a complete transfer as failed.
         self.channel.exit(0)

@@ -1,6 +1,6 @@
 """The TPU VMs of one node: for each worker a home directory, an SSH server, a metadata server and local processes.
 
-The driver switches them on and off and erases them; after `off` or `erase` no process and no open port is left.
+The driver powers them on and off and erases them; after `off` or `erase` no process and no open port is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Worker:
         self.ssh: SshServer | None = None
 
     async def on(self, before: HostRecord | None) -> HostRecord:
-        """Open the doors, at the same ports as before where they are free."""
+        """Start the servers, on the ports of `before` if they are free. Return the ports and the guest attributes."""
         from orchestrator.emulator.vms.ssh_server import SshServer
 
         self.home.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def ports(self) -> list[int]:
-        """Where it listens now."""
+        """The ports on which it listens now."""
         return [*(self.ssh.ports if self.ssh else ()), *self.metadata.ports]
 
     async def close(self) -> None:
@@ -70,9 +70,11 @@ class Worker:
 
     @property
     def path(self) -> str:
+        """The PATH of its programs."""
         return f"{self.directory / COMMANDS / 'bin'}:{SYSTEM_PATH}"
 
     def environment(self, user: str) -> Mapping[str, str]:
+        """Return the environment of a program that `user` runs."""
         address = f"127.0.0.1:{self.metadata_port}"
         found = {
             "HOME": str(self.home),
@@ -92,7 +94,7 @@ class Worker:
         return found | ({"TPUJOB_EMULATED_LENT": "torch"} if lends_torch(self.directory) else {})
 
     def boot(self, script: str) -> subprocess.Popen[bytes]:
-        """Start the startup-script; its output goes to a file beside the home directory."""
+        """Start the startup-script. Its output goes to a file beside the home directory."""
         path = self.directory / "startup-script"
         path.write_text(script)
         with (self.directory / "startup-script.log").open("ab") as log:
@@ -115,19 +117,21 @@ class SliceHosts:
         self.workers = [Worker(node, i, directory / f"worker{i}", account, cloud) for i in range(node.workers)]
 
     async def on(self, lend_torch: bool) -> list[HostRecord]:
+        """Start all workers, or none. Return their ports and guest attributes."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await asyncio.to_thread(self._equip, lend_torch)
+        await asyncio.to_thread(self._make_pythons, lend_torch)
         before: list[HostRecord | None] = [*self.node.hosts] or [None] * len(self.workers)
         try:
             return [await worker.on(host) for worker, host in zip(self.workers, before, strict=True)]
-        except BaseException:  # all of them or none, also when cancelled half-way
+        except BaseException:  # also if this task is cancelled
             await self._close()
             raise
 
-    def _equip(self, lend_torch: bool) -> None:
-        self.pythons.equip(*(worker.directory for worker in self.workers), lend_torch=lend_torch)
+    def _make_pythons(self, lend_torch: bool) -> None:
+        self.pythons.make_all(*(worker.directory for worker in self.workers), lend_torch=lend_torch)
 
     async def off(self) -> None:
+        """Stop all workers and end their processes. The files stay. Raises TimeoutError."""
         await self._close()
         await asyncio.to_thread(processes.kill_all, self.node.uid, self.directory)
 
@@ -135,19 +139,21 @@ class SliceHosts:
         await asyncio.gather(*(worker.close() for worker in self.workers))
 
     async def erase(self) -> None:
-        """The files lose their name at once, and go in the background: on a busy disk that takes up to a second."""
+        """Stop all workers and delete their files, in the background: on a busy disk that takes up to a second."""
         await self.off()
         if self.directory.exists():
-            gone = self.directory.rename(self.directory.with_name(f"{self.directory.name}.gone"))
-            asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, gone, True)
+            deleted = self.directory.rename(self.directory.with_name(f"{self.directory.name}.deleted"))
+            asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, deleted, True)
 
     @property
     def ports(self) -> list[int]:
         return [port for worker in self.workers for port in worker.ports]
 
     def boot(self, script: str) -> list[subprocess.Popen[bytes]]:
+        """Start the startup-script on all workers."""
         return [worker.boot(script) for worker in self.workers]
 
 
 def marker(node: Node) -> str:
+    """Return the value of the environment variable that marks the processes of a node's VMs."""
     return f"{node.project}/{node.zone}/{node.node_id}/{node.uid}"

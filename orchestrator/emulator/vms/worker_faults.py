@@ -1,6 +1,6 @@
-"""Single workers in trouble: an SSH door that is shut, or silent, or a whole machine that hangs.
+"""Faults of single workers: an SSH port that is closed, or silent, or a machine that hangs.
 
-The admin path asks, the driver heals before it switches hosts off. After a restart of the daemon all are well.
+`/_emulator/nodes/NODE:worker` sets them; the driver ends them before it powers hosts off, and after a restart of the daemon.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ if TYPE_CHECKING:
     from orchestrator.emulator.vms.ssh_server import SshServer
 
 WELL, REFUSING, SILENT, FROZEN = "well", "refusing", "silent", "frozen"
-STOP_TIMEOUT_S = 60.0  # for what never stands still
+STOP_TIMEOUT_S = 60.0
 MARK = "frozen"  # a file in the directory of a frozen worker
-CONDITIONS = {
-    WELL: "as it should be",
-    REFUSING: "nobody listens at its SSH port, and open connections are cut; its processes live",
-    SILENT: "its SSH port takes connections and says nothing, and open ones are cut; its processes live",
-    FROZEN: "the machine hangs: its processes stand still, and its connections stay open and silent",
-}
+CONDITIONS = (
+    WELL,
+    REFUSING,  # the SSH port is closed, open connections are cut, processes run
+    SILENT,  # the SSH port accepts connections and sends nothing, open connections are cut, processes run
+    FROZEN,  # processes are stopped, connections stay open and silent
+)
 
 
 class WorkerFaults:
+    """The faults of all workers."""
+
     def __init__(self) -> None:
-        self._silent: dict[tuple[str, int], _Silence] = {}  # by uid and worker
+        self._silent: dict[tuple[str, int], _SilentPort] = {}  # by uid and worker
 
     async def set(self, hosts: SliceHosts, index: int, condition: str) -> None:
-        """Whatever the condition was before."""
+        """Put a worker into a condition, whatever the present one is. Raises TimeoutError."""
         worker = hosts.workers[index]
         if (ssh := worker.ssh) is None:
             return
         port = worker.node.hosts[index].ssh_port
-        await self._heal(worker, ssh, port)
+        await self._reset(worker, ssh, port)
         if condition == REFUSING:
             await ssh.close()
         elif condition == SILENT:
@@ -57,22 +59,22 @@ class WorkerFaults:
 
     @staticmethod
     def thaw(uid: str, directory: Path) -> None:
-        """After a restart: processes that the last daemon froze, and could not thaw any more, go on."""
+        """Resume the processes that an earlier daemon froze."""
         for mark in directory.glob(f"*/{MARK}"):
             mark.unlink()
             for process in processes.find(uid, directory):
                 with contextlib.suppress(psutil.Error):
                     process.resume()
 
-    async def forget(self, uid: str) -> None:
-        """The hosts of this node go: none of our ports may stay open."""
+    async def close(self, uid: str) -> None:
+        """Close the silent ports of a node, before its hosts go off."""
         for key in [key for key in self._silent if key[0] == uid]:
             await self._silent.pop(key).end()
 
-    async def _heal(self, worker: Worker, ssh: SshServer, port: int) -> None:
-        silence = self._silent.pop((worker.node.uid, worker.index), None)
-        if silence is not None:
-            await silence.end()
+    async def _reset(self, worker: Worker, ssh: SshServer, port: int) -> None:
+        silent_port = self._silent.pop((worker.node.uid, worker.index), None)
+        if silent_port is not None:
+            await silent_port.end()
         if (mark := worker.directory / MARK).exists():
             await asyncio.to_thread(_continue_all, worker)
             mark.unlink()
@@ -82,21 +84,21 @@ class WorkerFaults:
             await ssh.open(port)
 
     async def _silence(self, worker: Worker, port: int) -> None:
-        self._silent[worker.node.uid, worker.index] = await _Silence.at(port)
+        self._silent[worker.node.uid, worker.index] = await _SilentPort.at(port)
 
 
-class _Silence:
-    """A port of loopback that accepts and never says a word."""
+class _SilentPort:
+    """A port on loopback that accepts connections and never sends anything."""
 
     def __init__(self) -> None:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
     @classmethod
-    async def at(cls, port: int) -> _Silence:
-        silence = cls()
-        silence._server = await asyncio.start_server(silence._hear, "127.0.0.1", port)
-        return silence
+    async def at(cls, port: int) -> _SilentPort:
+        silent_port = cls()
+        silent_port._server = await asyncio.start_server(silent_port._accept, "127.0.0.1", port)
+        return silent_port
 
     async def end(self) -> None:
         if self._server is not None:
@@ -104,7 +106,7 @@ class _Silence:
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         with contextlib.suppress(ConnectionError):
             while await reader.read(1 << 16):
@@ -114,16 +116,19 @@ class _Silence:
 
 
 def _stop_all(worker: Worker) -> None:
-    """Until two looks in a row find nothing that moves: a signal takes its time, and one look can miss what is being born."""
-    still, deadline = 0, time.monotonic() + STOP_TIMEOUT_S
-    while still < 2:
-        moving = [process for process in _processes_of(worker) if _moves(process)]
-        for process in moving:
+    """Stop all processes. Raises TimeoutError.
+
+    Ends after two searches in a row without a running process: a signal takes time, and a search can miss a new process.
+    """
+    stopped, deadline = 0, time.monotonic() + STOP_TIMEOUT_S
+    while stopped < 2:
+        running = [process for process in _processes_of(worker) if _runs(process)]
+        for process in running:
             with contextlib.suppress(psutil.Error):
                 process.suspend()
-        still = 0 if moving else still + 1
-        if moving and time.monotonic() > deadline:
-            raise TimeoutError(f"Processes do not stand still: {[process.pid for process in moving]}.")
+        stopped = 0 if running else stopped + 1
+        if running and time.monotonic() > deadline:
+            raise TimeoutError(f"Processes do not stop: {[process.pid for process in running]}.")
 
 
 def _continue_all(worker: Worker) -> None:
@@ -132,14 +137,14 @@ def _continue_all(worker: Worker) -> None:
             process.resume()
 
 
-def _moves(process: psutil.Process) -> bool:
+def _runs(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return False
 
 
 def _processes_of(worker: Worker) -> Iterator[psutil.Process]:
-    """Another worker's processes carry the same marker."""
+    """Return the processes of one worker: all workers of a node have the same marker."""
     for process in processes.find(worker.node.uid, worker.directory):
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("HOME") == str(worker.home):
@@ -147,13 +152,13 @@ def _processes_of(worker: Worker) -> Iterator[psutil.Process]:
 
 
 def _stop_listening(ssh: SshServer) -> None:
-    """Without cutting the connections, which `close` would do."""
+    """Close the listener, and keep the connections, which `close` would cut."""
     if ssh._listener is not None:
         ssh._listener.close()
         ssh._listener = None
 
 
 def _transport_of(connection: object) -> asyncio.ReadTransport:
-    """asyncssh gives no other way to stop reading; a test would notice if this moved."""
+    """asyncssh has no public way to stop reading; a test notices if this attribute changes."""
     transport: asyncio.ReadTransport = connection._transport  # type: ignore[attr-defined]
     return transport

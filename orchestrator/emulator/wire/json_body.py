@@ -1,4 +1,4 @@
-"""What a request carries: text, or a JSON object, or the refusal of anything else."""
+"""The body of a request: text, or a JSON object; anything else is refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from aiohttp import web
 from orchestrator.emulator.api_errors import bad_field
 
 MAX_DEPTH = 100  # protobuf's own limit
-NUMBER = re.compile(r"[0-9]{1,18}")  # in a text; Python refuses to read one of more than 4300 digits
+NUMBER = re.compile(r"[0-9]{1,18}")  # Python refuses to convert more than 4300 digits
 
 
 async def text_of(request: web.BaseRequest) -> str:
-    """UTF-8, whatever charset a header names. ValueError: it is not, or its encoding for the way is broken."""
+    """Return the body, read as UTF-8, whatever charset a header names. ValueError if it or its transfer encoding is invalid."""
     try:
         return (await request.read()).decode()
     except web.RequestPayloadError as error:
@@ -23,11 +23,11 @@ async def text_of(request: web.BaseRequest) -> str:
 
 
 async def json_object(request: web.Request) -> dict[str, Any]:
-    """An empty body is an empty object."""
+    """Return the body; an empty one is an empty object. Raises ApiError if it is not a JSON object."""
     try:
         text = await text_of(request)
         body = json.loads(text, parse_constant=_refuse) if text.strip() else {}
-        if "\\u" in text:  # half a character, which nobody could write down again
+        if "\\u" in text:  # half a surrogate pair cannot be encoded again
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or too deep to be read
         raise bad_field(f"The body is not JSON: {error}.") from None

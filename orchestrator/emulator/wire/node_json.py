@@ -1,4 +1,4 @@
-"""The state machine's values as the API's JSON, for each version of the API.
+"""Nodes, maintenance, guest attributes and pages as the API's JSON, for each version of the API.
 
 Pure. Enums are names, int64 are strings, times are RFC 3339.
 """
@@ -22,14 +22,15 @@ V2_SCHEDULING = frozenset(NODE["v2"]["schedulingConfig"])
 
 
 def timestamp(seconds: float) -> str:
+    """Return Unix seconds as RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
-    """What was asked for of a node, in the words that this version has."""
+    """Return a node's spec with the fields that this version of the API has."""
     result = {key: value for key, value in spec.items() if key in NODE.get(api_version, NODE["v2"])}
     scheduling = result.get("schedulingConfig", {})
-    if scheduling.get("provisioningModel") == "FLEX_START":  # a node has no word for it, only for its end
+    if scheduling.get("provisioningModel") == "FLEX_START":  # of a node, the API shows only the end
         result["schedulingConfig"] = scheduling = {k: v for k, v in scheduling.items() if k != "provisioningModel"}
     if api_version == "v2" and not V2_SCHEDULING.issuperset(scheduling):
         result["schedulingConfig"] = {key: scheduling[key] for key in V2_SCHEDULING & scheduling.keys()}
@@ -40,6 +41,7 @@ def spec_json(spec: Mapping[str, Any], api_version: str) -> dict[str, Any]:
 
 
 def node_json(node: Node, api_version: str) -> dict[str, Any]:
+    """Return the Node message."""
     result: dict[str, Any] = {"name": node.name, "state": node.state} | spec_json(node.spec, api_version)
     if node.queued_resource is not None:
         result |= {"queuedResource": node.queued_resource, "multisliceNode": node.multislice}
@@ -57,6 +59,7 @@ def node_json(node: Node, api_version: str) -> dict[str, Any]:
 
 
 def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, Any]:
+    """Return the UpcomingMaintenance message."""
     return {
         "type": planned.kind,
         "canReschedule": can_reschedule and not planned.ongoing,
@@ -68,12 +71,12 @@ def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, An
 
 
 def guest_attributes_json(hosts: Sequence[HostRecord], workers: Sequence[str], query: str) -> dict[str, Any]:
-    """One entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
+    """Return one entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
     by_name = {str(index): host for index, host in enumerate(hosts)}
     wanted = [by_name[w] for w in workers if w in by_name]
-    everyone = not [w for w in workers if w]  # gcloud sends [""] for all
+    all_workers = not [w for w in workers if w]  # gcloud sends [""] for all
     entries = []
-    for host in hosts if everyone else wanted:
+    for host in hosts if all_workers else wanted:
         items = []
         for path, value in sorted(host.attributes.items()):
             namespace, _, key = path.partition("/")
@@ -84,7 +87,10 @@ def guest_attributes_json(hosts: Sequence[HostRecord], workers: Sequence[str], q
 
 
 def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequence[T], str | None]:
-    """One page and the token of the next. Tokens are opaque to clients: the number of rows already given."""
+    """Return one page and the token of the next (None: the last page). Tokens hold the number of rows already shown.
+
+    Raises ApiError for a bad size or token.
+    """
     start = 0
     if token:
         try:
@@ -102,4 +108,5 @@ def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequen
 
 
 def token_from(row: int) -> str:
+    """Return the token of the page that begins with this row, counted from 0."""
     return base64.urlsafe_b64encode(f"from:{row}".encode()).decode()

@@ -1,6 +1,6 @@
-"""From a request's JSON to what the state machine takes: names, zones, accelerator types, labels, masks, all checked here.
+"""Checks requests about nodes: names, zones, accelerator types, labels, masks. Returns what the state machine takes.
 
-Pure, on the facts of the catalog. Every refusal is an `ApiError` with the API's own words where these are known.
+Pure; facts come from the catalog. Refusals are `ApiError`s, with the API's own text where it is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 MAX_LABELS = 64
 MAX_METADATA_BYTES = 256 * 1024
 PATCHABLE = ("description", "labels", "metadata", "tags", "dataDisks", "networkConfig.enableExternalIps")
-# Runtimes that exist besides each generation's default; gcloud lists them, old scripts still ask for them.
+# Runtimes besides each generation's default; gcloud lists them, and old scripts use them.
 OTHER_RUNTIMES = ("tpu-vm-base", "tpu-vm-v4-base", "tpu-vm-tf-2.17.0-pjrt", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv6e")
 
 
@@ -37,24 +37,26 @@ class CreateNode:
 
 
 def runtimes() -> tuple[str, ...]:
+    """Return the names of all runtime versions."""
     defaults = (kind.default_runtime for kind in map(catalog.lookup, catalog.types()) if kind)
     return tuple(sorted({*defaults, *OTHER_RUNTIMES}))
 
 
 def check_location(project: str, zone: str) -> None:
-    """For every call but create: a location that this project cannot see is forbidden, not absent."""
+    """Raise ApiError for an unknown location: forbidden, not absent. For every call that creates nothing."""
     if zone not in catalog.zones():
         raise api_errors.location_denied(project, zone)
 
 
 def check_zone(project: str, zone: str) -> None:
-    """For what creates: a zone without any TPU is a bad request."""
+    """Raise ApiError for a zone without TPUs: a bad request. For calls that create."""
     if zone not in catalog.zones():
         known_form = ZONE.fullmatch(zone) is not None
         raise api_errors.zone_not_supported(zone) if known_form else api_errors.location_denied(project, zone)
 
 
 def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: str) -> CreateNode:
+    """Return the checked request; `body` is a Node message. Raises ApiError."""
     check_zone(project, zone)
     check_node_id(node_id)
     spec, kind = parse_node(project, zone, body, api_version)
@@ -63,6 +65,7 @@ def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: 
 
 
 def check_node_id(node_id: str) -> None:
+    """Raise ApiError if the API does not allow this id."""
     if not NODE_ID.fullmatch(node_id):
         raise bad_request(
             f'Invalid node ID "{node_id}": it must start with a lower-case letter, followed by up to 62 lower-case '
@@ -71,7 +74,7 @@ def check_node_id(node_id: str) -> None:
 
 
 def parse_node(project: str, zone: str, body: Any, api_version: str) -> tuple[dict[str, Any], catalog.AcceleratorType]:
-    """The message by itself: what a node, or a queued resource, asks for, with the defaults filled in."""
+    """Return a checked Node message, with defaults, and its accelerator type. Raises ApiError."""
     spec = normalise(NODE[api_version], body, "node")
     _check_fields(spec)
     kind = _accelerator(spec, zone)
@@ -86,7 +89,10 @@ def parse_node(project: str, zone: str, body: Any, api_version: str) -> tuple[di
 
 
 def parse_patch(body: Any, mask: str, api_version: str, before: dict[str, Any]) -> dict[str, Any]:
-    """The fields to replace in `before`. gcloud sends the whole node with a mask, google-cloud-tpu only what is set."""
+    """Return the fields to replace in the spec `before`. gcloud sends the whole node, google-cloud-tpu what is set.
+
+    Raises ApiError.
+    """
     fields = [camel(name.strip()) for name in mask.split(",") if name.strip()]
     if not fields:
         raise ApiError("INVALID_ARGUMENT", "The update mask is required.")
@@ -99,7 +105,7 @@ def parse_patch(body: Any, mask: str, api_version: str, before: dict[str, Any]) 
 
 
 def _replaced(name: str, spec: dict[str, Any], before: dict[str, Any]) -> tuple[str, Any]:
-    """A field by its whole name, or one within another, whose neighbours stay."""
+    """Return a field; for a dotted name the outer field, in which only the inner one changes."""
     outer, _, inner = name.partition(".")
     if not inner:
         return outer, spec.get(outer)
@@ -150,7 +156,7 @@ def _fill_defaults(spec: dict[str, Any], project: str, zone: str) -> None:
 
 
 def project_number(project: str) -> int:
-    """A stable twelve-digit number that stands for the project's own."""
+    """Return a stable twelve-digit number in place of the project's own."""
     number = 0
     for byte in project.encode():
         number = (number * 257 + byte) % 900_000_000_000

@@ -1,7 +1,7 @@
-"""The Node message as data: which fields a request may carry, and how each is brought to the one stored form.
+"""The Node and QueuedResource messages as data: the fields that requests may have, and how each one is normalised.
 
-Real clients differ: gcloud sends camelCase names, google-cloud-tpu numbers for enums, hand-written scripts snake_case.
-`normalise` accepts all of these, stores camelCase and enum names, and refuses unknown fields with the API's own words.
+Clients differ: gcloud sends camelCase names, google-cloud-tpu numbers for enums, hand-written scripts snake_case.
+`normalise` accepts all of these, returns camelCase and enum names, and refuses unknown fields with the API's own text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROVISIONING_MODEL = Enum({**NODE_MODEL, 4: "FLEX_START"})
 WORKLOAD: dict[str, Kind] = {
     "workloadType": Enum({0: "WORKLOAD_TYPE_UNSPECIFIED", 1: "THROUGHPUT_OPTIMIZED", 2: "AVAILABILITY_OPTIMIZED"})
 }
-IGNORED = "ignored"  # output only: clients send a whole node back, the API does not read these
+IGNORED = "ignored"  # output only: clients send whole nodes back; the API ignores these
 
 _NETWORK: dict[str, Kind] = {
     "network": "string",
@@ -115,11 +115,12 @@ _TEXTS = {
 
 
 def camel(name: str) -> str:
+    """Return nodeId for node_id; camelCase names as they are."""
     return re.sub(r"_([a-z0-9])", lambda match: match.group(1).upper(), name)
 
 
 def normalise(kind: Kind, value: Any, at: str) -> Any:
-    """The stored form of `value`; `at` is its place in the request, for the message."""
+    """Return the normalised form of `value`. `at` is its place in the request. Raises ApiError."""
     match kind:
         case Enum():
             return _enum(kind, value, at)

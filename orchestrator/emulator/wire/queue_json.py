@@ -1,6 +1,6 @@
-"""Queued resources and operations as the API's JSON.
+"""Queued resources, reservations and operations as the API's JSON.
 
-Pure, beside `wire`. Operations are strict, since google-cloud-tpu refuses an unknown `@type` or field inside them.
+Pure. Operations are strict, since google-cloud-tpu refuses an unknown `@type` or field inside them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from orchestrator.emulator.wire.node_json import node_json, spec_json, timestamp
 from orchestrator.emulator.wire.node_schema import QUEUED_RESOURCE
 
 TYPES = "type.googleapis.com/google.cloud.tpu"
-DATA = {state: f"{state.lower()}Data" for state in State if state is not State.WAITING}  # waiting has none
+DATA = {
+    state: f"{state.lower()}Data" for state in State if state is not State.WAITING
+}  # WAITING_FOR_RESOURCES has none
 
 
 def queued_json(row: QueuedResource, api_version: str) -> dict[str, Any]:
+    """Return the QueuedResource message."""
     fields = QUEUED_RESOURCE.get(api_version, QUEUED_RESOURCE["v2"])
     state: dict[str, Any] = {"state": str(row.state)}
     if row.state in DATA:
@@ -33,7 +36,7 @@ def queued_json(row: QueuedResource, api_version: str) -> dict[str, Any]:
 
 
 def _node_specs(row: QueuedResource, api_version: str) -> list[dict[str, Any]]:
-    """One for each node, also where several were asked for at once: gcloud counts and finds them by that."""
+    """Return one spec for each node, also if one spec requested several: gcloud counts and finds them by that."""
     parent = row.name.partition("/queuedResources/")[0]
     return [
         {"parent": parent, "nodeId": node_id, "node": spec_json(spec.node, api_version)}
@@ -43,6 +46,7 @@ def _node_specs(row: QueuedResource, api_version: str) -> list[dict[str, Any]]:
 
 
 def reservation_json(one: Reservation, project: str) -> dict[str, Any]:
+    """Return the Reservation message."""
     return {
         "name": f"projects/{project}/locations/{one.zone}/reservations/{one.name}",
         "state": "ACTIVE",
@@ -51,6 +55,7 @@ def reservation_json(one: Reservation, project: str) -> dict[str, Any]:
 
 
 def operation_json(operation: OperationRecord, api_version: str) -> dict[str, Any]:
+    """Return the Operation message."""
     metadata: dict[str, Any] = {
         "@type": f"{TYPES}.{api_version}.OperationMetadata",
         "createTime": timestamp(operation.created_at),
@@ -69,15 +74,19 @@ def operation_json(operation: OperationRecord, api_version: str) -> dict[str, An
         case _ if operation.silent:
             pass
         case Node() as node:
-            said = node_json(node, api_version)
+            response = node_json(node, api_version)
             if api_version == "v2":
-                said.pop("upcomingMaintenance", None)  # google-cloud-tpu does not know it, and refuses the operation
-            result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | said
+                response.pop(
+                    "upcomingMaintenance", None
+                )  # unknown to google-cloud-tpu, which then refuses the operation
+            result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | response
         case QueuedResource() as row:
             result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | queued_json(row, api_version)
-        case None if api_version == "v2alpha1" and "/queuedResources/" in operation.target:  # so its definition says
-            gone = {"name": operation.target, "state": {"state": "DELETING", "deletingData": {}}}
-            result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | gone
+        case None if (
+            api_version == "v2alpha1" and "/queuedResources/" in operation.target
+        ):  # as Google's definition says
+            deleted = {"name": operation.target, "state": {"state": "DELETING", "deletingData": {}}}
+            result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | deleted
         case None:
             result["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
     return result

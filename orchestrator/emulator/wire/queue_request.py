@@ -1,6 +1,6 @@
-"""From the JSON of a queued resource to the row that the queue takes: nodes, tier, times, all checked here.
+"""Checks requests for queued resources: nodes, tier, times. Returns the queued resource that the queue takes.
 
-Pure, like `node_request`, which checks each node. Refusals are `ApiError`s.
+Pure, as is `node_request`, which checks each node. Refusals are `ApiError`s.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAX_RUN_S = 7 * 86400.0
 
 
 def parse_queued(project: str, zone: str, queue_id: str, body: Any, api_version: str, now: float) -> QueuedResource:
-    """It is not in the queue yet: it has no uid, and was created when the queue says so."""
+    """Return the queued resource, which has no uid before the queue creates it. `now`: Unix seconds. Raises ApiError."""
     if not QUEUE_ID.fullmatch(queue_id):
         raise bad_request(f'Invalid queued resource ID "{queue_id}": it must match {QUEUE_ID.pattern}.')
-    said = normalise(QUEUED_RESOURCE[api_version], body, "queued_resource")
-    rows = said.pop("tpu", {}).get("nodeSpec", [])
+    request = normalise(QUEUED_RESOURCE[api_version], body, "queued_resource")
+    rows = request.pop("tpu", {}).get("nodeSpec", [])
     if not rows:
         raise bad_request("At least one node spec is required.")
-    tier = _tier(said)
+    tier = _tier(request)
     specs = [_node_spec(project, zone, queue_id, row, tier, api_version) for row in rows]
     node_ids = [node_id for spec in specs for node_id in spec.node_ids]
     if len(set(node_ids)) < len(node_ids):
@@ -39,22 +39,22 @@ def parse_queued(project: str, zone: str, queue_id: str, body: Any, api_version:
         raise bad_request(f"A queued resource has at most {MAX_NODES} nodes.")
     if tier == ON_DEMAND and any(is_spot(spec.node) for spec in specs):
         tier = SPOT
-    valid_from, valid_until = _interval(said.get("queueingPolicy", {}), now)
-    run_s = _run_s(said) if tier == FLEX_START else None
+    valid_from, valid_until = _interval(request.get("queueingPolicy", {}), now)
+    run_s = _run_s(request) if tier == FLEX_START else None
     return QueuedResource(
-        *("", project, zone, queue_id, said, specs, tier, State.CREATING, now, valid_from, valid_until, run_s),
+        *("", project, zone, queue_id, request, specs, tier, State.CREATING, now, valid_from, valid_until, run_s),
     )
 
 
-def _tier(said: dict[str, Any]) -> str:
-    """gcloud alpha says STANDARD beside `spot`: the tier that is named outranks the model."""
-    named = [name for name in ("spot", "guaranteed", "bestEffort") if name in said]
+def _tier(request: dict[str, Any]) -> str:
+    """gcloud alpha sends STANDARD beside `spot`: a named tier takes precedence over the provisioning model."""
+    named = [name for name in ("spot", "guaranteed", "bestEffort") if name in request]
     if len(named) > 1:
         raise bad_request(f"Only one tier is possible, not {' and '.join(named)}.")
-    model = said.get("provisioningModel", "")
+    model = request.get("provisioningModel", "")
     if "spot" in named or "bestEffort" in named or model == "SPOT":
         return SPOT
-    if said.get("reservationName") or model == "RESERVATION_BOUND" or said.get("guaranteed", {}).get("reserved"):
+    if request.get("reservationName") or model == "RESERVATION_BOUND" or request.get("guaranteed", {}).get("reserved"):
         return RESERVED
     return FLEX_START if model == "FLEX_START" else ON_DEMAND
 
@@ -63,15 +63,15 @@ def _node_spec(project: str, zone: str, queue_id: str, row: dict[str, Any], tier
     parent = f"projects/{project}/locations/{zone}"
     if row.get("parent", parent) != parent:
         raise bad_request(f'The parent of a node spec must be "{parent}", not "{row["parent"]}".')
-    several = row.get("multisliceParams") or row.get("multiNodeParams")
-    if several is not None and "nodeId" in row:
+    multislice = row.get("multisliceParams") or row.get("multiNodeParams")
+    if multislice is not None and "nodeId" in row:
         raise bad_request("A node ID and the parameters of several nodes exclude each other.")
-    if several is None:
+    if multislice is None:
         node_ids = [row.get("nodeId", "")]
     else:
-        if several.get("nodeCount", 0) < 2:
+        if multislice.get("nodeCount", 0) < 2:
             raise bad_request("The node count of a request for several nodes must be greater than 1.")
-        count, prefix = min(several["nodeCount"], MAX_NODES + 1), several.get("nodeIdPrefix") or queue_id
+        count, prefix = min(multislice["nodeCount"], MAX_NODES + 1), multislice.get("nodeIdPrefix") or queue_id
         node_ids = [f"{prefix}-{index}" for index in range(count)]
     for node_id in node_ids:
         check_node_id(node_id)
@@ -88,7 +88,7 @@ def _node_spec(project: str, zone: str, queue_id: str, row: dict[str, Any], tier
 
 
 def _interval(policy: dict[str, Any], now: float) -> tuple[float, float | None]:
-    """From when on, and until when, nodes may be created."""
+    """Return the Unix seconds between which nodes may be created; None: without end."""
     if len(policy) > 1:
         raise bad_request(f"Only one timing constraint is possible, not {' and '.join(policy)}.")
     match policy:
@@ -109,8 +109,8 @@ def _interval(policy: dict[str, Any], now: float) -> tuple[float, float | None]:
     return 0.0, None
 
 
-def _run_s(said: dict[str, Any]) -> float:
-    run = said.get("runDuration", {})
+def _run_s(request: dict[str, Any]) -> float:
+    run = request.get("runDuration", {})
     if "maxRunDuration" not in run:
         raise bad_request("FLEX_START provisioning model needs a max run duration.")
     seconds = seconds_in(run["maxRunDuration"])
@@ -120,10 +120,12 @@ def _run_s(said: dict[str, Any]) -> float:
 
 
 def seconds_in(text: str) -> float:
+    """Return the seconds of a protobuf duration: 1.5 for "1.5s"."""
     return float(text.removesuffix("s"))
 
 
 def unix_time(text: str) -> float:
+    """Return the Unix seconds of an RFC 3339 time. Raises ApiError."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

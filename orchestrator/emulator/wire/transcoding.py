@@ -1,7 +1,7 @@
-"""What each gRPC method of the API is over REST: Google's `google.api.http` rules as a table, applied to JSON both ways.
+"""gRPC calls as REST requests: the `google.api.http` rules of Google's published API definitions, applied both ways.
 
-Pure. The gRPC door asks it for the HTTP request of a call, and for the gRPC status of an HTTP refusal, so that nothing is
-decided twice: whatever REST can do, gRPC can. The rules are those of Google's published definitions of the API.
+Pure. `grpc_api` gets the HTTP request of a call here, and the gRPC status of an HTTP error, so that gRPC and REST share one
+implementation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TPU_VERSIONS = {"google.cloud.tpu.v2.Tpu": "v2", "google.cloud.tpu.v2alpha1.Tpu"
 OPERATIONS, LOCATIONS = "google.longrunning.Operations", "google.cloud.location.Locations"
 OPERATION = "google.longrunning.Operation"
 EMPTY = "google.protobuf.Empty"
-# Google's own table for refusals that are not the API's JSON (a proxy's page, a path that no API has).
+# Google's own table for HTTP errors without the API's JSON (a proxy's page, a path that no API has).
 BY_HTTP_STATUS = {
     400: "INTERNAL",
     401: "UNAUTHENTICATED",
@@ -37,7 +37,7 @@ _SOME_OPERATION = f"{_PLACE}/operations/*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`path` as in google.api.http: {field=pattern}. `body` is a field, `*` (all that is left), or none."""
+    """The REST form of a method. `path` as in google.api.http: {field=pattern}; `body`: a field, `*` (the rest), or None."""
 
     verb: str
     path: str
@@ -117,17 +117,17 @@ class Refusal(Exception):
 
 
 def type_names(service: str, method: str) -> tuple[str, str]:
-    """The full names of the request and of the answer."""
+    """Return the full names of the request message and of the answer message."""
     package, rule = service.rpartition(".")[0], RULES[service][method]
     answer = rule.answer if "." in rule.answer else f"{package}.{rule.answer}"
     return f"{package}.{rule.request or method + 'Request'}", answer
 
 
 def http_call(service: str, method: str, request: Mapping[str, Any], version: str) -> HttpCall:
-    """`request` is the message as JSON. ApiError if a name in it has not the shape that the method wants."""
+    """Return the HTTP request of a call; `request` is the message as JSON. Raises ApiError for a malformed resource name."""
     rule, left = RULES[service][method], dict(request)
     variable = re.search(r"\{(.+?)=(.+?)\}", rule.path)
-    assert variable is not None, f"the rule of {method} names nothing"
+    assert variable is not None, f"the rule of {method} has no variable"
     name = _take(left, variable[1])
     if not re.fullmatch(variable[2].replace("*", "[^/]+"), name):
         raise ApiError("INVALID_ARGUMENT", f'Invalid value "{name}" for {variable[1]}: expected {variable[2]}.')
@@ -142,17 +142,17 @@ def http_call(service: str, method: str, request: Mapping[str, Any], version: st
 
 
 def status_of(http_status: int, body: str) -> Status:
-    """How gRPC says what this HTTP refusal says."""
+    """Return the gRPC status of an HTTP error."""
     try:
         error = json.loads(body)["error"]
         return Status(CANONICAL[error["status"]], str(error["message"]), list(error.get("details", ())))
     except (ValueError, KeyError, TypeError):
         code = CANONICAL[BY_HTTP_STATUS.get(http_status, "UNKNOWN")]
-        return Status(code, f"The server answered HTTP {http_status} with something that is not the API's.")
+        return Status(code, f"The server replied HTTP {http_status} with a body that is not the API's.")
 
 
 def _take(message: dict[str, Any], dotted: str) -> str:
-    """The value at `node.name`, which stays in the body, or at `name`, which does not: a path says it once."""
+    """Return the value at `node.name`, which stays in the message, or at `name`, which is removed from it."""
     first, _, rest = dotted.partition(".")
     value = message.get(first, {}).get(rest, "") if rest else message.pop(first, "")
     return str(value)

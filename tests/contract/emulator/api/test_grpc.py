@@ -270,13 +270,13 @@ def test_the_door_opens_once_where_it_is_asked_to_and_closes_with_the_daemon(emu
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(control.DaemonRefused, match="cannot be had"):
+        with pytest.raises(control.DaemonRefused, match="is not available"):
             emulator.request("POST", "/_emulator/grpc", {"port": taken.getsockname()[1]})
-    with pytest.raises(control.DaemonRefused, match="The port is a number"):
+    with pytest.raises(control.DaemonRefused, match="port must be a whole number"):
         emulator.request("POST", "/_emulator/grpc", {"port": "x"})
     target = target_of(emulator)
     assert target_of(emulator) == target == emulator.request("GET", "/_emulator/grpc")["target"]
-    with pytest.raises(control.DaemonRefused, match=f"open at {target} already"):
+    with pytest.raises(control.DaemonRefused, match=f"runs at {target} already"):
         emulator.request("POST", "/_emulator/grpc", {"port": 1})
     host, _, port = target.partition(":")
     control.stop(emulator.state_dir)

@@ -75,7 +75,7 @@ def test_it_runs_in_a_session_of_its_own(shared_emulator: Emulator) -> None:
 
 def test_a_daemon_that_cannot_come_up_says_why(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("not JSON")
-    with pytest.raises(RuntimeError, match=r"did not come up: .*state\.json is damaged or of another version"):
+    with pytest.raises(RuntimeError, match=r"did not start: .*state\.json is damaged or of another version"):
         control.ensure_running(tmp_path)
 
 
@@ -259,7 +259,7 @@ def test_the_files_of_a_deleted_node_are_gone_soon_also_when_the_daemon_was_kill
     finish(api.delete_node(name=node.name))
     until(lambda: not list(vms.iterdir()))
     kill(emulator)
-    (vms / "123.gone" / "worker0").mkdir(parents=True)  # what the kill kept from being removed
+    (vms / "123.deleted" / "worker0").mkdir(parents=True)  # a deletion that the kill interrupted
     emulator.restarted()
     until(lambda: not list(vms.iterdir()))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator.daemon import control, gcloud_ssh
+from orchestrator.emulator.daemon import control, gcloud_ssh, ssh_wrapper
 from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
@@ -112,7 +112,7 @@ def test_ssh_is_told_the_port_of_the_worker_that_gcloud_means(shared_emulator: E
     directory = shared_emulator.state_dir
 
     def port(program: str, *words: str) -> int | None:
-        return gcloud_ssh.port_for(directory, program, [*words])
+        return ssh_wrapper.port_for(directory, program, [*words])
 
     assert [port("ssh", "-o", f"HostKeyAlias=tpu.{node.id}-{i}-abc/+9", "u@127.0.0.1") for i in range(4)] == ports
     assert port("scp", "-o", f"HostKeyAlias=tpu.{node.id}-3", "a", "u@127.0.0.1:b") == ports[3]

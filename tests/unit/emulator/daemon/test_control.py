@@ -28,12 +28,12 @@ def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_stop_waits_for_its_end(leaving: Path) -> None:
     control.stop(leaving)
-    assert not control._alive(leaving)
+    assert not control._is_running(leaving)
 
 
 def test_a_start_waits_for_its_end_and_starts_another(leaving: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
-        assert not control._alive(state_dir)
+        assert not control._is_running(state_dir)
         raise InterruptedError
 
     monkeypatch.setattr(control, "_spawn", spawn)

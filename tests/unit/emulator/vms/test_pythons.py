@@ -27,7 +27,7 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs the `local` extra"
 @pytest.fixture
 def worker(tmp_path: Path) -> Path:
     made = tmp_path / "a state directory" / "worker0"  # with spaces
-    Pythons(tmp_path / "lent").equip(made, lend_torch=False)
+    Pythons(tmp_path / "lent").make_all(made, lend_torch=False)
     return made
 
 
@@ -60,7 +60,7 @@ def test_torch_is_there_for_trainings_and_for_commands_only_where_it_is_lent(wor
     assert run(worker / TRAINING, "-c", SEES_TORCH).returncode == 0
     assert (worker / TRAINING / "bin" / "torchrun").exists() and not lends_torch(worker)
     generous = tmp_path / "generous"
-    Pythons(tmp_path / "lent").equip(generous, lend_torch=True)
+    Pythons(tmp_path / "lent").make_all(generous, lend_torch=True)
     assert run(generous / COMMANDS, "-c", SEES_TORCH).returncode == 0 and lends_torch(generous)
 
 
@@ -79,7 +79,7 @@ def test_what_is_lent_is_shadowed_by_an_install_and_there_again_after_an_uninsta
     monkeypatch.setattr(pythons, "TORCH", ("packaging",))  # stands for torch, small as it is
     ours = Path(str(metadata.distribution("packaging").locate_file("packaging")))
     before = sorted(ours.rglob("*.py"))
-    Pythons(tmp_path / "lent").equip(tmp_path, lend_torch=False)
+    Pythons(tmp_path / "lent").make_all(tmp_path, lend_torch=False)
     training, lent = tmp_path / TRAINING, metadata.version("packaging")
     wheel(tmp_path / "wheels", "packaging", "9999.1")
     assert version(training, "packaging") == lent
@@ -102,7 +102,7 @@ def test_pip_can_replace_itself(worker: Path) -> None:
 def test_what_a_job_installed_stays_when_the_worker_comes_up_again(worker: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "wheels", "mine")
     pip(worker / COMMANDS, "install", "--no-index", "--find-links", str(tmp_path / "wheels"), "mine")
-    Pythons(tmp_path / "lent").equip(worker, lend_torch=True)
+    Pythons(tmp_path / "lent").make_all(worker, lend_torch=True)
     assert version(worker / COMMANDS, "mine") == "0.0.1"
     assert not lends_torch(worker), "it was decided when the worker was made"
 
@@ -114,19 +114,19 @@ def test_torch_that_is_installed_while_the_daemon_runs_is_lent_to_the_next_worke
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     daemons = Pythons(tmp_path / "lent")
     before, after = tmp_path / "before", tmp_path / "after"
-    daemons.equip(before, lend_torch=True)
+    daemons.make_all(before, lend_torch=True)
     with zipfile.ZipFile(wheel(tmp_path / "wheels", "late")) as archive:
         archive.extractall(tmp_path / "site-packages")
-    daemons.equip(before, after, lend_torch=True)
+    daemons.make_all(before, after, lend_torch=True)
     assert [version(after / name, "late") for name in (TRAINING, COMMANDS)] == ["0.0.1", "0.0.1"]
     assert version(before / TRAINING, "late") == "", "a worker stays as it was made"
 
 
 def test_workers_of_another_python_than_the_daemons_are_made_anew(worker: Path, tmp_path: Path) -> None:
     python = worker / COMMANDS / "bin" / "python"
-    (worker / COMMANDS / pythons.WHOLE).write_text("of a Python that is gone")
+    (worker / COMMANDS / pythons.COMPLETE).write_text("of a Python that was removed")
     python.unlink()
-    Pythons(tmp_path / "lent").equip(worker, lend_torch=False)
+    Pythons(tmp_path / "lent").make_all(worker, lend_torch=False)
     assert python.exists()
 
 
@@ -137,7 +137,7 @@ def test_an_environment_without_pip_lends_the_one_that_python_brings(
     if pythons._bundled_pip() is None:
         pytest.skip("this Python has no ensurepip")
     hide_pip(monkeypatch)
-    Pythons(tmp_path / "lent").equip(tmp_path, lend_torch=False)
+    Pythons(tmp_path / "lent").make_all(tmp_path, lend_torch=False)
     assert "lent/pip-" in pip(tmp_path / COMMANDS, "--version").stdout
 
 
@@ -146,7 +146,7 @@ def test_without_any_pip_a_worker_does_not_reach_for_that_of_the_system(
 ) -> None:
     hide_pip(monkeypatch)
     monkeypatch.setattr(pythons, "_bundled_pip", lambda: None)
-    Pythons(tmp_path / "lent").equip(tmp_path, lend_torch=False)
+    Pythons(tmp_path / "lent").make_all(tmp_path, lend_torch=False)
     done = run(tmp_path / COMMANDS, "--version", program="pip")
     assert done.returncode != 0 and "No module named 'pip'" in done.stderr
 
@@ -167,13 +167,13 @@ def test_a_daemon_that_dies_while_it_makes_them_leaves_what_the_next_one_makes_w
         assert not [path.name for path in (tmp_path / "lent").iterdir() if path.suffix == ".new"]
         if not dies:
             break
-        (made / pythons.WHOLE).unlink()
+        (made / pythons.COMPLETE).unlink()
         shutil.rmtree(tmp_path / "lent")
     assert line > 10 and run(made, "-c", "import module").returncode == 0
 
 
 def make_one(directory: Path) -> Path:
-    links = pythons._whole(
+    links = pythons._complete(
         directory / "lent" / "one",
         lambda draft: (draft / "module.py").symlink_to(directory / "package" / "module.py"),
     )

@@ -1,0 +1,43 @@
+"""The program between gcloud and OpenSSH: adds the port of the emulated worker that gcloud names. See `gcloud_ssh`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from orchestrator.emulator.daemon import control
+from orchestrator.emulator.daemon.gcloud_ssh import PROGRAMS
+
+ALIAS = re.compile(r"HostKeyAlias=tpu\.(\d+)-(\d+)(?:-|$)")
+
+
+def main() -> None:
+    """Execute the real program. Arguments of this process: `STATE_DIR PROGRAM ARGUMENTS…`."""
+    state_dir, program, *arguments = sys.argv[1:]
+    directory = Path(state_dir) / "bin"
+    path = os.pathsep.join(
+        each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(each) != directory
+    )
+    real = shutil.which(program, path=path)
+    if real is None:
+        print(f"{program} is not installed (looked for it in {path}).", file=sys.stderr)
+        sys.exit(127)
+    os.environ["PATH"] = path  # scp starts ssh, with the port in its arguments
+    port = port_for(Path(state_dir), program, arguments)
+    os.execv(real, [program, *(["-o", f"Port={port}"] if port else []), *arguments])  # noqa: S606  no shell in between
+
+
+def port_for(state_dir: Path, program: str, arguments: list[str]) -> int | None:
+    """Return the port of the worker that the arguments name; None: they name none of this emulator, or give a port."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    named = next((match for word in options if (match := ALIAS.match(word))), None)
+    if named is None or any(word.startswith((PROGRAMS[program], "Port=", "-oPort=")) for word in options):
+        return None
+    endpoint = control.running(state_dir)
+    nodes = control.request(endpoint, "GET", "/_emulator/status")["nodes"] if endpoint else []
+    ports: list[int] = next((node["ssh_ports"] for node in nodes if node["uid"] == named[1]), [])
+    worker = int(named[2])
+    return ports[worker] if worker < len(ports) else None
