@@ -237,7 +237,7 @@ def test_a_detached_run_is_refused_where_the_vm_may_not_delete(
 
 @pytest.mark.exhaustive
 def test_signals_before_the_hand_over_end_in_a_proven_release(detached: Tpujob) -> None:
-    waits_for_the_switch = {"TPUJOB_CRASH_AT": "Published:1:before:STOP"}
+    waits_for_the_switch = {"TPUJOB_CRASH_AT": "GetGuestAttributes:1:before:STOP"}
     process = detached.start("submit", detached.job(SLOW), env=waits_for_the_switch)
     until(lambda: is_stopped(process.pid), "the moment before the hand-over")
     assert len(detached.alive()) == 1

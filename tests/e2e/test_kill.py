@@ -25,7 +25,7 @@ MOMENTS = [
     "Workers:1:before",
     "StartPhase:1:before",
     "StartPhase:2:after",  # the job runs
-    "Collect:1:before",
+    "StartCollection:1:before",
     "Delete:1:after",
     "ListSlices:2:after",  # the proof is there, not yet written down
 ]

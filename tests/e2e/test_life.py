@@ -358,5 +358,5 @@ def test_runs_that_is_a_file_is_the_persons_mistake(tpujob: Tpujob) -> None:
 
 @pytest.mark.exhaustive
 def test_logs_of_a_run_that_was_killed_end(tpujob: Tpujob) -> None:
-    tpujob.as_process("run", tpujob.job(HELLO), env={"TPUJOB_CRASH_AT": "Collect:1:before"})
+    tpujob.as_process("run", tpujob.job(HELLO), env={"TPUJOB_CRASH_AT": "StartCollection:1:before"})
     assert "worker 0 of 1" in tpujob("logs", "hello", "-f").stdout

@@ -61,7 +61,7 @@ def during_job(w: World) -> None:
 
 @row("4d", "kill -9 while the artifacts are collected")
 def during_collect(w: World) -> None:
-    _killed(w, w.crash("Collect:1:before", "run", w.hello))
+    _killed(w, w.crash("StartCollection:1:before", "run", w.hello))
 
 
 @row("4e", "kill -9 in the middle of the deletion", delete_s=1.0)
@@ -85,7 +85,7 @@ def _killed(w: World, died_at: float) -> None:
     assert w.do("status").code() == 0
 
 
-for point in ("Workers:1:before", "StartPhase:1:after", "Watch:1:after", "Collect:1:before", "Delete:1:before"):
+for point in ("Workers:1:before", "StartPhase:1:after", "WaitForWorkers:1:after", "StartCollection:1:before", "Delete:1:before"):
 
     @row("6a", f"kill -9 of CLI and guardian at {point}, and the switch acts")
     def both_killed(w: World, point: str = point) -> None:
@@ -143,7 +143,7 @@ def dies_running(w: World) -> None:
 
 @row("7d", "the machine dies while the artifacts are collected")
 def dies_collecting(w: World) -> None:
-    _switch_acts(w, w.machine_dies_at("Collect:1:after", "run", w.hello), boot=True)
+    _switch_acts(w, w.machine_dies_at("StartCollection:1:after", "run", w.hello), boot=True)
 
 
 @row("7e", "the machine dies with a detached job on the VM", speed=90)

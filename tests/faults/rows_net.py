@@ -128,7 +128,7 @@ def _stands_still(w: World, *, whole_machine: bool) -> None:
 @row("59a", "a worker falls silent while its results are collected")
 def collect_hangs(w: World) -> None:
     """They may be had once it is back: it is held for them, and a person may end that."""
-    run = w.pause("Collect:1:before", "run", w.hello, bend={"orchestrator.remote.transfer.collect:STALL_S": 3.0})
+    run = w.pause("StartCollection:1:before", "run", w.hello, bend={"orchestrator.remote.transfer.collect:STALL_S": 3.0})
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "frozen"})
     run.process.send_signal(signal.SIGCONT)
     assert run.code() == 65 and "RESULTS NOT AT HOME" in run.err, run.err
