@@ -149,7 +149,7 @@ class Job(_Values):
         del keys["directory"]
         _make_relative(keys, "code", directory)
         _make_relative(keys.get("train"), "data_dir", directory)
-        object.__setattr__(self, "_spec", model.of_values(keys))
+        object.__setattr__(self, "_spec", model.from_values(keys))
         object.__setattr__(self, "name", self._spec.name)
 
     @classmethod
@@ -160,12 +160,12 @@ class Job(_Values):
         """
         from orchestrator.client.jobs.job_files import read_file
         from orchestrator.core.jobfile import model, yaml_source
-        from orchestrator.core.jobfile.tpu_section import spelled_out
+        from orchestrator.core.jobfile.tpu_section import with_any_of
 
         file = Path(path)
         text = read_file(file)
         spec = model.load(text, path=str(file))
-        keys = spelled_out(yaml_source.read(text)).data
+        keys = with_any_of(yaml_source.read(text)).data
         job = cls(**{**_arguments(keys), "name": spec.name}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
         object.__setattr__(job, "_spec", spec)  # whose mistakes have lines

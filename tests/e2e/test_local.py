@@ -180,7 +180,7 @@ def test_what_only_a_cloud_can_do_is_refused(tpujob: Tpujob, words: list[str]) -
 
 def test_a_tpu_section_is_said_to_mean_nothing_and_a_bucket_is_refused(tpujob: Tpujob) -> None:
     done = tpujob("run", job(tpujob, "true", "tpu: {zone: us-central1-a}\n"))
-    assert done.returncode == 0 and "job.yaml:3: tpu: says nothing to a job with `on: local`" in done.stderr
+    assert done.returncode == 0 and "job.yaml:3: tpu: has no effect with `on: local`" in done.stderr
     done = tpujob("run", job(tpujob, "true", "bucket: gs://some-bucket/x\n"))
     assert done.returncode == 64 and "job.yaml:3: bucket: has no use with `on: local`" in done.stderr
 

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a job file, in words of the file: what, why, fix. Pure; only `core.jobfile.model` calls me."""
+"""Pydantic's errors about a job file as messages in the file's own terms: what is wrong, why, and the fix. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Sections = Mapping[Path, Sequence[str]]  # the keys that each section of the file knows
 
-# What other tools call things, and what people write by analogy.
-_MEANT = {
+# Keys of other tools, and keys written by analogy, with the key that they stand for.
+_SYNONYMS = {
     "accelerator_type": "tpu.accelerator",
     "type": "tpu.accelerator",
     "zones": "tpu.zone",
@@ -55,9 +55,10 @@ _YES |= {"true": "true", "false": "false", "1": "true", "0": "false"}
 
 
 def explain(error: ValidationError, source: YamlSource, sections: Sections) -> Iterator[Mistake]:
+    """Yield a mistake, at its line, for each error of pydantic that is not a consequence of one already listed."""
     for detail in error.errors(include_url=False):
         path: Path = tuple(part for part in detail["loc"] if part != "[key]")
-        if not source.is_spoilt(path):
+        if not source.is_invalid(path):
             yield Mistake(source.line(path), path, _sentence(detail, path, source, sections))
 
 
@@ -84,7 +85,7 @@ def _sentence(detail: ErrorDetails, path: Path, source: YamlSource, sections: Se
 def _unknown_key(path: Path, sections: Sections) -> str:
     section, key = tuple(part for part in path[:-1] if not isinstance(part, int)), str(path[-1])
     siblings = sections.get(section, ())
-    meant = _MEANT.get(key.lower().replace("-", "_"))
+    meant = _SYNONYMS.get(key.lower().replace("-", "_"))
     near = difflib.get_close_matches(key.lower()[:40], siblings, n=1, cutoff=0.6)
     homes = [home for home, keys in sections.items() if key in keys and home != section]
     if homes and not meant:
@@ -117,17 +118,17 @@ def _got(value: Any, written: str | None) -> str:
 
 
 def _fix(kind: str, value: Any, written: str | None) -> str:
-    """What to write instead, where that is plain."""
-    said = str(value).strip().lower()
-    if kind.startswith("bool") and said in _YES:
-        return f"; write {_YES[said]}"
+    """What to write instead, if it is evident."""
+    text = str(value).strip().lower()
+    if kind.startswith("bool") and text in _YES:
+        return f"; write {_YES[text]}"
     if kind.startswith("string") and written and isinstance(value, (bool, int, float)):
         return f'; write it in quotes: "{shown(written)}"'
     if kind.startswith("int") and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
-    digits = re.sub(r"(?<=\d)[_, ](?=\d{3})", "", said)
+    digits = re.sub(r"(?<=\d)[_, ](?=\d{3})", "", text)
     if kind.startswith(("int", "float")) and isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", digits):
-        return f"; write {digits}, without quotes" if digits == said else f"; write {digits}"
+        return f"; write {digits}, without quotes" if digits == text else f"; write {digits}"
     if value == "~":
         return "; write null, or remove the key"
     if value is None:

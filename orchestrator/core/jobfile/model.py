@@ -1,8 +1,8 @@
-"""The job file: what somebody wants to run, and on which TPU. `load` turns its text into a JobSpec or lists every mistake.
+"""The job file: what to run, and on which TPU. `load` returns a JobSpec for its text, or lists every mistake.
 
 These models are the only definition of the file: validation, the JSON Schema that editors complete from, and the table in
-docs/job-file.md all come from them. Pure: whether a directory exists is checked by whoever ships it, with
-`JobSpec.mistake` to point at the line. Importing me costs pydantic and yaml, so the CLI does it inside commands.
+docs/job-file.md all come from them. Pure: the client checks whether directories exist, and points at their lines with
+`JobSpec.mistake`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from pydantic import WithJsonSchema as Shape
 
 from orchestrator.core.jobfile import rules, values, yaml_source
 from orchestrator.core.jobfile.mistakes import Sections, explain
-from orchestrator.core.jobfile.schema import schema_of
-from orchestrator.core.jobfile.section import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section
-from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, any_of_as_written, spelled_out
+from orchestrator.core.jobfile.schema import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section, schema_of
+from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, with_any_of, written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
 from orchestrator.core.text.names import shown
@@ -38,7 +37,7 @@ Directory = Annotated[str, AfterValidator(rules.directory)]
 
 
 class EmulatedSection(Section):
-    """A smaller slice of the training, used only on the emulated Cloud TPU and said in log and artifacts."""
+    """A smaller training, used only on the emulated Cloud TPU, and recorded in log and artifacts."""
 
     cores: Annotated[int, Field(ge=1, le=64)] | None = Field(
         default=None, description="Processes that stand for all cores of the TPU."
@@ -55,24 +54,24 @@ class TrainSection(Section):
         default=None,
         description="`module:function` in `code:`, called as `function(backend, run)` in place of the built-in training.",
     )
-    options: dict[str, Any] | None = Field(default=None, description="For the `entry`, as it likes: `run.options`.")
+    options: dict[str, Any] | None = Field(default=None, description="Options of the `entry`, which reads them from `run.options`.")
     backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] = Field(
         default="xla",
         description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU 0.2.0, which needs Python 3.11 on the VM "
-        "and which no TPU has seen yet. `auto`: a TPU if there is one, else a GPU, else the CPU.",
+        "and which has not been run on a TPU yet. `auto`: a TPU if there is one, else a GPU, else the CPU.",
     )
     model: Literal["mnist_cnn", "alexnet", "mlp"] = Field(
         default="mnist_cnn", description="The network: `mnist_cnn` is the CNN of the PyTorch MNIST example."
     )
     dataset: Literal["mnist", "fashion-mnist", "synthetic", "idx"] = Field(
-        default="mnist", description="What to learn. `idx`: any set of IDX files, in `data_dir`."
+        default="mnist", description="Data set to learn. `idx`: any set of IDX files, in `data_dir`."
     )
     data_dir: Directory | None = Field(
         default=None,
         description="Directory with the IDX files, relative to this file; shipped with the job. Left out: download.",
     )
     fallback: Literal["synthetic"] | None = Field(
-        default=None, description="What to learn when the data set cannot be had; left out: fail."
+        default=None, description="What to learn if the data set is not available; left out: fail."
     )
     epochs: Annotated[int, Field(ge=1, le=100_000)] = Field(default=5, description="Passes over the training examples.")
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
@@ -91,19 +90,20 @@ class TrainSection(Section):
         default="fp32", description="`bf16` and `fp16` use autocast; `fp16` only on a GPU, where it scales the loss."
     )
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
-        default=None, description="Pixels of a side; resized on the device. Left out: as the network wants it."
+        default=None,
+        description="Pixels of a side; resized on the device. Left out: the size that the network expects.",
     )
     examples: Count | None = Field(default=None, description="Use only so many training examples. Left out: all.")
     test_examples: Count | None = Field(default=None, description="Evaluate on only so many. Left out: all.")
     eval: bool = Field(default=True, description="Measure accuracy on all test examples.")
-    checkpoint: bool = Field(
-        default=True, description="Write the trained weights, and what is needed to go on from them."
-    )
+    checkpoint: bool = Field(default=True, description="Write the trained weights, and the state to resume from.")
     checkpoint_every: Annotated[str, Field(pattern=r"^\s*0*[1-9]\d{0,8}\s*(step|epoch|s|m|h)s?\s*$")] = Field(
         default="1 epoch", description="A number of epochs, steps or seconds: `1 epoch`, `200 steps`, `30 s`."
     )
-    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = Field(default=1, description="The newest so many.")
-    resume: bool = Field(default=True, description="Go on where an unfinished training in the same place stopped.")
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1, description="Number of checkpoints to keep, the newest ones."
+    )
+    resume: bool = Field(default=True, description="Resume an unfinished training in the same directory.")
     num_workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
         default=None, description="Processes of each DataLoader of an `entry`. Left out: from the host's cores."
     )
@@ -114,7 +114,7 @@ class TrainSection(Section):
 
 
 class LimitsSection(Section):
-    """Where the job ends, whatever happens."""
+    """Limits at which the job ends."""
 
     max_duration: Annotated[
         float,
@@ -128,22 +128,22 @@ class LimitsSection(Section):
         Shape({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}),
     ] = Field(
         default=None,
-        description="Dollars by the price table: the TPU is deleted before the run has cost more. Nothing: no budget.",
+        description="Dollars by the price table: the TPU is deleted before the run has cost more. Left out: no budget.",
     )
     linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,
-        description="How long results that are not at home wait on the TPU after the job's end: 1m to 24h. Nothing: 1h "
-        "(emulated: 2m).",
+        description="How long results that could not be collected stay on the TPU after the job's end: 1m to 24h. Left out: "
+        "1h (emulated: 2m).",
     )
     max_results: Annotated[
         int | None, BeforeValidator(rules.max_results), Shape({"anyOf": [TEXT, {"type": "null"}]})
     ] = Field(
         default=None,
-        description="Bring home so much at most, of all workers together: 50GB. Nothing: as much as the disk takes.",
+        description="Collect at most this much, of all workers together: 50GB. Left out: as much as fits on the disk.",
     )
     stall: Annotated[float | None, BeforeValidator(rules.stall), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,
-        description="A job that prints nothing for so long hangs, and is stopped: 10s to 24h. Nothing: it may be silent.",
+        description="Stop a job that prints nothing for this long: 10s to 24h. Left out: no such limit.",
     )
 
     @property
@@ -152,14 +152,14 @@ class LimitsSection(Section):
 
 
 class JobSpec(Section):
-    """A job that is well-formed; nothing about it has been asked of a cloud yet."""
+    """A job that is well-formed; no cloud has seen it yet."""
 
     name: Annotated[str, AfterValidator(rules.job_name)] = Field(
         default="", description="Lower-case letters, digits and `-`, at most 40. Left out: the file's name."
     )
     on: Literal["tpu", "local"] = Field(
         default="tpu",
-        description="`tpu`: a TPU VM that is created for it. `local`: this machine, its GPU or CPU, without any cloud.",
+        description="`tpu`: a TPU VM that is created for the job. `local`: this machine's GPU or CPU, without any cloud.",
     )
     tpu: TpuSection = Field(default=TpuSection(), description="The TPU to run on.")
     train: TrainSection | None = Field(
@@ -182,7 +182,7 @@ class JobSpec(Section):
         default=None, description="Directory to ship, relative to this file; the job starts in a copy of it."
     )
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        default=(), description="Patterns of files to bring back besides what the job writes to $TPUJOB_ARTIFACTS."
+        default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
     )
     bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
         default=None,
@@ -195,58 +195,58 @@ class JobSpec(Section):
     limits: LimitsSection = Field(default=LimitsSection(), description="What the job may use at most.")
     on_preemption: Literal["stop", "restart"] = Field(
         default="stop",
-        description="What to do when the TPU is taken away or fails: `restart` gets another one and goes on from the newest "
+        description="What to do when the TPU is preempted or fails: `restart` gets another one and resumes from the newest "
         "checkpoint.",
     )
     max_restarts: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=3, description="How often at most, with `on_preemption: restart`."
+        default=3, description="Most restarts, with `on_preemption: restart`."
     )
 
     _file: str = PrivateAttr("job")
     _source: YamlSource = PrivateAttr(default_factory=YamlSource)
 
     def mistake(self, path: Path, text: str) -> str:
-        """A line about a place of the file, for checks that need more than the file: `job.yaml:7: code: is not there`."""
+        """Return a message about a place of the file, for checks that need more than it: `job.yaml:7: code: ...`."""
         return _line(self._file, self._source, Mistake(self._source.line(path), path, text))
 
     def with_max_duration(self, seconds: float) -> JobSpec:
-        """The same job with another time limit."""
+        """Return the same job with another time limit."""
         limits = self.limits.model_copy(update={"max_duration": seconds})
         changed = self.model_copy(update={"limits": limits})
         changed._file, changed._source = self._file, self._source
         return changed
 
     def warnings(self) -> list[str]:
-        """Lines about what is allowed and rarely wanted."""
+        """Return messages about what is allowed and rarely intended."""
         found = list(rules.env_warnings(self.env))
         if self.on == "local":
-            silent = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
-            found += [((key,), "says nothing to a job with `on: local`") for key in silent]
+            unused = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
+            found += [((key,), "has no effect with `on: local`") for key in unused]
         return [self.mistake(path, text) for path, text in found]
 
 
 def load(text: str | bytes, *, path: str) -> JobSpec:
-    """The job that `text` describes. `path` stands in messages and gives a nameless job its name."""
+    """Return the job that `text` describes. Raises JobSpecError. `path` is for messages, and names a job without a name."""
     return check(yaml_source.read(text), path=path)
 
 
-def of_values(data: Mapping[str, Any]) -> JobSpec:
+def from_values(data: Mapping[str, Any]) -> JobSpec:
     """Return the job that these values describe. Raise JobSpecError: its lines name a field, and neither file nor line."""
     return check(values.source_of(data), path="")
 
 
 def check(source: YamlSource, *, path: str) -> JobSpec:
-    """The same for what has been read already."""
-    source = spelled_out(source)
+    """Return the job for YAML that has been read already. Raises JobSpecError with every mistake, each with its line."""
+    source = with_any_of(source)
     mistakes = list(source.mistakes)
     data = _with_sections(source.data)
     spec: JobSpec | None = None
-    if () not in source.spoilt:
+    if () not in source.invalid:
         try:
             spec = JobSpec.model_validate(data)
         except ValidationError as error:
             mistakes += explain(error, source, _sections())
-        mistakes += list(_unsaid(rules.whole(data), source, mistakes))
+        mistakes += list(_unreported(rules.cross_field_problems(data), source, mistakes))
     if mistakes or spec is None:
         lines = [_line(path, source, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
         where = f"{path}: " if path else ""
@@ -260,13 +260,16 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
 
 
 def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """The job's environment with each `${env:NAME}` replaced. The result may hold secrets: never print or store it."""
+    """Return the job's environment with each `${env:NAME}` replaced. Raises JobSpecError if a variable is not set.
+
+    The result may hold secrets: never print or store it.
+    """
     missing: list[str] = []
     for name, value in spec.env.items():
-        for wanted in dict.fromkeys(rules.ENV_REFERENCE.findall(value)):
-            if wanted not in environ:
+        for variable in dict.fromkeys(rules.ENV_REFERENCE.findall(value)):
+            if variable not in environ:
                 missing.append(
-                    spec.mistake(("env", name), f"your variable {wanted} is not set; export it, or remove this")
+                    spec.mistake(("env", name), f"your variable {variable} is not set; export it, or remove this")
                 )
     if missing:
         raise JobSpecError(missing)
@@ -277,7 +280,7 @@ def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the file, for editors."""
     return schema_of(JobSpec.model_json_schema(), empty_is_default=_EMPTY_IS_DEFAULT)
 
 
@@ -288,13 +291,13 @@ def _with_sections(data: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _unsaid(found: Iterable[tuple[Path, str]], source: YamlSource, said: list[Mistake]) -> Iterator[Mistake]:
-    """Mistakes at places that nothing has been said about yet: a second remark on one value is seldom news."""
-    places = {mistake.path for mistake in said}
+def _unreported(found: Iterable[tuple[Path, str]], source: YamlSource, reported: list[Mistake]) -> Iterator[Mistake]:
+    """Mistakes at places without one yet: a second message about one value seldom helps."""
+    places = {mistake.path for mistake in reported}
     unknown = {str(path[0]) for path in places if len(path) == 1}
     for path, text in found:
-        about_nothing = path == () and unknown  # perhaps `comand:` was meant, which has its own line already
-        if path not in places and not about_nothing and not source.is_spoilt(path):
+        redundant = path == () and unknown  # the unknown key may be a misspelt `command:`, and has its own line
+        if path not in places and not redundant and not source.is_invalid(path):
             places.add(path)
             yield Mistake(source.line(path), path, text)
 
@@ -311,7 +314,7 @@ def _sections() -> Sections:
 
 
 def _line(file: str, source: YamlSource, mistake: Mistake) -> str:
-    parts = any_of_as_written(source, mistake.path)
+    parts = written_path(source, mistake.path)
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
     text = f"{field}: {mistake.text}" if field else mistake.text
     return f"{file}:{mistake.line}: {text}" if file else text

@@ -1,7 +1,7 @@
-"""The rules of a job file that a type cannot say, each a function that ends in advice. Pure; `core.jobfile.model` calls me.
+"""The rules of a job file that a type cannot express. Pure.
 
-Rules for one value raise ValueError with the rest of a sentence. Rules that look at several values, or at many alike,
-yield (path, sentence) pairs, so that every mistake is reported at its own line and all of them at once.
+Rules for one value return it, converted, or raise ValueError with the end of a sentence that gives advice. Rules about
+several values yield (path, sentence) pairs, so that all mistakes are reported at once, each at its own line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.core.text.sizes import parse_size
 
 MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0
 MAX_PATTERNS = 100
-BATCH_SIZE, MNIST_EXAMPLES = 128, 60_000  # the default; what each data set has that is downloaded or drawn
+BATCH_SIZE, MNIST_EXAMPLES = 128, 60_000  # the default; the size of every data set that is downloaded or synthetic
 
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,24 +30,26 @@ _BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+
 _RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
 
 _SECRET_VALUE = re.compile(r"(?=.*\d)[^\s/$]{16,}")
-# What a job may take over from its person without a secret in it: hiding these would hide every path of every log.
+# Variables of the user that hold no secret: hiding their values would hide every path of every log.
 _PUBLIC_ENV = re.compile(r"HOME|USER|LOGNAME|HOSTNAME|PWD|PATH|SHELL|TERM|TZ|TMPDIR|LANG|LC_.*")
 
 
 def job_name(text: str) -> str:
+    """Return the name of a job, checked."""
     if problem := names.job_name_problem(text):
         raise ValueError(f"`{shown(text)}` {problem}; for example `{names.to_job_name(text)}`")
     return text
 
 
 def cores(value: Any) -> Any:
+    """Return `all` or a number of cores, checked."""
     if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return value
     raise ValueError(f"expected `all` or a number of cores from 1 on, not `{shown(as_written(value))}`")
 
 
 def directory(text: str) -> str:
-    """Its form only: whether it is there is the business of whoever ships it."""
+    """Return a relative path, checked for its form only: the client checks whether it exists."""
     if not text.strip():
         raise ValueError("is empty; name a directory relative to this file, such as `.`, or remove the key")
     if text.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", text):
@@ -56,7 +58,7 @@ def directory(text: str) -> str:
 
 
 def shell_text(value: Any) -> str:
-    """A command as bash runs it: text as it is, a list as the arguments of one program."""
+    """Return a command for bash: text as it is, a list as the arguments of one program."""
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, list) and value:
@@ -71,7 +73,7 @@ def shell_text(value: Any) -> str:
 
 
 def commands(value: Any) -> tuple[str, ...] | None:
-    """`setup:`, one command or several."""
+    """Return the commands of `setup:`, which may be one or several; None if there are none."""
     if value is None:
         return None
     each = value if isinstance(value, list) else [value]
@@ -82,6 +84,7 @@ def commands(value: Any) -> tuple[str, ...] | None:
 
 
 def max_duration(value: Any) -> float:
+    """Return `limits.max_duration` in seconds."""
     written = as_written(value)
     try:
         seconds = parse_duration(written)
@@ -93,14 +96,17 @@ def max_duration(value: Any) -> float:
 
 
 def max_cost(value: Any) -> float | None:
+    """Return `limits.max_cost` in dollars; None if there is none."""
     return tpu_rules.dollars(value, "5.00")
 
 
 def linger(value: Any) -> float | None:
+    """Return `limits.linger` in seconds; None if there is none."""
     return _up_to_a_day(value, 60, "1m")
 
 
 def max_results(value: Any) -> int | None:
+    """Return `limits.max_results` in bytes; None if there is none."""
     if value is None:
         return None
     written = as_written(value)
@@ -114,6 +120,7 @@ def max_results(value: Any) -> int | None:
 
 
 def stall(value: Any) -> float | None:
+    """Return `limits.stall` in seconds; None if there is none."""
     return _up_to_a_day(value, 10, "10s")
 
 
@@ -131,6 +138,7 @@ def _up_to_a_day(value: Any, least_s: float, least: str) -> float | None:
 
 
 def bucket(value: Any) -> str | None:
+    """Return `gs://BUCKET/PREFIX` without a slash at its end; None if there is none."""
     if value is None:
         return None
     if not isinstance(value, str) or not _BUCKET.fullmatch(value):
@@ -140,13 +148,13 @@ def bucket(value: Any) -> str | None:
     return value.rstrip("/")
 
 
-def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Rules about several values of the file, on data whose types may still be wrong."""
+def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong between several values of the file; they may still be of wrong types."""
     yield from _train_or_command(data)
     local = data.get("on") == "local"
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
-    yield from tpu_rules.whole(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from tpu_rules.cross_field_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
     yield from _batch(_mapping(data, "train"))
     yield from _restarts(data)
     yield from _env(_mapping(data, "env"))
@@ -155,19 +163,20 @@ def whole(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def env_warnings(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Yield a warning for each variable that is allowed and risky."""
     for name in env:
         if _RISKY_ENV.fullmatch(name):
             yield ("env", name), "changes how programs on the worker start; remove it if the job does not need it"
 
 
 def secret_sources(env: Mapping[str, str]) -> list[str]:
-    """The names of the person's own variables whose values must not be shown."""
+    """Return the names of the user's own variables whose values must be hidden."""
     wanted = [variable for value in env.values() for variable in ENV_REFERENCE.findall(value)]
     return [variable for variable in dict.fromkeys(wanted) if not _PUBLIC_ENV.fullmatch(variable)]
 
 
 def secret_values(env: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[str]:
-    """What must not be shown of a job's variables: whatever came from the person's own, and what is called a secret."""
+    """Yield the values to hide: those taken from the user's own variables, and those of variables named as secrets."""
     yield from (environ[variable] for variable in secret_sources(env) if variable in environ)
     yield from (value for name, value in env.items() if redaction.is_secret_name(name) and "${env:" not in value)
 
@@ -180,7 +189,7 @@ def _train_or_command(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """A batch that the data cannot fill would be found out on a TPU that costs money."""
+    """A batch that the data cannot fill must not be noticed first on a TPU that is billed."""
     size = train.get("batch_size", BATCH_SIZE)
     if train.get("entry") is not None or not isinstance(size, int):
         return
@@ -231,7 +240,7 @@ def _artifacts(patterns: Any) -> Iterator[tuple[Path, str]]:
 
 
 def _secrets(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Every text of the file: keys belong in the environment, and only `env:` reads that."""
+    """Check every text of the file: secrets belong in the environment, and only `env:` reads it."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _secrets(part, (*path, key))

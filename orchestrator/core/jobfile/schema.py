@@ -1,22 +1,37 @@
-"""The JSON Schema of a job file as editors like it, made from what pydantic says of the models. `core.jobfile.model.schema` calls me."""
+"""The base of the models of a job file, and its JSON Schema as editors like it, made from that of pydantic. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from orchestrator import catalog
 
-MAX_SUGGESTED_HOSTS = 8  # the catalog knows a hundred sizes of v5p; an editor's list should be readable
+MAX_SUGGESTED_HOSTS = 8  # the catalog has a hundred sizes of v5p; an editor's list should be readable
+
+# What a validator accepts, where pydantic cannot tell.
+TEXT: dict[str, Any] = {"type": "string"}
+TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "minItems": 1}
+TEXT_OR_TEXTS: dict[str, Any] = {"anyOf": [TEXT, TEXTS]}
+ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}
+OR_NULL: dict[str, Any] = {"anyOf": [TEXT, TEXTS, {"type": "null"}]}
+
+
+class Section(BaseModel):
+    """A section of a job file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def schema_of(made: dict[str, Any], *, empty_is_default: tuple[str, ...]) -> dict[str, Any]:
-    """`empty_is_default`: sections that may stand in a file with nothing below them."""
+    """Return the editors' schema from pydantic's. `empty_is_default`: sections that may be empty in a file."""
     made = _tidy(made)
     for name in ("TpuSection", "Alternative"):
         _complete_places(made["$defs"][name]["properties"])
     for part in made["$defs"]["Alternative"]["properties"].values():
-        part.pop("default", None)  # what is left out there is inherited
+        part.pop("default", None)  # a key that is left out there is inherited
     made["$defs"]["LimitsSection"]["properties"]["max_duration"]["default"] = "24h"
     made["$defs"]["TpuSection"]["properties"]["wait"]["default"] = 0
     for section, part in _sections(made, empty_is_default):
@@ -29,7 +44,7 @@ def schema_of(made: dict[str, Any], *, empty_is_default: tuple[str, ...]) -> dic
 
 
 def _tidy(part: Any) -> Any:
-    """Without titles that repeat the key, and without defaults that only mean `left out`."""
+    """Drop titles that repeat the key, and defaults that only mean `left out`."""
     if isinstance(part, list):
         return [_tidy(item) for item in part]
     if not isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""The rules of a job file's `tpu:` section that a type cannot say. Pure; `core.jobfile.tpu_section` and `core.jobfile.rules` call me."""
+"""The rules of a job file's `tpu:` section that a type cannot express. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.names import shown
 
 MAX_ALTERNATIVES, MAX_WAIT_S = 50, 7 * 86400.0
-WAYS = frozenset({"provisioning", "spot"})  # two words for one thing: who says one of them inherits neither
+PROVISIONING_KEYS = frozenset({"provisioning", "spot"})  # two keys for one thing: setting one inherits neither
 _RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 
 
 def accelerator_text(value: Any) -> Any:
-    """By the API's name. Only its kind is checked: whether such a type exists depends on `unlisted`."""
+    """Return the API's name of an accelerator type. Whether the type exists depends on `unlisted`, and is checked later."""
     if isinstance(value, str):
         return catalog.canonical(value)
     raise ValueError(location_rules.accelerator_problem(shown(str(value))))
 
 
 def places(value: Any) -> tuple[str, ...]:
+    """Return the zones and regions of `zone:`. Raises ValueError, as every function for one value here."""
     if isinstance(value, str):
         return location_rules.split_places(value)
     if isinstance(value, list) and all(isinstance(place, str) for place in value):
@@ -37,12 +38,14 @@ def places(value: Any) -> tuple[str, ...]:
 
 
 def runtime(text: str) -> str:
+    """Return the runtime version, checked for its form."""
     if not _RUNTIME.fullmatch(text):
         raise ValueError(f"`{shown(text)}` is not a runtime version; they look like v2-alpha-tpuv5-lite")
     return text
 
 
 def dollars(value: Any, example: str) -> float | None:
+    """Return an amount of dollars; None if there is none."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
@@ -51,11 +54,12 @@ def dollars(value: Any, example: str) -> float | None:
 
 
 def max_price(value: Any) -> float | None:
+    """Return `max_price_per_hour` in dollars; None if there is none."""
     return dollars(value, "12")
 
 
 def wait(value: Any) -> float:
-    """`0` needs no unit."""
+    """Return `wait:` in seconds. `0` needs no unit."""
     written = as_written(value)
     if written == "0":
         return 0.0
@@ -68,60 +72,62 @@ def wait(value: Any) -> float:
     return seconds
 
 
-def whole(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """On data whose types may still be wrong, with a list of alternatives below `any_of`."""
+def cross_field_problems(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with `tpu:` as a whole. Its values may still be of wrong types; alternatives are in `any_of`."""
     several = tpu.get("any_of")
     if isinstance(several, list) and not 0 < len(several) <= MAX_ALTERNATIVES:
         text = f"has {len(several)} alternatives; write at most {MAX_ALTERNATIVES}" if several else "is empty"
         yield ("tpu", "any_of"), text if several else f"{text}; list what the job can live with, or remove the key"
-    each = [one for one in several if isinstance(one, Mapping)] if isinstance(several, list) else []
-    wishes = [_inherited(tpu, one) for one in each] if each else [tpu]
-    for number, wish in enumerate(wishes):
-        own: Path = ("tpu", "any_of", number) if each else ("tpu",)
-        said = each[number] if each else tpu
-        inherited = wish.keys() - said.keys()
-        at: dict[str, Path] = {key: ("tpu", key) if key in inherited else (*own, key) for key in {*wish, "runtime"}}
-        yield from _wish(wish, at, train)
-    queued = [wish for wish in wishes if wish.get("queue") is True or _is_queued(wish.get("provisioning"))]
+    listed = [each for each in several if isinstance(each, Mapping)] if isinstance(several, list) else []
+    alternatives = [_inherited(tpu, each) for each in listed] if listed else [tpu]
+    for number, alternative in enumerate(alternatives):
+        own: Path = ("tpu", "any_of", number) if listed else ("tpu",)
+        inherited = alternative.keys() - (listed[number] if listed else tpu).keys()
+        keys = {*alternative, "runtime"}
+        paths: dict[str, Path] = {key: ("tpu", key) if key in inherited else (*own, key) for key in keys}
+        yield from _alternative(alternative, paths, train)
+    queued = [each for each in alternatives if each.get("queue") is True or _is_queued(each.get("provisioning"))]
     if tpu.get("race") is True and not queued:
-        yield ("tpu", "race"), "only what is queued can race; add `queue: true`, or remove this"
+        yield ("tpu", "race"), "only queued candidates can race; add `queue: true`, or remove this"
 
 
-def _inherited(tpu: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    taken = {key: value for key, value in tpu.items() if not (key in WAYS and WAYS & one.keys())}
-    return {**taken, **one}
+def _inherited(tpu: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    skipped = PROVISIONING_KEYS if PROVISIONING_KEYS & own.keys() else frozenset()
+    return {key: value for key, value in tpu.items() if key not in skipped} | {**own}
 
 
-def _wish(wish: Mapping[str, Any], at: Mapping[str, Path], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """`at`: where each of its keys stands."""
-    yield from _ways(wish, at)
-    unlisted = wish.get("unlisted") is True
-    kind = wish.get("accelerator", "v5litepod-8")
+def _alternative(
+    alternative: Mapping[str, Any], paths: Mapping[str, Path], train: Mapping[str, Any]
+) -> Iterator[tuple[Path, str]]:
+    """`paths`: where each of its keys is in the file."""
+    yield from _provisioning(alternative, paths)
+    unlisted = alternative.get("unlisted") is True
+    kind = alternative.get("accelerator", "v5litepod-8")
     if not isinstance(kind, str):
         return
     kind = catalog.canonical(kind)
     problem = location_rules.accelerator_problem(kind, unlisted=unlisted)
     if problem:
-        yield at["accelerator"], problem
-    elif not catalog.lookup(kind) and wish.get("runtime") is None:
-        yield at["runtime"], f"{kind} is not in the catalog, so it has no default runtime; name one here"
-    if "zone" in wish:
-        yield from _zones(wish["zone"], at["zone"], kind, unlisted=unlisted)
+        yield paths["accelerator"], problem
+    elif not catalog.lookup(kind) and alternative.get("runtime") is None:
+        yield paths["runtime"], f"{kind} is not in the catalog, so it has no default runtime; name one here"
+    if "zone" in alternative:
+        yield from _zones(alternative["zone"], paths["zone"], kind, unlisted=unlisted)
     known, wanted = catalog.lookup(kind), train.get("cores")
     if known and isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > known.cores:
         yield ("train", "cores"), f"{kind} has {known.cores} cores, not {wanted}; write at most {known.cores}, or `all`"
 
 
-def _ways(wish: Mapping[str, Any], at: Mapping[str, Path]) -> Iterator[tuple[Path, str]]:
-    way, spot = wish.get("provisioning"), wish.get("spot")
-    if isinstance(way, str) and isinstance(spot, bool) and spot != (way == Provisioning.SPOT):
-        yield at["spot"], f"and `provisioning: {shown(way)}` contradict each other; remove one of them"
-    if wish.get("queue") is False and _is_queued(way):
-        yield at["queue"], f"cannot be false with `provisioning: {way}`, which is always queued; remove it"
+def _provisioning(alternative: Mapping[str, Any], paths: Mapping[str, Path]) -> Iterator[tuple[Path, str]]:
+    value, spot = alternative.get("provisioning"), alternative.get("spot")
+    if isinstance(value, str) and isinstance(spot, bool) and spot != (value == Provisioning.SPOT):
+        yield paths["spot"], f"and `provisioning: {shown(value)}` contradict each other; remove one of them"
+    if alternative.get("queue") is False and _is_queued(value):
+        yield paths["queue"], f"cannot be false with `provisioning: {value}`, which is always queued; remove it"
 
 
-def _is_queued(way: Any) -> bool:
-    return isinstance(way, str) and way in [*Provisioning] and Provisioning(way).queued
+def _is_queued(provisioning: Any) -> bool:
+    return isinstance(provisioning, str) and provisioning in [*Provisioning] and Provisioning(provisioning).queued
 
 
 def _zones(zone: Any, at: Path, kind: str, *, unlisted: bool) -> Iterator[tuple[Path, str]]:
@@ -137,7 +143,7 @@ def _zones(zone: Any, at: Path, kind: str, *, unlisted: bool) -> Iterator[tuple[
 
 
 def as_written(value: Any) -> str:
-    """As a file says it: `true`, `null`, 3, 1e+09, .inf."""
+    """Return the value as a file spells it: `true`, `null`, 3, 1e+09, .inf."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return f"{value:g}".replace("inf", ".inf").replace("nan", ".nan") if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Plain values in place of a job file: what a job that is written in Python says, for the same checks as a file. Pure."""
+"""Plain values in place of a job file, as of a job that is written in Python, for the same checks as a file. Pure."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ class _Reader:
 
     def _refuse(self, path: Path, text: str) -> None:
         self.source.mistakes.append(Mistake(0, path, text))
-        self.source.spoilt.add(path)
+        self.source.invalid.add(path)

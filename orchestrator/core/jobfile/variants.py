@@ -1,7 +1,7 @@
-"""A bench file: one job in several variants, to be compared. `outline` reads it, `variants` makes a JobSpec of each. Pure.
+"""A bench file: one job in several variants, to be compared. `outline` reads it, `variants` returns a JobSpec for each. Pure.
 
 A variant is the base job, changed by `every:` and then by its own keys: mappings are merged, everything else is replaced,
-and null takes a key away. Whoever reads the base's file is told its name by the outline. `tpujob bench` calls me.
+and null removes a key. The caller reads the base's file, which the outline names.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MAX_VARIANTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Outline:
+    """A bench file whose base has not been read yet."""
+
     path: str
     name: str
     base: str  # as written: relative to the bench file
@@ -30,7 +32,7 @@ class Outline:
 
 
 def outline(text: str | bytes, *, path: str, default_name: str) -> Outline:
-    """Raises JobSpecError with every mistake that can be seen without the base."""
+    """Return the outline. Raises JobSpecError with every mistake that can be found without the base."""
     source = yaml_source.read(text)
     mistakes = source.mistakes or [Mistake(source.line(at), at, why) for at, why in _mistakes(source.data)]
     if mistakes:
@@ -39,7 +41,7 @@ def outline(text: str | bytes, *, path: str, default_name: str) -> Outline:
 
 
 def variants(found: Outline, base_text: str | bytes, *, base_path: str) -> dict[str, JobSpec]:
-    """In the order of the file. Raises JobSpecError with the mistakes of the base, or else of all variants."""
+    """Return each variant's job, in the order of the file. Raises JobSpecError: mistakes of the base, or of all variants."""
     model.load(base_text, path=base_path)
     base = yaml_source.read(base_text).data
     every = found.source.data.get("every") or {}
@@ -48,7 +50,7 @@ def variants(found: Outline, base_text: str | bytes, *, base_path: str) -> dict[
     for name, own in found.source.data["variants"].items():
         data = merged(merged(base, every), own or {})
         if data.get("on") == "local":
-            data.pop("tpu", None)  # the base's; it says nothing there
+            data.pop("tpu", None)  # from the base; it has no effect there
         data["name"] = f"{found.name}-{name}"
         try:
             specs[name] = model.check(_source(found.source, name, data), path=found.path)
@@ -60,6 +62,7 @@ def variants(found: Outline, base_text: str | bytes, *, base_path: str) -> dict[
 
 
 def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `change` merged into it; None in `change` removes a key."""
     result = dict(base)
     for key, value in change.items():
         if value is None:
@@ -100,7 +103,7 @@ def _variant_mistakes(found: Any) -> Iterator[tuple[Path, str]]:
 
 
 def _source(whole: YamlSource, name: str, data: dict[str, Any]) -> YamlSource:
-    """The variant as if it were a job file, each of its keys at the line of the bench file that says it."""
+    """The variant as if it were a job file, each key at its line of the bench file."""
     made = YamlSource(data=data, lines={(): whole.line(("variants", name))})
     for prefix in (("every",), ("variants", name)):
         depth = len(prefix)

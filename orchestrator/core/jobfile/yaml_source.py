@@ -1,8 +1,8 @@
-"""YAML text in, plain data and the line of every key out. I refuse what a job file has no use for; `core.jobfile.model` calls me.
+"""YAML text in, plain data and the line of every key out; tags, aliases and other features that no job needs are refused.
 
-I read parser events rather than trees, so that an alias is refused before anything is expanded and a hostile file ends
-at a limit. Words become values by the rules of YAML 1.2, as in editors: `no` and `on` are words, 12:30:00 is text and
-1e-3 is a number. Mistakes are collected, not raised, except where nothing after them can be understood.
+It reads parser events instead of a tree, so that an alias is refused, at its own line, before anything is expanded, and a
+hostile file ends at a limit. Scalars are resolved by YAML 1.2, as in editors: `no` and `on` are text, 12:30:00 is text and
+1e-3 is a number. Mistakes are collected, not raised, unless the rest of the file cannot be understood.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Path = tuple[str | int, ...]  # ("tpu", "zone", 0)
 _INT = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _OCTAL_OR_HEX = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,16}")
 _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d{1,5})?", re.ASCII)
-# Not `~`: in `code: ~` it is surely meant as a directory, and is refused as text.
-_WORDS: dict[str, Any] = {"": None, "null": None, "true": True, "false": False}
-_WORDS |= {".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan")}
-_WORDS = {form: value for word, value in _WORDS.items() for form in (word, word.capitalize(), word.upper())}
+# Not `~`: in `code: ~` it probably means a directory, and is refused as text.
+_CONSTANTS: dict[str, Any] = {"": None, "null": None, "true": True, "false": False}
+_CONSTANTS |= {".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan")}
+_CONSTANTS = {form: value for word, value in _CONSTANTS.items() for form in (word, word.capitalize(), word.upper())}
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
-# The parser's own words are for people who know its grammar.
+# The parser's own messages need knowledge of its grammar.
 _PLAINER = {
     "mapping values are not allowed": "unexpected `:`; put a value that holds `: ` in quotes, or look at the line above",
     "could not find expected ':'": "this line has no `:` after its key, or a quote or the indentation is wrong",
@@ -42,7 +42,7 @@ _PLAINER = {
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong, why and how to fix it, at one place of the file."""
+    """What is wrong at one place of the file, why, and how to fix it."""
 
     line: int
     path: Path
@@ -51,20 +51,20 @@ class Mistake:
 
 @dataclass(slots=True)
 class YamlSource:
-    """What was understood. `data` is a mapping; paths in `spoilt` hold None because of a mistake already listed."""
+    """What was read. `data` is a mapping; paths in `invalid` hold None because of a mistake that is already listed."""
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: dict[Path, int] = field(default_factory=dict)
-    written: dict[Path, str] = field(default_factory=dict)  # unquoted words and numbers, as they stand in the file
+    written: dict[Path, str] = field(default_factory=dict)  # unquoted scalars, as written in the file
     mistakes: list[Mistake] = field(default_factory=list)
-    spoilt: set[Path] = field(default_factory=set)
+    invalid: set[Path] = field(default_factory=set)
 
     def line(self, path: Path) -> int:
-        """The line of the innermost part of `path` that stands in the file."""
+        """Return the line of the innermost part of `path` that the file has."""
         return next((self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines), 1)
 
-    def is_spoilt(self, path: Path) -> bool:
-        return any(path[:end] in self.spoilt for end in range(len(path) + 1))
+    def is_invalid(self, path: Path) -> bool:
+        return any(path[:end] in self.invalid for end in range(len(path) + 1))
 
 
 class _Stop(Exception):
@@ -74,7 +74,7 @@ class _Stop(Exception):
 
 
 def read(text: str | bytes) -> YamlSource:
-    """Never raises, whatever the text."""
+    """Return what the text says, with all its mistakes. Never raises."""
     source = YamlSource()
     try:
         content = _decode(text)
@@ -82,7 +82,7 @@ def read(text: str | bytes) -> YamlSource:
     except _Stop as stop:
         source.mistakes.append(stop.mistake)
         source.data = {}
-        source.spoilt.add(())
+        source.invalid.add(())
     return source
 
 
@@ -119,13 +119,13 @@ def _events(content: str) -> Iterator[yaml.Event]:
     try:
         yield from yaml.parse(content, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        # What is never closed is noticed at the end of the file; the mark that helps is where it was opened.
+        # An unclosed bracket or quote is noticed at the end of the file; where it was opened helps more.
         unclosed = "end of stream" in (error.problem or "") or "<stream end>" in (error.problem or "")
         mark = (unclosed and error.context_mark) or error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise _Stop(line, _plainer(error, _text_of(content, line))) from None
     except (yaml.YAMLError, ValueError, OverflowError):  # ValueError: an escape such as "\UFFFFFFFF"
-        raise _Stop(1, "the file is not YAML that can be read; look for odd characters and escapes") from None
+        raise _Stop(1, "the file is not readable YAML; look for unusual characters and escapes") from None
 
 
 def _text_of(content: str, line: int) -> str:
@@ -136,8 +136,8 @@ def _text_of(content: str, line: int) -> str:
 def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
     if "\t" in text[: len(text) - len(text.lstrip())] or "'\\t'" in (error.problem or ""):
         return "a tab in the indentation; YAML wants spaces"
-    said = f"{error.problem or ''} {error.context or ''}"
-    plain = next((plain for known, plain in _PLAINER.items() if known in said), None)
+    message = f"{error.problem or ''} {error.context or ''}"
+    plain = next((plain for part, plain in _PLAINER.items() if part in message), None)
     return f"not valid YAML: {plain or error.problem or 'it cannot be read'}"
 
 
@@ -240,7 +240,7 @@ class _Reader:
         return None
 
     def _skip(self, event: yaml.Event, path: Path) -> None:
-        """Read past a value that will not be used; what is wrong inside it is not news."""
+        """Read past a value that is not used; mistakes inside it are not reported."""
         aside = YamlSource()
         reader = _Reader(aside, self.events)
         reader.nodes = self.nodes
@@ -250,7 +250,7 @@ class _Reader:
     def _mistake(self, line: int, path: Path, text: str, *, spoils: bool = False) -> None:
         self.source.mistakes.append(Mistake(line, path, text))
         if spoils:
-            self.source.spoilt.add(path)
+            self.source.invalid.add(path)
 
 
 def _line(event: yaml.Event) -> int:
@@ -259,8 +259,8 @@ def _line(event: yaml.Event) -> int:
 
 
 def _resolve(word: str) -> Any:
-    if word in _WORDS:
-        return _WORDS[word]
+    if word in _CONSTANTS:
+        return _CONSTANTS[word]
     if _INT.fullmatch(word):
         return int(word)
     if _OCTAL_OR_HEX.fullmatch(word):

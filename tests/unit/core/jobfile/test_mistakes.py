@@ -74,7 +74,7 @@ def problems(text: str | bytes) -> list[str]:
         ),
         (
             'name: "\\UFFFFFFFF"\n',
-            "job.yaml:1: the file is not YAML that can be read; look for odd characters and escapes",
+            "job.yaml:1: the file is not readable YAML; look for unusual characters and escapes",
         ),
         (
             "[" * 1000 + ": x",
@@ -189,7 +189,7 @@ def test_an_unknown_accelerator_type_gets_the_nearest(accelerator: str, advice: 
         ("5", "expected a zone, a region or a list of them, such as us-central1-a"),
     ],
 )
-def test_a_bad_zone_says_where_to_go(zone: str, advice: str) -> None:
+def test_a_bad_zone_gets_advice(zone: str, advice: str) -> None:
     assert problems(f"{COMMAND}tpu:\n  zone: {zone}\n") == [f"job.yaml:3: tpu.zone: {advice}"]
 
 
@@ -235,7 +235,7 @@ def test_a_bad_name_gets_the_rule_and_a_good_one(name: str, advice: str) -> None
         ("8d", "`8d` is not between 6m and 7d; write for example 2h"),
     ],
 )
-def test_a_bad_duration_says_how_durations_are_written(duration: str, advice: str) -> None:
+def test_a_bad_duration_gets_the_format(duration: str, advice: str) -> None:
     assert problems(f"{COMMAND}limits:\n  max_duration: {duration}\n") == [f"job.yaml:3: limits.max_duration: {advice}"]
 
 
@@ -292,7 +292,7 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(text: str, place: str)
         ("echo ${env:HOME}", "`${env:…}` is read only in `env:`; set a variable there and use it here as $NAME"),
     ],
 )
-def test_a_bad_command_says_what_is_expected(command: str, advice: str) -> None:
+def test_a_bad_command_gets_the_expected_form(command: str, advice: str) -> None:
     assert problems(f"command: {command}\n") == [f"job.yaml:1: command: {advice}"]
 
 
@@ -337,7 +337,7 @@ def test_an_artifact_pattern_stays_below_the_job(pattern: str) -> None:
         ),
     ],
 )
-def test_a_bad_training_setting_says_what_to_write(setting: str, line: str) -> None:
+def test_a_bad_training_setting_gets_advice(setting: str, line: str) -> None:
     assert problems(f"train:\n  {setting}\n") == [f"job.yaml:2: {line}"]
 
 
@@ -370,7 +370,7 @@ def test_a_flood_of_mistakes_is_cut_and_counted() -> None:
     assert lines[-1] == "job.yaml: and 80 more mistakes"
 
 
-def test_what_came_from_the_file_cannot_steer_a_terminal() -> None:
+def test_text_from_the_file_cannot_control_a_terminal() -> None:
     (line,) = problems(COMMAND + 'name: "\u202egnp"\n')
     assert "\u202e" not in line
 
@@ -384,7 +384,7 @@ def test_a_newer_type_than_the_table_may_be_asked_for_explicitly() -> None:
     assert (spec.tpu.accelerator, spec.tpu.runtime_version) == ("v7-8", "v2-alpha-tpu7")
 
 
-def test_even_an_unlisted_type_has_a_form() -> None:
+def test_the_form_of_an_unlisted_type_is_checked() -> None:
     (line,) = problems(COMMAND + "tpu: {accelerator: $(id), runtime: x, unlisted: true}\n")
     assert line == (
         "job.yaml:2: tpu.accelerator: `$(id)` is not an accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"

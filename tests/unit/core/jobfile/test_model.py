@@ -1,4 +1,4 @@
-"""What a good job file becomes."""
+"""Valid job files and the jobs that they describe."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_a_job_has_sensible_defaults() -> None:
     assert (spec.command, spec.setup, spec.code, spec.artifacts) == (None, None, None, ())
 
 
-def test_a_local_job_may_use_more_cores_than_a_tpu_has_and_says_that_its_tpu_means_nothing() -> None:
+def test_a_local_job_may_use_more_cores_than_a_tpu_has_and_warns_of_its_tpu_section() -> None:
     spec = load("on: local\ntpu: {spot: true}\ntrain: {cores: 16}\n")
     assert spec.on == "local" and spec.train is not None and spec.train.cores == 16
-    assert spec.warnings() == ["job.yaml:2: tpu: says nothing to a job with `on: local`"]
+    assert spec.warnings() == ["job.yaml:2: tpu: has no effect with `on: local`"]
     assert load("train:\n").on == "tpu" and load("on: local\ncommand: ls\n").warnings() == []
 
 
@@ -45,7 +45,7 @@ def test_a_local_job_may_use_more_cores_than_a_tpu_has_and_says_that_its_tpu_mea
     ("path", "name"),
     [("jobs/mnist.yaml", "mnist"), ("/x/My Job (2).yaml", "my-job-2"), ("x/2026.yaml", "job"), ("-", "job")],
 )
-def test_a_job_without_a_name_is_called_like_its_file(path: str, name: str) -> None:
+def test_a_job_without_a_name_is_named_after_its_file(path: str, name: str) -> None:
     assert load("command: ls\n", path).name == name
 
 
@@ -76,7 +76,7 @@ def test_setup_is_one_command_or_several() -> None:
     assert load("command: ls\nsetup: [a, b]\n").setup == ("a", "b")
 
 
-def test_words_and_numbers_are_read_by_the_rules_of_yaml_1_2() -> None:
+def test_scalars_are_read_by_the_rules_of_yaml_1_2() -> None:
     spec = load("name: no\ntrain: {lr: 1e-3, seed: 010, examples: 0x10, batch_size: 0o20}\nenv: {A: on, B: 12:30:00}\n")
     assert spec.name == "no"
     assert spec.env == {"A": "on", "B": "12:30:00"}
@@ -152,7 +152,7 @@ def test_there_are_shipped_jobs() -> None:
         "command: [a, b]\nsetup: [x]\nenv: {A: b}\nartifacts: [c]\ncode: .\nname: x\n",
     ],
 )
-def test_the_schema_takes_what_the_loader_takes(text: str) -> None:
+def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
     load(text)
     jsonschema.validate(yaml_source.read(text).data, model.schema(), cls=jsonschema.Draft202012Validator)
 
@@ -267,7 +267,7 @@ def test_a_file_made_to_be_slow_is_not(text: str) -> None:
         ("{batch_size: 60001}", "job.yaml:1: train.batch_size: is more than the 60,000 training examples"),
     ],
 )
-def test_a_batch_that_the_data_cannot_fill_is_found_before_a_tpu_is_paid_for(train: str, line: str) -> None:
+def test_a_batch_that_the_data_cannot_fill_is_found_before_a_tpu_is_billed(train: str, line: str) -> None:
     with pytest.raises(JobSpecError) as caught:
         load(f"train: {train}\n")
     assert caught.value.problems == [line]

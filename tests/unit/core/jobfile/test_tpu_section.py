@@ -1,4 +1,4 @@
-"""The `tpu:` section: one wish, a list of alternatives, or a mapping with both, and the line that each mistake gets."""
+"""The `tpu:` section: one TPU, a list of alternatives, or a mapping with both, and the line that each mistake gets."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def problems(text: str) -> list[str]:
     return caught.value.problems
 
 
-def wishes(text: str) -> list[tuple[str, tuple[str, ...], str]]:
+def alternatives(text: str) -> list[tuple[str, tuple[str, ...], str]]:
     return [(one.accelerator, one.zone, str(one.effective_provisioning)) for one in tpu(text).alternatives]
 
 
-def test_one_wish_is_its_own_only_alternative() -> None:
-    assert wishes("tpu: {accelerator: v6e-8, spot: true}\n") == [("v6e-8", (), "spot")]
-    assert wishes("") == [("v5litepod-8", (), "on-demand")]
+def test_a_section_without_any_of_is_its_own_only_alternative() -> None:
+    assert alternatives("tpu: {accelerator: v6e-8, spot: true}\n") == [("v6e-8", (), "spot")]
+    assert alternatives("") == [("v5litepod-8", (), "on-demand")]
 
 
-def test_a_type_may_be_called_what_people_call_it() -> None:
+def test_common_names_of_types_are_accepted() -> None:
     text = "tpu: {any_of: [{accelerator: v5e-16}, {accelerator: tpu-v6e-8}]}\n"
-    assert [kind for kind, _, _ in wishes(text)] == ["v5litepod-16", "v6e-8"]
+    assert [kind for kind, _, _ in alternatives(text)] == ["v5litepod-16", "v6e-8"]
     assert tpu("tpu: {accelerator: tpu-v5e-8}\n").runtime_version == "v2-alpha-tpuv5-lite"
     [line] = problems("tpu: {accelerator: tpu-v5e-7}\n")
     assert "`tpu-v5e-7` is not a known accelerator type; nearest: v5litepod-8, v5litepod-" in line
 
 
-def test_alternatives_inherit_what_stands_beside_them_and_override_it() -> None:
-    assert wishes(ALTERNATIVES) == [
+def test_alternatives_inherit_keys_beside_them_and_override_them() -> None:
+    assert alternatives(ALTERNATIVES) == [
         ("v5litepod-16", ("us-central1",), "spot"),
         ("v5litepod-8", ("us-west4-a", "us-central1-a"), "queued"),
         ("v6e-8", ("any",), "on-demand"),
@@ -64,10 +64,10 @@ def test_alternatives_inherit_what_stands_beside_them_and_override_it() -> None:
 
 def test_a_list_is_short_for_any_of() -> None:
     listed = "tpu:\n  - {accelerator: v4-8, spot: true}\n  - {}\n"
-    assert wishes(listed) == [("v4-8", (), "spot"), ("v5litepod-8", (), "on-demand")]
+    assert alternatives(listed) == [("v4-8", (), "spot"), ("v5litepod-8", (), "on-demand")]
 
 
-def test_how_to_choose_stands_beside_the_wishes() -> None:
+def test_the_order_is_set_beside_the_alternatives() -> None:
     chosen = tpu("tpu: {queue: true, order: cheapest, max_price_per_hour: 12, wait: 6h, race: true}\n")
     assert (chosen.order, chosen.max_price_per_hour, chosen.wait, chosen.race) == ("cheapest", 12.0, 21600.0, True)
     plain = tpu("")
@@ -131,7 +131,7 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
             "tpu:\n  provisioning: flex-start\n  queue: false\n",
             "4: tpu.queue: cannot be false with `provisioning: flex-start`, which is always queued; remove it",
         ),
-        ("tpu: {race: true}\n", "2: tpu.race: only what is queued can race; add `queue: true`, or remove this"),
+        ("tpu: {race: true}\n", "2: tpu.race: only queued candidates can race; add `queue: true`, or remove this"),
         (
             "tpu: {wait: 6}\n",
             "2: tpu.wait: `6` is not a duration: write numbers with units, such as 6m or 6h (up to 7d)",
@@ -152,7 +152,7 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
         ("restarts: 2\n", "2: restarts: unknown key; did you mean `max_restarts`?"),
     ],
 )
-def test_every_mistake_is_one_line_at_its_place_as_written(text: str, line: str) -> None:
+def test_every_mistake_is_one_line_at_its_written_place(text: str, line: str) -> None:
     assert problems(text) == [f"job.yaml:{line}"]
 
 
@@ -165,21 +165,21 @@ def test_more_cores_than_an_alternative_has_are_refused() -> None:
     ]
 
 
-def test_a_type_of_no_table_needs_its_own_runtime_also_as_an_alternative() -> None:
+def test_an_unlisted_type_needs_its_own_runtime_also_as_an_alternative() -> None:
     assert problems("tpu:\n  - {}\n  - {accelerator: v9-8, zone: mars-north1-a, unlisted: true}\n") == [
         "job.yaml:4: tpu[1].runtime: v9-8 is not in the catalog, so it has no default runtime; name one here"
     ]
 
 
-def test_a_local_job_is_told_what_says_nothing_to_it() -> None:
+def test_a_local_job_warns_of_keys_without_effect() -> None:
     spec = model.load("on: local\ncommand: ls\non_preemption: restart\nallow_egress: true\n", path="job.yaml")
     assert spec.warnings() == [
-        "job.yaml:4: allow_egress: says nothing to a job with `on: local`",
-        "job.yaml:3: on_preemption: says nothing to a job with `on: local`",
+        "job.yaml:4: allow_egress: has no effect with `on: local`",
+        "job.yaml:3: on_preemption: has no effect with `on: local`",
     ]
 
 
-def test_the_examples_of_the_page_are_what_it_says() -> None:
+def test_the_examples_of_the_page_load_as_described() -> None:
     page = (ROOT / "docs" / "job-file.md").read_text("utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
     choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))

@@ -1,4 +1,4 @@
-"""Bench files: what variants become, and what is said about mistakes, at the line that makes them."""
+"""Bench files: the jobs of their variants, and mistakes at their lines."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_a_variant_is_the_base_with_the_keys_that_differ() -> None:
     assert [spec.name for spec in found.values()] == ["b-multi", "b-single"]
 
 
-def test_what_every_variant_changes_is_said_once_and_a_variant_may_say_otherwise() -> None:
+def test_every_applies_to_all_variants_and_a_variant_overrides_it() -> None:
     text = "name: t\nbase: x\nevery: {train: {epochs: 2, seed: 7}}\nvariants: {a: {}, b: {train: {epochs: 4}}}\n"
     found = variants(text)
     assert [spec.train and (spec.train.epochs, spec.train.seed) for spec in found.values()] == [(2, 7), (4, 7)]
     assert found["a"].name == "t-a"
 
 
-def test_null_takes_a_key_of_the_base_away() -> None:
+def test_null_removes_a_key_of_the_base() -> None:
     found = variants(
         "base: x\nvariants: {a: {train: {emulated: null}, env: {B: null}}, b: {train: null, command: ls}}\n"
     )
@@ -62,13 +62,13 @@ def test_a_list_is_replaced_as_a_whole() -> None:
     }
 
 
-def test_a_local_variant_does_without_the_tpu_of_the_base() -> None:
+def test_a_local_variant_drops_the_tpu_of_the_base() -> None:
     spec = variants("base: x\nvariants: {here: {on: local}}\n")["here"]
     assert spec.on == "local" and spec.warnings() == []
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "lines"),
     [
         ("variants: {a: {}}\n", ["b.yaml:1: base: names the job file"]),
         ("base: x\n", ["b.yaml:1: variants: expected a mapping of names"]),
@@ -94,17 +94,19 @@ def test_a_local_variant_does_without_the_tpu_of_the_base() -> None:
         ("base: x\nname: " + "n" * 35 + "\nvariants:\n  variant: {}\n", ["b.yaml:4: name: "]),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, said: list[str]) -> None:
+def test_a_mistake_is_reported_with_its_line(text: str, lines: list[str]) -> None:
     found = problems(text)
-    assert len(found) == len(said)
-    assert [problem.startswith(start) for problem, start in zip(found, said, strict=True)] == [True] * len(said), found
+    assert len(found) == len(lines)
+    assert [problem.startswith(start) for problem, start in zip(found, lines, strict=True)] == [True] * len(lines), (
+        found
+    )
 
 
-def test_a_mistake_of_the_base_is_told_in_the_base() -> None:
+def test_a_mistake_of_the_base_is_reported_in_the_base() -> None:
     assert problems("base: x\nvariants: {a: {}}\n", "train: {epochs: 0}\n")[0].startswith("mnist.yaml:1: train.epochs")
 
 
-def test_the_bench_that_comes_along_compares_the_same_work() -> None:
+def test_the_shipped_bench_compares_the_same_work() -> None:
     path = ROOT / "jobs" / "mnist-compare.yaml"
     outline = bench_file.outline(path.read_text(), path=str(path), default_name="x")
     found = bench_file.variants(outline, (path.parent / outline.base).read_text(), base_path="mnist.yaml")

@@ -19,8 +19,8 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
-from orchestrator.report import costs, story
-from orchestrator.report.words import outcome_lines
+from orchestrator.report import costs, attempts
+from orchestrator.report.messages import outcome_lines
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
 
@@ -193,7 +193,7 @@ def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorl
     world.cloud.full_zones = {"us-east1-c"}
     outcome = run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
     [(run_, _)] = world.ledger.runs()
-    rows = story.attempts(world.ledger, run_, world.time)
+    rows = attempts.attempts(world.ledger, run_, world.time)
     assert [row["cause"] for row in rows] == ["preempted", None]
     assert [no["where"] for no in rows[0]["tried"]] == ["v5litepod-8 us-east1-c"] and rows[1]["tried"] == []
     assert 60 <= rows[0]["lost_s"] <= 150, "deleting, proving and creating anew"
@@ -202,7 +202,7 @@ def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorl
     assert total == pytest.approx(rows[0]["usd"] + rows[1]["usd"]) and rows[1]["usd"] > 9.6 * 0.25
     said = outcome_lines(outcome, emulated=False, result="", inside={}, usd=total)
     assert f"cost     about ${total:,.2f} (" in said[2]
-    told = story.lines(rows)
+    told = attempts.lines(rows)
     assert told[0].startswith("attempt  1 · us-central1-a on-demand · ran 11 m") and "preempted" in told[0]
     assert told[1].endswith("v5litepod-8 us-east1-c: no capacity") and told[2].startswith("attempt  2")
 
