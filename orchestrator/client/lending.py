@@ -20,14 +20,24 @@ from orchestrator import catalog
 from orchestrator.client import plan_report
 from orchestrator.client.plan_inputs import known_to
 from orchestrator.core.lease.lease import Purpose
-from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
-from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text import names
+from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.provision.search import Search
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
-from orchestrator.errors import CommandFailed, TeardownUnproven, TpujobError, UserError
+from orchestrator.errors import (
+    CommandFailed,
+    RemoteError,
+    SliceLost,
+    TeardownUnproven,
+    TpujobError,
+    Unreachable,
+    UserError,
+    Vanished,
+)
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -116,19 +126,38 @@ class Slice:
 
         `argv` is one program with its arguments, or a text for bash. It runs in the home directory. With `check`, a worker
         on which it does not end with 0 raises CommandFailed. Raises Unreachable if a worker does not answer, or the command
-        has not ended after `timeout_s` seconds (it may go on there); UserError outside the block.
+        has not ended after `timeout_s` seconds (it may go on there); SliceLost, Vanished or DeadlineExceeded if the slice is
+        gone; UserError outside the block.
         """
         words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
         if not words:
             raise UserError("there is no command")
-        _, fleet = self._there
+        fleet = self._there[1]
         indexes = [worker.index for worker in fleet.workers] if workers == "all" else [workers]
-        with ThreadPoolExecutor(min(len(indexes), AT_ONCE), thread_name_prefix="exec") as pool:
-            done = list(pool.map(partial(_run, fleet, words, timeout_s), indexes))
+        try:
+            with ThreadPoolExecutor(min(len(indexes), AT_ONCE), thread_name_prefix="exec") as pool:
+                done = list(pool.map(partial(_run, fleet, words, timeout_s), indexes))
+        except (Unreachable, FanOutAbandoned) as error:
+            raise self._loss(error) from error
         failed = next((each for each in done if each.exit_code != 0), None)
         if check and failed is not None:
             raise CommandFailed(words, failed.exit_code, failed.errors or failed.output, worker=failed.worker)
         return done
+
+    def _loss(self, error: RemoteError) -> BaseException:
+        """Return why a worker does not answer: how the slice was lost, where it was, else the error itself."""
+        if isinstance(error, FanOutAbandoned):  # by the end of the lending, which knows
+            assert self._thread is not None
+            self._thread.join()
+            return self._error() or error
+        try:
+            with self._open_session() as session:
+                session.run(check_slice(self._there[0]))
+        except (SliceLost, Vanished) as lost:
+            return lost
+        except TpujobError:
+            pass
+        return error
 
     @property
     def _there(self) -> tuple[Lease, Fleet]:

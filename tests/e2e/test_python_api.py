@@ -1,0 +1,263 @@
+"""The Python API as its users meet it: the examples of docs/python-api.md, mypy, Ctrl-C, killed kernels, threads."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import tpujob as api
+from tests import ROOT
+from tests.cli_fixture import Cli, Tpujob, hear_signals, is_deaf
+from tests.waiting import HANG_S, until
+
+PAGE = ROOT / "docs" / "python-api.md"
+FENCE = re.compile(r"^```python(?P<marks>[ \w]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+TRAIN = """
+import json, os
+with open(os.path.join(os.environ["TPUJOB_ARTIFACTS"], "metrics.json"), "w") as file:
+    json.dump({"test_accuracy": 0.9}, file)
+print("trained")
+"""
+JOB = "tpu:\n  accelerator: v5litepod-8\ncommand: python3 train.py\ncode: .\n"
+
+
+def examples() -> list[object]:
+    page = PAGE.read_text(encoding="utf-8")
+    return [
+        pytest.param(
+            found["code"],
+            id=f"line{page[: found.start()].count(chr(10)) + 1}",
+            marks=[getattr(pytest.mark, name) for name in found["marks"].split()],
+        )
+        for found in FENCE.finditer(page)
+    ]
+
+
+def python(tpujob: Cli, code: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    """A fresh interpreter that runs the code, in the directory of the test or in another one."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=cwd or tpujob.directory,
+        env={**os.environ, **tpujob.env, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals
+    )
+
+
+def succeeded(process: subprocess.Popen[str]) -> str:
+    """Its stdout, once it has ended with 0."""
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, err
+    return out
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", examples())
+def test_an_example_of_the_page_runs(tpujob: Tpujob, code: str) -> None:
+    project = tpujob.directory / "project"
+    project.mkdir()
+    (project / "train.py").write_text(TRAIN)
+    (project / "job.yaml").write_text(JOB)
+    assert succeeded(python(tpujob, code, project, TPUJOB_CLOUD="emulated")).strip()
+    assert tpujob.alive() == []
+
+
+def test_the_page_names_every_method_and_none_that_does_not_exist() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("## Methods and commands")[2]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    methods = {name for name in vars(api.Client) if not name.startswith("_")}
+    assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == methods
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+WRONG = """\
+import tpujob
+tpujob.Tpu(acclerator="v5e-8")
+tpujob.Job(command=1)
+tpujob.Train(optimizer="lion")
+tpujob.Client(cloud="aws")
+tpujob.Client().run("job.yaml")
+tpujob.Client().slice("v5e-8").exec(["true"], workers="some")
+tpujob.Nothing
+cost: float = tpujob.Client().run(tpujob.Job(command="true")).cost_usd
+tpujob.Job(command="true").command = "false"
+tpujob.Notice("stage")
+"""
+
+
+def mypy(path: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_mypy_accepts_a_user_of_the_api_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+    assert mypy(ROOT / "tests" / "e2e" / "api_user.py") == (0, "")
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG)
+    code, said = mypy(wrong)
+    lines = {int(line) for line in re.findall(r"wrong\.py:(\d+): error", said)}
+    assert code == 1
+    assert lines == set(range(2, len(WRONG.splitlines()) + 1)), said
+
+
+# -- a slice, in whichever way its block ends --------------------------------------------------------------------------
+
+BLOCK = """
+import sys, threading, time
+import tpujob
+try:
+    with tpujob.Client("emulated", on_event=lambda event: None).slice("v5litepod-8") as s:
+        print("begun", s.name, flush=True)
+        {inside}
+finally:
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "code", "error"),
+    [
+        ("pass", 0, ""),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("sys.exit(7)", 7, ""),
+        ("s.exec('exit 4', check=True)", 1, "CommandFailed"),
+        ("raise KeyboardInterrupt", -2, "KeyboardInterrupt"),
+    ],
+)
+def test_a_slice_is_absent_however_its_block_ends(tpujob: Tpujob, inside: str, code: int, error: str) -> None:
+    process = python(tpujob, BLOCK.format(inside=inside))
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode in (code, 128 - code), err
+    assert error in err.splitlines()[-1:] or error in err
+    assert "begun tpujob-" in out and "ended" in out
+    assert tpujob.lived() == 1 and tpujob.alive() == []
+    (lease,) = tpujob.leases()
+    assert lease.gone_at is not None
+    assert not any((tpujob.own_state / "leases").iterdir()), "its keys open nothing any more"
+
+
+def test_ctrl_c_in_the_block_ends_in_a_proven_release(tpujob: Tpujob) -> None:
+    process = python(tpujob, BLOCK.format(inside="time.sleep(600)"))
+    assert process.stdout is not None and process.stdout.readline().startswith("begun")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=HANG_S)
+    assert "KeyboardInterrupt" in err
+    assert tpujob.lived() == 1 and tpujob.alive() == []
+
+
+def test_ctrl_c_while_the_slice_is_created_ends_in_a_proven_release(cli: Cli) -> None:
+    cli.settings(provision_s=600)
+    process = python(cli, BLOCK.format(inside="pass"))
+    until(cli.alive, "a slice that is being created")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=HANG_S)
+    assert "begun" not in out and "ended" in out
+    assert "KeyboardInterrupt" in err
+    assert cli.alive() == []
+
+
+def test_a_program_that_ends_without_leaving_the_block_releases_the_slice(tpujob: Tpujob) -> None:
+    """As a notebook does whose cell called `__enter__`, and whose kernel is shut down."""
+    code = "import tpujob; s = tpujob.Client('emulated').slice('v5litepod-8').__enter__(); print(s.name)"
+    succeeded(python(tpujob, code))
+    assert tpujob.lived() == 1 and tpujob.alive() == []
+
+
+def test_a_killed_kernel_leaves_the_slice_to_the_guardian(cli: Cli) -> None:
+    process = python(cli, BLOCK.format(inside="time.sleep(600)"), TPUJOB_GUARDIAN="on")
+    assert process.stdout is not None and process.stdout.readline().startswith("begun")
+    assert len(cli.alive()) == 1
+    process.kill()
+    process.wait()
+    until(lambda: not cli.alive(), "the guardian's release")
+    until(lambda: cli.leases()[0].gone_at is not None, "the proof in the ledger")
+
+
+def test_down_in_another_process_ends_the_lending_and_the_block_hears_of_it(tpujob: Tpujob) -> None:
+    code = BLOCK.format(inside="while True: s.exec('true', workers=0); time.sleep(0.05)")
+    process = python(tpujob, code)
+    assert process.stdout is not None and process.stdout.readline().startswith("begun")
+    assert tpujob("down", "slice").returncode == 0
+    _, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 1
+    assert re.search(
+        r"^orchestrator\.errors\.Vanished: .* was released by another tpujob command", err, re.MULTILINE
+    ), err
+    assert tpujob.alive() == []
+
+
+# -- threads and events ------------------------------------------------------------------------------------------------
+
+
+def test_runs_in_threads_of_one_process_are_independent(tpujob: Tpujob) -> None:
+    clients = [api.Client("emulated"), api.Client("emulated")]
+
+    def run(number: int) -> api.RunResult:
+        job = api.Job(command=f"echo {number}", tpu=api.Tpu(accelerator="v5litepod-8"), name=f"job{number}")
+        return clients[number % 2].run(job)
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(run, range(3)))
+    assert [result.name for result in results] == ["job0", "job1", "job2"]
+    assert len({result.run for result in results}) == 3
+    for number, result in enumerate(results):
+        assert (result.directory / "logs" / "worker0.log").read_text() == f"{number}\n"
+    assert tpujob.alive() == []
+
+
+def test_an_exception_in_on_event_keeps_no_slice_alive_and_is_raised_at_the_end(tpujob: Tpujob) -> None:
+    seen: list[api.Event] = []
+
+    def careless(event: api.Event) -> None:
+        seen.append(event)
+        if isinstance(event, api.LogLines):
+            raise ZeroDivisionError("in on_event")
+
+    job = api.Job(command="echo one; sleep 1; echo two", tpu=api.Tpu(accelerator="v5litepod-8"))
+    with pytest.raises(ZeroDivisionError, match="in on_event"):
+        api.Client("emulated", on_event=careless).run(job)
+    assert isinstance(seen[-1], api.LogLines)
+    assert tpujob.lived() == 1 and tpujob.alive() == []
+
+
+def test_the_error_of_a_run_has_its_result(tpujob: Tpujob) -> None:
+    job = api.Job(command="echo no; exit 3", tpu=api.Tpu(accelerator="v5litepod-8"))
+    with pytest.raises(api.PayloadFailed) as raised:
+        api.Client("emulated").run(job)
+    result = raised.value.result
+    assert isinstance(result, api.RunResult)
+    assert (result.exit_code, result.state, result.released) == (3, "failed", True)
+    assert result.error is raised.value
+
+
+def test_a_run_is_found_again_and_nothing_is_printed(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
+    client = api.Client("emulated")
+    result = client.run(api.Job(command="echo hello", tpu=api.Tpu(accelerator="v5litepod-8"), name="found"))
+    run = client.get("found")
+    assert (run.id, run.state) == (result.run, "succeeded")
+    assert [(line.worker, line.text) for line in run.logs()] == [(0, "hello")]
+    run.cancel()  # it has ended: nothing happens
+    with pytest.raises(api.UnknownRun):
+        client.get("never")
+    assert capfd.readouterr() == ("", "")
