@@ -1,7 +1,7 @@
-"""How tpujob talks to a person: stage lines on stderr, data on stdout, progress that does not scroll on a terminal.
+"""The output of the commands: stage lines on stderr, data on stdout, progress that does not scroll on a terminal.
 
-Nothing leaves this process but through here, and nothing leaves with a secret in it (`Talk.secrets` knows them) or with
-characters that steer a terminal: messages quote what files, workers and web servers said.
+All output passes through here, without secrets (`Console.secrets` hides them) and without control characters: messages
+quote files, workers and web servers, which may send anything.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from orchestrator.errors import TpujobError
 if TYPE_CHECKING:
     from rich.status import Status
 
-PASSING_EVERY_S = 10.0  # without a terminal, progress is a plain line now and then
+PROGRESS_EVERY_S = 10.0  # without a terminal, progress is a plain line this often
 BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
 
 
 class Console:
-    """One per process, called from any thread. `tell` takes the engine's lines; `say` writes our own."""
+    """Renders the client's events. One per process, called from any thread."""
 
     def __init__(self) -> None:
         self.reporter = Reporter(self.show)
@@ -36,8 +36,8 @@ class Console:
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._color = self._live and not os.environ.get("NO_COLOR")
         self._status: Status | None = None
-        self._passing = ""
-        self._passed_at = 0.0
+        self._progress_stage = ""
+        self._progress_at = 0.0
         self._streams_json = False
 
     def stream_json(self) -> None:
@@ -52,11 +52,11 @@ class Console:
             match event:
                 case Progress():
                     with contextlib.suppress(OSError, ValueError):
-                        self._pass(event.stage, event.text)
+                        self._progress(event.stage, event.text)
                 case Notice():
-                    self.say(event.stage, event.text)
+                    self.notice(event.stage, event.text)
                 case Alert():
-                    self.loud(event.text)
+                    self.alert(event.text)
                 case Failure():
                     self._fail(event.message, event.hint)
                 case LogLines() if not self._streams_json:
@@ -71,20 +71,20 @@ class Console:
                 emit(line)
         if not result.detached:
             took = format_duration(result.ended_at - result.started_at)
-            self.say("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
+            self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
 
     def _stream(self, event: Event) -> None:
         shape = json.loads(json.dumps(event.as_json(), default=str))
         text = json.dumps(self.secrets.hide_all(shape), ensure_ascii=False)
         _print(text if text.isprintable() else json.dumps(json.loads(text)))
 
-    def say(self, stage: str, text: str) -> None:
+    def notice(self, stage: str, text: str) -> None:
         self.quiet()
         self._write(f"{stage:<8} {text}")
-        self._passing, self._passed_at = "", time.monotonic()
+        self._progress_stage, self._progress_at = "", time.monotonic()
 
-    def loud(self, text: str) -> None:
-        """What must not be overlooked."""
+    def alert(self, text: str) -> None:
+        """Write what must not be overlooked, in red on a terminal."""
         self.quiet()
         self._write(text, color=BOLD_RED if self._color else "")
 
@@ -98,20 +98,20 @@ class Console:
             self._write(f"hint: {hint}")
 
     def quiet(self) -> None:
-        """Take the progress line away (before anything else is written)."""
+        """Remove the progress line, before anything else is written."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             status, self._status = self._status, None
             if status is not None:
                 status.stop()
 
-    def _pass(self, stage: str, text: str) -> None:
+    def _progress(self, stage: str, text: str) -> None:
         if self._live:
             self._spin(self.fit(f"{stage:<8} {text}"))
-        elif stage != self._passing:
-            self._passing, self._passed_at = stage, time.monotonic()  # news only if it lasts
-        elif time.monotonic() - self._passed_at >= PASSING_EVERY_S:
-            self.say(stage, text)
-            self._passing = stage
+        elif stage != self._progress_stage:
+            self._progress_stage, self._progress_at = stage, time.monotonic()  # worth a line only if it lasts
+        elif time.monotonic() - self._progress_at >= PROGRESS_EVERY_S:
+            self.notice(stage, text)
+            self._progress_stage = stage
 
     def _spin(self, text: str) -> None:
         from rich.console import Console
@@ -125,7 +125,7 @@ class Console:
             self._status.update(escape(text))
 
     def fit(self, text: str) -> str:
-        """As it may be shown: one line or several."""
+        """Return the text, of one line or several, without control characters and secrets."""
         if not text.isprintable():
             from orchestrator.remote.ssh.terminal import harmless
 
@@ -134,18 +134,18 @@ class Console:
 
     def _write(self, text: str, color: str = "") -> None:
         text = self.fit(text)
-        with contextlib.suppress(OSError, ValueError):  # nobody listens any more; that must not stop a teardown
+        with contextlib.suppress(OSError, ValueError):  # a reader that left must not stop a teardown
             print(f"{color}{text}{RESET}" if color else text, file=sys.stderr, flush=True)
 
 
 @functools.cache
 def console() -> Console:
-    """The one voice of this process."""
+    """Return the console of this process."""
     return Console()
 
 
 def emit(text: str = "") -> None:
-    """One line of data on stdout. A reader that left is no error; a disk that is full is said, once, and the work goes on."""
+    """Print a line of data on stdout. A reader that left is no error; a full disk is one warning, and the command goes on."""
     _print(console().fit(text))
 
 
@@ -154,13 +154,14 @@ def _print(text: str) -> None:
     try:
         print(text, flush=True)
     except (OSError, ValueError) as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - stays open until we end
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends
         if not isinstance(error, BrokenPipeError):
-            console().say("warning", f"stdout cannot be written: {error}")
+            console().notice("warning", f"stdout cannot be written: {error}")
 
 
 def emit_json(data: Any) -> None:
-    # Values, not the text: a number that looks like a secret must not end what is well-formed.
+    """Print JSON on stdout, without secrets. Values of other types become text."""
+    # Secrets are hidden in values, not in the text: a number that looks like one must not make the JSON invalid.
     plain = json.loads(json.dumps(data, default=str))
     text = json.dumps(console().secrets.hide_all(plain), indent=2, ensure_ascii=False)
     _print(text if text.replace("\n", "").isprintable() else json.dumps(json.loads(text), indent=2))

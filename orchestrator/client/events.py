@@ -143,13 +143,13 @@ class Reporter:
         make = Progress if told.passing else Notice
         self.emit(make(told.stage, self.secrets.hide(told.text)))
 
-    def say(self, stage: str, text: str) -> None:
+    def notice(self, stage: str, text: str) -> None:
         self.emit(Notice(stage, self.secrets.hide(text)))
 
     def progress(self, stage: str, text: str) -> None:
         self.emit(Progress(stage, self.secrets.hide(text)))
 
-    def loud(self, text: str) -> None:
+    def alert(self, text: str) -> None:
         self.emit(Alert(self.secrets.hide(text)))
 
     def fail(self, error: TpujobError) -> None:

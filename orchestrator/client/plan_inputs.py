@@ -48,5 +48,5 @@ def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
         found, why = None, error.message
     if found is None:
         unknown = f"where gs://{name} lies is not known ({why}); if in another region, copying costs {egress.ANYWHERE}"
-        session.reporter.say("bucket", unknown)
+        session.reporter.notice("bucket", unknown)
     return found

@@ -33,7 +33,7 @@ def place(session: Session) -> Place:
 def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> None:
     """Report the plan. `spec`: of the job that is to run there."""
     for line in lines_of(session, plan, emulated_cores, spec):
-        session.reporter.say("plan", line)
+        session.reporter.notice("plan", line)
 
 
 def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> list[str]:

@@ -97,7 +97,7 @@ class Session:
         """
         target = settings.resolve(cloud, project, os.environ)
         reporter = reporter or Reporter(_ignore)
-        warn = (lambda text: reporter.say("warning", text)) if light or ends else None
+        warn = (lambda text: reporter.notice("warning", text)) if light or ends else None
         directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
             # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
@@ -125,7 +125,7 @@ class Session:
 
     def announce(self) -> None:
         """The first line of every command that acts: which cloud it is, and why."""
-        self.reporter.say("cloud", self.target.why)
+        self.reporter.notice("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
         from orchestrator.engine.runtime.world import RealWorld
@@ -208,7 +208,7 @@ class Session:
             return None
 
         def arm() -> Guardian:
-            guardian = process.start_guardian(self.directory, lambda text: self.reporter.say("guardian", text))
+            guardian = process.start_guardian(self.directory, lambda text: self.reporter.notice("guardian", text))
             log = self.directory / "guardian.log"
             self._guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
             return guardian
@@ -222,7 +222,7 @@ class Session:
         door = cast("Callable[..., Cloud]", connect_light if self._light else connect)
         target = self.target
         if kind != target.kind:
-            target = replace(target, kind=kind, timings=settings.pace_of(kind, os.environ))
+            target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
             self.reporter.secrets.add(endpoint.token)
@@ -315,14 +315,14 @@ class Session:
             except Interrupted:
                 raise  # Ctrl-C means the command, not only the question
             except TpujobError as error:  # such as no credentials for a cloud that is not this command's own
-                self.reporter.say("clock", f"how long this machine was off is not known yet: {error.message}")
+                self.reporter.notice("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
         from orchestrator.engine.leases.recover import overdue
 
         self.reporter.fail(error)
         for lease, why in self.run(overdue(kind), kind):
-            self.reporter.loud(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
+            self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = _unasked(lease, error)
 
     def note(self, released: Released) -> None:
@@ -333,7 +333,7 @@ class Session:
             self.unproven.pop(released.lease.id, None)
             self.forget_keys(released.lease.id)
             if not self._quiet:
-                self.reporter.say(
+                self.reporter.notice(
                     "release", f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
                 )
             return
@@ -342,19 +342,19 @@ class Session:
 
     def _loud(self, released: Released) -> None:
         from orchestrator.core.lease import claim_labels
-        from orchestrator.report.words import banner
+        from orchestrator.report.messages import banner
 
         lease = released.lease
-        timings = settings.pace_of(lease.cloud, os.environ)
+        timings = settings.timings_of(lease.cloud, os.environ)
         switch_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.reporter.loud(banner(released, self._guardian_words, switch_by=switch_by))
+        self.reporter.alert(banner(released, self._guardian_words, switch_by=switch_by))
 
     def note_overdue(self) -> None:
         """Deletions that another process is at, and that take longer than any should: somebody has to look."""
         for lease in self.ledger.open_leases():
-            timings = settings.pace_of(lease.cloud, os.environ)
+            timings = settings.timings_of(lease.cloud, os.environ)
             if lease.id in self.unproven or lease.down_at is None:
                 continue
             if self.now(lease.cloud) - lease.down_at < 2 * timings.absent_s:
@@ -451,7 +451,7 @@ class Session:
         told = False
         while not self.locks.lock(work):
             if not told:
-                self.reporter.say("wait", f"another tpujob process is at it ({work}); waiting for that one")
+                self.reporter.notice("wait", f"another tpujob process is at it ({work}); waiting for that one")
                 told = True
 
     def need(self, handle: str | None) -> Lease:

@@ -226,7 +226,7 @@ def test_json_keeps_its_form_when_a_number_looks_like_a_secret(capfd: pytest.Cap
 
 def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
     assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n")).returncode == 0
-    console.console().say("note", f"the token is {tpujob.emulator.token}")
+    console.console().notice("note", f"the token is {tpujob.emulator.token}")
     assert f"the token is {MASK}" in capfd.readouterr().err
 
 

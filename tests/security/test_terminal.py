@@ -75,8 +75,8 @@ def _run(tpujob: Tpujob) -> str:
 def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
     console.console.cache_clear()
     voice = console.console()
-    voice.say("note", f"a{hostile}b")
-    voice.loud(f"a{hostile}b\nsecond line")
+    voice.notice("note", f"a{hostile}b")
+    voice.alert(f"a{hostile}b\nsecond line")
     voice.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
     console.emit(f"a{hostile}b\tc")
     out, err = capfd.readouterr()

@@ -109,7 +109,7 @@ def collect_garbage(
     target = settings.resolve(cloud, project, os.environ)
     zones = _zones(places)
     if not quiet:
-        reporter.say("cloud", target.why)
+        reporter.notice("cloud", target.why)
     world = _World(teardown_client.connect(target, reporter.secrets), reporter.report)
     program = engine.collect_garbage(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(program)
@@ -200,7 +200,7 @@ def _record(
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:
-            reporter.say("warning", f"{error.message}; gc went on without it")
+            reporter.notice("warning", f"{error.message}; gc went on without it")
         return 0
 
 

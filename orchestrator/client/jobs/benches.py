@@ -49,17 +49,17 @@ def run_bench(session: Session, file: Path, *, again: bool = False) -> BenchResu
         title = f"{name} ({number} of {len(specs)})"
         run = None if again else _succeeded(session, keys[name])
         if run is not None:
-            session.reporter.say("bench", f"{title}: done before, run {run}; --again runs it again")
+            session.reporter.notice("bench", f"{title}: done before, run {run}; --again runs it again")
             continue
-        session.reporter.say("bench", title)
+        session.reporter.notice("bench", title)
         env = environment(spec, session.reporter)
         result = start_run(session, spec, env, base, RunOptions(bench={"variant": name, "key": keys[name]}))
         if result.exit_code == 0:
             continue
         failed[name] = result.exit_code
-        session.reporter.say("bench", f"{name} ended with code {result.exit_code}")
+        session.reporter.notice("bench", f"{name} ended with code {result.exit_code}")
         if result.exit_code not in GO_ON:
-            session.reporter.say("bench", "stopped; the same command goes on where it was")
+            session.reporter.notice("bench", "stopped; the same command goes on where it was")
             return BenchResult((), failed, True, result.exit_code)
     runs = tuple(run for name in specs if name not in failed and (run := _succeeded(session, keys[name])))
     return BenchResult(runs, failed, False, session.exit_code(next(iter(failed.values()), 0)))

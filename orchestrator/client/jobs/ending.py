@@ -26,7 +26,7 @@ from orchestrator.errors import TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report.layout import clock
-from orchestrator.report.words import fate
+from orchestrator.report.messages import fate
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -57,7 +57,7 @@ def cancel(session: Session, run: str) -> Cancelled:
         kept = session.of_run(found.id)
         line = f"{found.id} has ended already: {attempt.state}"
         if kept is not None:
-            session.reporter.say("note", fate(kept))
+            session.reporter.notice("note", fate(kept))
         return Cancelled(found.id, True, kept is None, session.exit_code(), line)
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)

@@ -15,7 +15,7 @@ from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.jobs import attach as engine
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.report.words import fate
+from orchestrator.report.messages import fate
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -34,7 +34,7 @@ def attach(session: Session, run: str) -> RunResult:
     found, attempt = session.ledger.find_run(run)
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
-            session.reporter.say(
+            session.reporter.notice(
                 "attach", "another process follows it already: reading along, and ready to take its place"
             )
         attempt = _read_along(session, found, attempt)

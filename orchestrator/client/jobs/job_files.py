@@ -42,5 +42,5 @@ def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
     env = model.resolve_env(spec, os.environ)
     reporter.secrets.add(*secret_values(spec.env, os.environ))
     for line in spec.warnings():
-        reporter.say("warning", line)
+        reporter.notice("warning", line)
     return env

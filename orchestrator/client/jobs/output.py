@@ -60,7 +60,7 @@ class JobOutput:
                 self._file(worker).write(data)
         except OSError as error:
             self._full = True
-            self._reporter.say(
+            self._reporter.notice(
                 "warning", f"{self._directory} cannot be written: {error.strerror}; the log goes on on the screen only"
             )
         splitter = self._splitters.setdefault(worker, self._new_splitter())

@@ -15,7 +15,7 @@ from orchestrator.errors import SliceLost, TpujobError
 from orchestrator.report import costs
 from orchestrator.report.layout import day_clock
 from orchestrator.report.results import describe, metrics, payload_spans
-from orchestrator.report.words import fate, left_behind, outcome_lines, released_words
+from orchestrator.report.messages import fate, left_behind, outcome_lines, released_words
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -32,7 +32,7 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     if collected is not None and collected.waiting and lease is not None:
-        session.reporter.loud(left_behind(outcome))
+        session.reporter.alert(left_behind(outcome))
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
     usd = _cost(session, outcome)
@@ -52,7 +52,7 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     worst = "an unknown amount"
     if lease.usd_per_hour is not None:
         worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
-    say = session.reporter.say
+    say = session.reporter.notice
     say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
     say("cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}")
     say("bounds", _bounds(session, lease))
@@ -65,7 +65,7 @@ def left_again(session: Session, outcome: Outcome) -> RunResult:
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     run = outcome.run.id
-    session.reporter.say("attach", f"{run} goes on without us; `tpujob attach {run}` comes back to it")
+    session.reporter.notice("attach", f"{run} goes on without us; `tpujob attach {run}` comes back to it")
     return _ended(session, _result(session, outcome))
 
 
@@ -148,7 +148,7 @@ def _cost(session: Session, outcome: Outcome) -> float | None:
     try:
         return costs.of_run(session.ledger, outcome.run, outcome.ended_at)
     except TpujobError as error:
-        session.reporter.say("warning", f"{error.message}; what the run cost is not known")
+        session.reporter.notice("warning", f"{error.message}; what the run cost is not known")
         return None
 
 
@@ -158,7 +158,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
-        session.reporter.say("saved", f"what the job had made when it was lost: {relative(saved)}")
+        session.reporter.notice("saved", f"what the job had made when it was lost: {relative(saved)}")
 
 
 def _bounds(session: Session, lease: Lease) -> str:

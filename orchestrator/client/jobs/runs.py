@@ -80,7 +80,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     if not options.detach and (there := _held(session, plan, spec)) is not None:
-        session.reporter.say(
+        session.reporter.notice(
             "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
         )
     plan_report.show_plan(session, plan, emulation.cores if emulation else None, spec)
@@ -115,7 +115,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         )
         if not emulated and not options.detach and not inhibit_sleep(f"run {run.id} is attached to this machine"):
             ttl = format_duration(session.target.timings.ttl_s)
-            session.reporter.say(
+            session.reporter.notice(
                 "note", f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
             )
         outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))

@@ -21,7 +21,7 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[Lea
     """
     session.recover()
     (asked,) = inventory.ask(session, [])
-    session.reporter.say("asked", asked.summary)
+    session.reporter.notice("asked", asked.summary)
     accounted = {lease.name.node for lease in session.ledger.open_leases()}
     strangers = [v for key, v in asked.views.items() if key not in asked.odd and v.name.node not in accounted]
     found = [] if everything else [view for view in strangers if _is_meant(session, view, name)]
@@ -81,6 +81,6 @@ def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
         raise TeardownUnproven(
             f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud_text.delete_node(view.name)
         )
-    session.reporter.say("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
+    session.reporter.notice("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))
     return lease

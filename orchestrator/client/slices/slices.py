@@ -236,7 +236,7 @@ def _report_plan(session: Session, plan: Plan, options: UpOptions) -> None:
     plan_report.show_plan(session, plan)
     if options.idle_s is not None and options.idle_s < options.max_duration_s:
         ends = f"it is deleted after {format_duration(options.idle_s)} without a job or a login"
-        session.reporter.say("plan", f"{ends} (`--idle` says otherwise, `--idle never` switches it off)")
+        session.reporter.notice("plan", f"{ends} (`--idle` says otherwise, `--idle never` switches it off)")
 
 
 # -- down --------------------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[
     if worker >= len(workers):
         raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
     fleet = open_fleet(
-        session.lease_directory(lease.id), workers, lambda text: session.reporter.say("ssh", text), session.now
+        session.lease_directory(lease.id), workers, lambda text: session.reporter.notice("ssh", text), session.now
     )
     if len(command) == 1:
         command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself

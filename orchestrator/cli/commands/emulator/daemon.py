@@ -121,12 +121,12 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) ->
     if as_json:
         emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
         return
-    console().say(
+    console().notice(
         "emulator",
         f"running at {endpoint.url}, process {endpoint.pid}: an emulated Cloud TPU, nothing here costs money",
     )
     if control.request(endpoint, "GET", "/_emulator/settings").get("lend_torch"):
-        console().say(
+        console().notice(
             "emulator",
             "this machine's torch is lent to the commands of jobs (`tpujob emulator up --no-lend-torch` ends that)",
         )

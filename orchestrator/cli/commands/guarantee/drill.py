@@ -10,7 +10,7 @@ from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json
 
 if TYPE_CHECKING:
-    from orchestrator.drill.rehearse import Finding
+    from orchestrator.drill.runner import Finding
 
 
 def drill(
@@ -28,7 +28,7 @@ def drill(
     from orchestrator.cli.console import console, emit, emit_json
     from orchestrator.core.text.durations import format_duration
     from orchestrator.drill.disasters import DISASTERS
-    from orchestrator.drill.rehearse import rehearse
+    from orchestrator.drill.runner import run_all
     from orchestrator.errors import TpujobError, UserError
 
     wanted = [each for each in DISASTERS if not only or each.number in only]
@@ -36,11 +36,11 @@ def drill(
         raise UserError(f"the disasters are numbered from 1 to {len(DISASTERS)}")
     _hear_signals()
     speeds = " to ".join(f"{speed:.0f}" for speed in sorted({each.speed for each in wanted}))
-    console().say("drill", f"EMULATED Cloud TPU: claims are judged {speeds} times faster than on Google Cloud")
+    console().notice("drill", f"EMULATED Cloud TPU: claims are judged {speeds} times faster than on Google Cloud")
     began, findings = time.monotonic(), []
     with (
         tempfile.TemporaryDirectory(prefix="tpujob-drill-") as directory,
-        closing(rehearse(wanted, Path(directory))) as arriving,
+        closing(run_all(wanted, Path(directory))) as arriving,
     ):
         for finding in arriving:
             findings.append(finding)
@@ -52,13 +52,13 @@ def drill(
     kept = f"{len(findings) - len(broken)} of {len(findings)} promises kept"
     left = "" if broken else ", nothing left behind"
     took = format_duration(time.monotonic() - began)
-    console().say("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
+    console().notice("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
     raise ExitCode(TpujobError.exit_code if broken else 0)
 
 
 def line(finding: Finding) -> str:
     from orchestrator.core.text.durations import format_duration
-    from orchestrator.drill.words import formula, symbolic
+    from orchestrator.drill.bound_text import formula, symbolic
 
     disaster, bound = finding.disaster, finding.disaster.bound
     billed = "never came to its end" if finding.unclaimed_s is None else f"billed unclaimed {finding.unclaimed_s:.1f} s"
@@ -67,7 +67,7 @@ def line(finding: Finding) -> str:
         (
             f"{disaster.number:>2} {disaster.name}",
             disaster.broken,
-            f"ended by {finding.finished_by}",
+            f"ended by {finding.ended_by}",
             billed,
             f"bound {format_duration(bound.seconds)} = {formula(bound)} (on Google Cloud {google})",
             "ok" if finding.ok else f"BROKEN: {finding.problem}",
@@ -76,14 +76,14 @@ def line(finding: Finding) -> str:
 
 
 def shape(finding: Finding) -> dict[str, Any]:
-    from orchestrator.drill.words import formula, symbolic
+    from orchestrator.drill.bound_text import formula, symbolic
 
     disaster, bound = finding.disaster, finding.disaster.bound
     return {
         "number": disaster.number,
         "name": disaster.name,
         "broken": disaster.broken,
-        "finished_by": finding.finished_by,
+        "finished_by": finding.ended_by,
         "unclaimed_s": finding.unclaimed_s,
         "bound_s": bound.seconds,
         "formula": formula(bound),
@@ -107,7 +107,7 @@ def _hear_signals() -> None:
     def arrived(number: int, frame: FrameType | None) -> None:
         for each in numbers:
             signal.signal(each, lambda number, frame: None)
-        console().say("drill", "stopping: every process and every emulator that this drill started is ended")
+        console().notice("drill", "stopping: every process and every emulator that this drill started is ended")
         raise Interrupted(number)
 
     for number in numbers:

@@ -51,7 +51,7 @@ def gc(
         for line in lines(result):
             emit(line)
     for alert in result.alerts:
-        console().loud(alert)
+        console().alert(alert)
     raise ExitCode(result.exit_code)
 
 

@@ -54,9 +54,9 @@ def install_gc(
             other.remove()  # of an earlier time, when this machine had no better one
     emit(f"installed: {timer.present() or timer.kind}, every {every}")
     for where in timer.written(wanted):
-        console().say("wrote", where)
+        console().notice("wrote", where)
     if timer.kind == timers.Systemd.kind and not lingers():
-        console().say("note", "it runs while you are logged in; `loginctl enable-linger` lets it run always")
+        console().notice("note", "it runs while you are logged in; `loginctl enable-linger` lets it run always")
 
 
 def schedule(every: str, environ: Mapping[str, str]) -> Schedule:

@@ -29,4 +29,4 @@ def init(
     copied = examples.copy(chosen, directory)
     for path in copied:
         emit(str(path))
-    console().say("next", f"tpujob {chosen.command} {copied[0]}")
+    console().notice("next", f"tpujob {chosen.command} {copied[0]}")

@@ -35,10 +35,10 @@ def _print(session: Session, preview: PlanPreview) -> None:
     if preview.requests:
         session.announce()
     for note in preview.notes:
-        console().say("plan", note)
+        console().notice("plan", note)
     for line in preview.table:
         emit(line)
     if preview.requests:
         first, *others = preview.requests
         body = "; `--json` has its body, and the others" if others else "; `--json` has its body"
-        console().say("request", f"{first['method']} {first['url']}{body}")
+        console().notice("request", f"{first['method']} {first['url']}{body}")

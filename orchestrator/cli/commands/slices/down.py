@@ -50,7 +50,7 @@ def _take_down(session: Session, name: str | None, *, everything: bool) -> tuple
     except NameNeeded as needed:
         if not sys.stdin.isatty():
             raise
-        session.reporter.say("alive", needed.alive)
+        session.reporter.notice("alive", needed.alive)
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()
     if not name:
         raise ExitCode(session.exit_code())

@@ -39,7 +39,7 @@ def offers(
     for line in lines(rows, by_zone=found.by_zone) if rows else ():
         emit(line)
     for stage, text in _notes(found, session.target.project):
-        session.reporter.say(stage, text)
+        session.reporter.notice(stage, text)
     raise ExitCode(session.exit_code())
 
 

@@ -32,7 +32,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     for asked in found.projects:
         emit(asked.summary)
         if asked.error is not None and asked.error.hint:
-            session.reporter.say("hint", asked.error.hint)
+            session.reporter.notice("hint", asked.error.hint)
     if found.google_not_asked:
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
     for line in table(found.slices, complete=found.exit_code == 0):

@@ -73,7 +73,7 @@ def up(
         emit_json(preview_up(session, options))
         raise ExitCode(session.exit_code())
     result = _bring_up(session, options)
-    session.reporter.say(
+    session.reporter.notice(
         "ready",
         f"{result.name}: {result.action}; held until `tpujob down {result.name}`, {day_clock(result.ends_at)} at the latest",
     )
