@@ -1,7 +1,7 @@
-"""Reading the files that a payload left, with care: they came from a worker, or from whatever the job was on this machine.
+"""Read the files that a payload left. They come from a worker, or from a job on this machine, so they are not trusted.
 
-Only regular files are opened (a FIFO would wait for ever, a link could lead anywhere), only so many bytes are read, and a
-value is taken only if it is what it should be. `results` and `timing` call me.
+Only regular files are opened (a FIFO would block for ever, a link could point anywhere), the number of bytes is bounded, and a
+value of the wrong type or size is dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 from orchestrator.remote.ssh.terminal import printable
 
 MAX_JSON_BYTES = 1 << 20
-MAX_FIGURE = 1e15
+MAX_MEASURED = 1e15
 MAX_TEXT_CHARS = 60
 
 
 def open_regular(path: Path) -> BinaryIO | None:
-    """None: there is no such file, or nothing that may be read."""
+    """Return the open file; None when it does not exist, cannot be opened or is not a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -33,7 +33,7 @@ def open_regular(path: Path) -> BinaryIO | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in the file, or an empty one when there is none that can be read."""
+    """Return the JSON object in the file; empty when there is none that can be read."""
     file = open_regular(path)
     if file is None:
         return {}
@@ -43,6 +43,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
+    """Return the JSON object; None for anything else."""
     try:
         data = json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
@@ -51,28 +52,30 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
 
 
 def _integer(digits: str) -> float:
-    """A number without end is infinite, not an error when it is shown."""
+    """Read a number of thousands of digits as infinite: Python refuses to convert it."""
     return int(digits) if len(digits) < 20 else float(digits)
 
 
-def figure(value: Any) -> float | None:
-    """A number that can have been measured: finite, not negative, not absurd."""
+def measured(value: Any) -> float | None:
+    """Return the number if it can have been measured (finite, from 0 to MAX_MEASURED); else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and 0 <= value <= MAX_FIGURE else None
+    return float(value) if math.isfinite(value) and 0 <= value <= MAX_MEASURED else None
 
 
 def count(value: Any) -> int | None:
-    number = figure(value)
+    """Return the number if it is a whole one that can have been counted; else None."""
+    number = measured(value)
     return int(number) if number is not None and number == int(number) else None
 
 
-def words(value: Any) -> str | None:
-    """A short text on one line."""
+def short_text(value: Any) -> str | None:
+    """Return the text on one line, MAX_TEXT_CHARS at most, without control characters; None for anything else."""
     text = printable(value).strip() if isinstance(value, str) else ""
     return text[:MAX_TEXT_CHARS] or None
 
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object under this key; empty for anything else."""
     found = data.get(name)
     return found if isinstance(found, dict) else {}

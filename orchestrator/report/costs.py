@@ -1,8 +1,7 @@
-"""What slices and runs cost, by the dated price table: the one place where dollars are summed.
+"""What slices and runs cost in dollars, by the dated price table. Every command takes its sums from here, so they agree.
 
-`status`, `show`, `compare`, `list` and the line that ends a run all take their figures from here, so they agree. A slice
-counts from its create call (a queued one from its capacity on) to its proven absence, and until then to now: what is not
-proven absent may still be billed.
+A slice counts from its create call (a queued one from its capacity on) to its proven absence, and until then to now: what is
+not proven absent may still be billed. `now` is always the ledger's time of the slice's cloud, in unix seconds.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from orchestrator.ledger.ledger import Ledger
 
 
 def of_lease(lease: Lease, now: float) -> float | None:
-    """Dollars of one slice so far. 0 before its create call left; None when its price is unknown."""
+    """Return the dollars of one slice so far; 0 before its create call left, None when its price is unknown."""
     return _between(lease, lease.billed_from, lease.gone_at or now)
 
 
 def at_most(lease: Lease) -> float | None:
-    """Dollars of one slice if it lives until its claim ends, from its create call (or, without one yet, from its intent)."""
+    """Return the dollars of one slice from its create call (else its intent) to the end of its claim; None: price unknown."""
     since = lease.billed_from or lease.sent_at or lease.created_at
     return None if lease.usd_per_hour is None else lease.usd_per_hour * max(lease.ends_at - since, 0.0) / 3600
 
 
 def of_run(ledger: Ledger, run: RunRecord, now: float) -> float | None:
-    """Dollars of all attempts of a run, with every zone that was tried and every loser of a race.
+    """Return the dollars of all attempts of a run, with every zone that was tried and every loser of a race.
 
-    None: a price is unknown, or the ledger does not know the run. None too for a run on this machine, which has no price.
+    None: a price is unknown, the run is not in the ledger, or it ran on this machine, which has no price.
     """
     amounts = of_attempts(ledger, run, now)
     return total(amounts.values()) if amounts and run.cloud != LOCAL else None
 
 
 def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float | None]:
-    """The same for each attempt, by its id, in their order: together they are `of_run`.
+    """Return the dollars of each attempt by its id, in their order; their sum is `of_run`.
 
-    A slice that the run asked for counts for the attempt during which it was asked for. Of a slice that was there before
-    (`tpujob up`) and stays, only the time of the attempts on it counts; of one that the run keeps (`--keep`), the time to
-    the end of the run. One that is held for results that are not at home counts to its end.
+    A slice that the run asked for counts for the attempt during which it was asked for. Of a slice of `tpujob up`, only the
+    time of the attempts on it counts; of one that the run keeps (`--keep`), the time to the end of the run. A slice that is
+    held for results that are not collected counts to its end.
     """
     attempts = ledger.attempts_of(run.id)
     if not attempts:
         return {}
     began = [_began(ledger, run, attempt) for attempt in attempts]
-    ended = attempts[-1].ended_at if _kept_by_wish(ledger, attempts[-1]) else None
+    ended = attempts[-1].ended_at if _kept_on_request(ledger, attempts[-1]) else None
     amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in attempts}
     own = ledger.leases_of(run.id)
     for lease in own:
@@ -64,7 +63,7 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
 
 
 def total(amounts: Iterable[float | None]) -> float | None:
-    """None when one of them is unknown: a sum without it would be too small."""
+    """Return the sum; None when one amount is unknown, because a sum without it would be too small."""
     known = list(amounts)
     return sum(amount for amount in known if amount is not None) if None not in known else None
 
@@ -75,10 +74,10 @@ def _between(lease: Lease, since: float | None, until: float) -> float | None:
     return None if lease.usd_per_hour is None else lease.usd_per_hour * max(until - since, 0.0) / 3600
 
 
-def _kept_by_wish(ledger: Ledger, last: Attempt) -> bool:
-    """Only after a success does `--keep` hold a slice; for results it is held after any end."""
-    was_left = any(kind == "results_collected" for _, kind, _ in ledger.events(last.id))
-    return last.state is AttemptState.SUCCEEDED and not was_left
+def _kept_on_request(ledger: Ledger, last: Attempt) -> bool:
+    """`--keep` holds a slice after a success only; for results it is held after any end."""
+    collected_later = any(kind == "results_collected" for _, kind, _ in ledger.events(last.id))
+    return last.state is AttemptState.SUCCEEDED and not collected_later
 
 
 def _began(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
@@ -86,9 +85,10 @@ def _began(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
 
 
 def _came_to_nothing(ledger: Ledger, lease: Lease) -> bool:
-    """Was every create refused, or seen to fail? Then there never was a slice.
+    """True if every create was refused or failed, so that no slice ever existed.
 
-    The create of a slice that is deleted before it is READY settles during the deletion. One that settles before has failed.
+    The create of a slice that is deleted before it is READY settles during the deletion. A create that settles before that
+    has failed.
     """
     if lease.ready_at is not None:
         return False

@@ -1,11 +1,12 @@
 """The figures of one run: what was trained, where, how fast, how well, and what it cost. `compare` and `show` print them.
 
-From the ledger comes what is ours to know (the cloud, the price, whether it is emulated), from the worker's files what was
-measured there, each value checked. What nobody measured is None, never zero.
+The cloud and the price come from the ledger, the measurements from the worker's files, each value checked. What was not
+measured is None, never zero.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +14,111 @@ from orchestrator import catalog
 from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease
 from orchestrator.report import timing as timings
-from orchestrator.report.artifact_files import count, figure, read_object, section, words
+from orchestrator.report.artifact_files import count, measured, read_object, section, short_text
 from orchestrator.report.timing import Timing
 
 
-def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | None) -> dict[str, Any]:
-    """One run's column of a comparison; the stable shape of `tpujob compare --json`. `usd`: all of it (`report.costs`)."""
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Seconds of one step or epoch: mean and standard deviation of `count` of them."""
+
+    mean: float | None = None
+    std: float | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMeasure(Measure):
+    """`estimated`: no epoch was free of warm-up, so each is extrapolated from its warm steps."""
+
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """One run's column of a comparison. `usd` is that of all attempts; `problems` are sentences."""
+
+    run: str
+    name: str
+    title: str  # the name of the variant for a run of `tpujob bench`, else the job's
+    state: str
+    cloud: str
+    emulated: bool
+    accelerator_type: str | None
+    model: str | None
+    dataset: str | None
+    synthetic: bool
+    train_examples: int | None
+    batch_size: int | None
+    epochs: int | None
+    precision: str | None
+    timing: str | None
+    device: str | None
+    processes: int | None
+    workers: int | None
+    total_s: float | None
+    step_s: Measure
+    epoch_s: EpochMeasure
+    warm_up_steps: int | None
+    first_step_s: float | None
+    compile_s: float | None
+    eval_s: float | None
+    job_s: float | None
+    resumed: bool
+    images_per_s: float | None
+    test_accuracy: float | None
+    train_loss: float | None
+    peak_rss_bytes: int | None
+    usd: float | None
+    prices_as_of: str
+    problems: tuple[str, ...]
+
+
+def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | None) -> RunFigures:
+    """Return the figures of a run, of which this is the last attempt. `usd`: the cost of all of it (`report.costs`)."""
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
-    timing = timings.of_run(directory)
-    return {
-        "run": run.id,
-        "name": run.name,
-        "title": title(run),
-        "state": str(attempt.state),
-        "cloud": run.cloud,
-        "emulated": run.cloud == "emulated",
-        "accelerator_type": lease.accelerator_type if lease else None,
+    timing = timings.read_run(directory)
+    return RunFigures(
+        run=run.id,
+        name=run.name,
+        title=_title(run),
+        state=str(attempt.state),
+        cloud=run.cloud,
+        emulated=run.cloud == "emulated",
+        accelerator_type=lease.accelerator_type if lease else None,
         **_work(run, metrics, timing),
         **_times(metrics, timing),
-        "images_per_s": figure(metrics.get("images_per_s")),
-        "test_accuracy": _share(metrics.get("test_accuracy")),
-        "train_loss": _last_loss(metrics),
-        "peak_rss_bytes": count(metrics.get("peak_rss_bytes")),
-        "usd": usd,
-        "prices_as_of": catalog.PRICES_AS_OF,
-        "problems": _problems(timing),
-    }
+        images_per_s=measured(metrics.get("images_per_s")),
+        test_accuracy=_share(metrics.get("test_accuracy")),
+        train_loss=_last_loss(metrics),
+        peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
+        usd=usd,
+        prices_as_of=catalog.PRICES_AS_OF,
+        problems=_problems(timing),
+    )
 
 
-def title(run: RunRecord) -> str:
-    """The name of the variant for a run that a bench started, else the job's."""
+def _title(run: RunRecord) -> str:
     bench = run.spec.get("bench")
     return str(bench["variant"]) if isinstance(bench, dict) and "variant" in bench else run.name
 
 
 def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
-    """What was trained. What the payload says of itself is nearer to the truth than what was asked for."""
+    """What was trained. What the payload measured is more certain than what was asked for."""
     asked = section(run.spec, "train")
     world, dataset = section(metrics, "world"), section(metrics, "dataset")
     epochs = metrics.get("epochs")
     return {
-        "model": words(metrics.get("model")) or asked.get("entry") or asked.get("model"),
-        "dataset": words(dataset.get("name")) or asked.get("dataset"),
+        "model": short_text(metrics.get("model")) or asked.get("entry") or asked.get("model"),
+        "dataset": short_text(dataset.get("name")) or asked.get("dataset"),
         "synthetic": dataset.get("synthetic") is True,
         "train_examples": count(dataset.get("train_examples")),
         "batch_size": count(metrics.get("batch_size")) or (timing.batch_size if timing else asked.get("batch_size")),
         "epochs": len(epochs) if isinstance(epochs, list) else len(timing.epochs) if timing else None,
-        "precision": words(metrics.get("precision")) or asked.get("precision"),
+        "precision": short_text(metrics.get("precision")) or asked.get("precision"),
         "timing": timing.mode if timing else None,
-        "device": words(world.get("device")) or (timing.device if timing else None),
+        "device": short_text(world.get("device")) or (timing.device if timing else None),
         "processes": count(world.get("processes")) or (timing.processes if timing else None),
         "workers": count(world.get("workers")),
     }
@@ -70,41 +126,43 @@ def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dic
 
 def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
     seconds = section(metrics, "seconds")
-    epoch_s, estimated = timing.epoch_s if timing else (timings.Spread(), False)
-    spans = timing.spans if timing else {}
+    if timing is None:
+        return {
+            "total_s": measured(seconds.get("train_s")),
+            "step_s": Measure(),
+            "epoch_s": EpochMeasure(),
+            "warm_up_steps": None,
+            "first_step_s": None,
+            "compile_s": measured(seconds.get("compile_s")),
+            "eval_s": measured(seconds.get("eval_s")),
+            "job_s": measured(seconds.get("total_s")),
+            "resumed": False,
+        }
+    epoch_s, estimated = timing.epoch_s
     return {
-        "total_s": timing.train_s if timing else figure(seconds.get("train_s")),
-        "step_s": {
-            "mean": timing.step_mean_s if timing else None,
-            "std": timing.step_std_s if timing else None,
-            "count": timing.warm_steps if timing else 0,
-        },
-        "epoch_s": {
-            "mean": epoch_s.mean if epoch_s.count else None,
-            "std": epoch_s.std,
-            "count": epoch_s.count,
-            "estimated": estimated,
-        },
-        "warm_up_steps": timing.warm_up_steps if timing else None,
-        "first_step_s": timing.first_step_s if timing else None,
-        "compile_s": spans.get("compile", 0.0) if timing else figure(seconds.get("compile_s")),
-        "eval_s": spans.get("eval", figure(seconds.get("eval_s"))),
-        "job_s": figure(seconds.get("total_s")),
-        "resumed": timing is not None and timing.sessions > 1,
+        "total_s": timing.train_s,
+        "step_s": Measure(timing.step_mean_s, timing.step_std_s, timing.warm_steps),
+        "epoch_s": EpochMeasure(epoch_s.mean if epoch_s.count else None, epoch_s.std, epoch_s.count, estimated),
+        "warm_up_steps": timing.warm_up_steps,
+        "first_step_s": timing.first_step_s,
+        "compile_s": timing.spans.get("compile", 0.0),
+        "eval_s": timing.spans.get("eval", measured(seconds.get("eval_s"))),
+        "job_s": measured(seconds.get("total_s")),
+        "resumed": timing.sessions > 1,
     }
 
 
 def _share(value: Any) -> float | None:
-    number = figure(value)
+    number = measured(value)
     return number if number is not None and number <= 1 else None
 
 
 def _last_loss(metrics: dict[str, Any]) -> float | None:
     losses = metrics.get("train_loss")
-    return figure(losses[-1]) if isinstance(losses, list) and losses else None
+    return measured(losses[-1]) if isinstance(losses, list) and losses else None
 
 
-def _problems(timing: Timing | None) -> list[str]:
+def _problems(timing: Timing | None) -> tuple[str, ...]:
     if timing is None:
-        return [f"it left no {timings.NAME}"]
-    return timing.problems
+        return (f"it left no {timings.NAME}",)
+    return tuple(timing.problems)

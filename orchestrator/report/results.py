@@ -1,42 +1,103 @@
-"""What a run left behind, read from the ledger and from its artifact files: `tpujob show`, and the result line of `run`.
+"""What a run left, read from the ledger and from its artifact files: `tpujob show`, and the result line of `run`.
 
-Measurements stay in the files that the payload wrote; nothing here is stored twice. Artifacts came from a worker, so they
-are data to be read with care, never trusted to have a shape.
+Measurements stay in the files that the payload wrote; nothing is stored twice. Artifacts come from a worker, so no shape of
+theirs is relied on.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import compare, costs, story
+from orchestrator.report import attempts, compare, costs
 from orchestrator.report.artifact_files import read_object
-from orchestrator.report.figures import figures
+from orchestrator.report.attempts import AttemptReport
+from orchestrator.report.figures import RunFigures, figures
 from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseReport:
+    """The slice of the last attempt. Times are unix seconds of the ledger; `usd` is its cost so far."""
+
+    id: str
+    node: str
+    zone: str
+    project: str
+    accelerator_type: str
+    spot: bool
+    state: str
+    ready_at: float | None
+    gone_at: float | None
+    usd: float | None
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """A line of the run's history. `at`: unix seconds of the ledger."""
+
+    at: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    path: str  # below the run's directory
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """Everything about one run. `usd` is that of all attempts; None while a price is unknown, or on this machine."""
+
+    run: str
+    name: str
+    state: str
+    rc: int | None
+    detail: str
+    cloud: str
+    job: str
+    spec: dict[str, Any]
+    created_at: float
+    ended_at: float | None
+    directory: str
+    usd: float | None
+    lease: LeaseReport | None
+    attempts: tuple[AttemptReport, ...]
+    events: tuple[RunEvent, ...]
+    figures: RunFigures
+    metrics: dict[str, Any]
+    files: tuple[RunFile, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 def describe(outcome: Outcome) -> str:
-    """The run's result in one line."""
+    """Return the result of a run in one line."""
     if outcome.state is AttemptState.SUCCEEDED:
-        parts = ["succeeded", *_metric_words(metrics(Path(outcome.run.directory))), _artifact_words(outcome)]
+        parts = ["succeeded", *_describe_metrics(metrics(Path(outcome.run.directory))), _describe_artifacts(outcome)]
         return " · ".join(part for part in parts if part)
     message = outcome.error.message if outcome.error else "unknown"
     return message if message.startswith(str(outcome.state)) else f"{outcome.state}: {message}"
 
 
 def metrics(directory: Path) -> dict[str, Any]:
-    """The payload's metrics.json of worker 0, or nothing when there is none that can be read."""
+    """Return the payload's metrics.json of worker 0; empty when there is none that can be read."""
     return read_object(directory / "worker0" / "artifacts" / "metrics.json")
 
 
 def payload_spans(directory: Path) -> dict[str, float]:
-    """Where the payload says that its seconds went: train, compile, … Its total is left out: the job's span says it."""
+    """Return the seconds of the payload's spans (train, compile, …), without their total, which is the job's span."""
     seconds = metrics(directory).get("seconds")
     if not isinstance(seconds, dict):
         return {}
@@ -45,21 +106,21 @@ def payload_spans(directory: Path) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
-def _metric_words(found: dict[str, Any]) -> list[str]:
-    words = []
+def _describe_metrics(found: dict[str, Any]) -> list[str]:
+    parts = []
     accuracy = found.get("test_accuracy")
     if isinstance(accuracy, int | float):
-        words.append(f"test accuracy {accuracy * 100:.1f} %")
+        parts.append(f"test accuracy {accuracy * 100:.1f} %")
     dataset = found.get("dataset")
     if isinstance(dataset, dict) and dataset.get("synthetic"):
-        words.append("on generated digits, not real images")
+        parts.append("on generated digits, not real images")
     rate = found.get("images_per_s")
     if isinstance(rate, int | float):
-        words.append(f"{rate:,.0f} images/s")
-    return words
+        parts.append(f"{rate:,.0f} images/s")
+    return parts
 
 
-def _artifact_words(outcome: Outcome) -> str:
+def _describe_artifacts(outcome: Outcome) -> str:
     collected = outcome.collected
     if collected is None or not collected.files:
         return ""
@@ -67,57 +128,57 @@ def _artifact_words(outcome: Outcome) -> str:
     return f"{count} artifact{'s' if count > 1 else ''}, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
 
 
-def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> dict[str, Any]:
-    """The stable shape of `tpujob show --json`. `now`: by the ledger's time of the run's cloud."""
+def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:
+    """Return everything about a run, of which this is the last attempt. `now`: the ledger's time of the run's cloud."""
     usd = costs.of_run(ledger, run, now)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     directory = Path(run.directory)
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
-    return {
-        "run": run.id,
-        "name": run.name,
-        "state": str(attempt.state),
-        "rc": attempt.rc,
-        "detail": attempt.detail,
-        "cloud": run.cloud,
-        "job": run.job_path,
-        "spec": run.spec,
-        "created_at": run.created_at,
-        "ended_at": attempt.ended_at,
-        "directory": run.directory,
-        "usd": usd,
-        "lease": None
-        if lease is None
-        else {
-            "id": lease.id,
-            "node": lease.name.node,
-            "zone": lease.name.zone,
-            "project": lease.name.project,
-            "accelerator_type": lease.accelerator_type,
-            "spot": lease.spot,
-            "state": str(lease.state),
-            "ready_at": lease.ready_at,
-            "gone_at": lease.gone_at,
-            "usd": costs.of_lease(lease, now),
-            "emulated": lease.cloud == "emulated",
-        },
-        "attempts": story.attempts(ledger, run, now),
-        "story": [{"at": at, "what": what} for at, what in _story(ledger, attempt)],
-        "figures": figures(run, attempt, lease, usd),
-        "metrics": metrics(directory),
-        "files": [{"path": str(path.relative_to(directory)), "size_bytes": path.stat().st_size} for path in files],
-    }
+    return RunReport(
+        run=run.id,
+        name=run.name,
+        state=str(attempt.state),
+        rc=attempt.rc,
+        detail=attempt.detail,
+        cloud=run.cloud,
+        job=run.job_path,
+        spec=run.spec,
+        created_at=run.created_at,
+        ended_at=attempt.ended_at,
+        directory=run.directory,
+        usd=usd,
+        lease=_lease_report(lease, now) if lease is not None else None,
+        attempts=attempts.attempts(ledger, run, now),
+        events=_events(ledger, attempt),
+        figures=figures(run, attempt, lease, usd),
+        metrics=metrics(directory),
+        files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
+    )
 
 
-def _story(ledger: Ledger, attempt: Attempt) -> list[tuple[float, str]]:
-    """What happened, in order of time, in words: the attempt's events and those of its lease."""
-    events = [(at, _words(kind, data)) for at, kind, data in ledger.events(attempt.id)]
-    if attempt.lease_id:
-        events += [(at, _words(kind, data)) for at, kind, data in ledger.events(attempt.lease_id)]
-    return sorted(events, key=lambda event: event[0])
+def _lease_report(lease: Lease, now: float) -> LeaseReport:
+    return LeaseReport(
+        id=lease.id,
+        node=lease.name.node,
+        zone=lease.name.zone,
+        project=lease.name.project,
+        accelerator_type=lease.accelerator_type,
+        spot=lease.spot,
+        state=str(lease.state),
+        ready_at=lease.ready_at,
+        gone_at=lease.gone_at,
+        usd=costs.of_lease(lease, now),
+        emulated=lease.cloud == "emulated",
+    )
 
 
-def _words(kind: str, data: dict[str, Any]) -> str:
+def _events(ledger: Ledger, attempt: Attempt) -> tuple[RunEvent, ...]:
+    """The events of the attempt and of its lease, in order of time."""
+    events = ledger.events(attempt.id) + (ledger.events(attempt.lease_id) if attempt.lease_id else [])
+    return tuple(sorted((RunEvent(at, _describe(kind, data)) for at, kind, data in events), key=lambda event: event.at))
+
+
+def _describe(kind: str, data: dict[str, Any]) -> str:
     match kind:
         case "began":
             return "run began"
@@ -144,7 +205,7 @@ def _words(kind: str, data: dict[str, Any]) -> str:
         case "held":
             return f"kept until {day_clock(data['until'])}"
         case "results_collected":
-            return f"what was left on its slice is at home: {data['state']}"
+            return f"the results that were left on its slice are collected: {data['state']}"
         case "down":
             return f"delete: {data['reason']}"
         case "gone":
@@ -152,35 +213,37 @@ def _words(kind: str, data: dict[str, Any]) -> str:
     return kind
 
 
-def report_lines(shape: dict[str, Any]) -> list[str]:
-    took = format_duration(shape["ended_at"] - shape["created_at"]) if shape["ended_at"] else "not ended"
-    lines = [
-        f"run      {shape['run']} · {shape['name']} · {shape['state']} · {took} · {shape['cloud']}",
-        f"job      {shape['job']}",
+def lines(found: RunReport) -> list[str]:
+    """Return the lines of `tpujob show`."""
+    took = format_duration(found.ended_at - found.created_at) if found.ended_at else "not ended"
+    head = [
+        f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}",
+        f"job      {found.job}",
     ]
-    if shape["detail"]:
-        lines.append(f"why      {shape['detail']}")
-    lease = shape["lease"]
+    if found.detail:
+        head.append(f"why      {found.detail}")
+    lease = found.lease
     if lease is not None:
-        lines.append(f"slice    {lease['node']} · {lease['accelerator_type']} · {lease['zone']} · {lease['state']}")
-    lines += _cost_lines(shape)
-    lines += story.lines(shape["attempts"])
-    lines += [f"story    {day_clock(event['at'])}  {event['what']}" for event in shape["story"]]
-    for words in _metric_words(shape["metrics"]):
-        lines.append(f"result   {words}")
-    lines += compare.one(shape["figures"])
-    lines += [f"file     {file['path']}  {file['size_bytes']:,} bytes" for file in shape["files"]]
-    lines.append(f"in       {shape['directory']}")
-    return lines
+        head.append(f"slice    {lease.node} · {lease.accelerator_type} · {lease.zone} · {lease.state}")
+    return [
+        *head,
+        *_cost_lines(found),
+        *attempts.lines(found.attempts),
+        *(f"event    {day_clock(event.at)}  {event.what}" for event in found.events),
+        *(f"result   {part}" for part in _describe_metrics(found.metrics)),
+        *compare.one(found.figures),
+        *(f"file     {file.path}  {file.size_bytes:,} bytes" for file in found.files),
+        f"in       {found.directory}",
+    ]
 
 
-def _cost_lines(shape: dict[str, Any]) -> list[str]:
-    """Of the whole run; how much each attempt took is in the lines of the story. Nothing where nothing can cost anything."""
-    if shape["cloud"] == LOCAL:
+def _cost_lines(found: RunReport) -> list[str]:
+    """The cost of the whole run; none on this machine. Each attempt's is in its own line."""
+    if found.cloud == LOCAL:
         return []
-    words = [format_usd(shape["usd"])]
-    if shape["cloud"] == "emulated":
-        words[0] += " (emulated: not billed)"
-    if len(shape["attempts"]) > 1:
-        words.append(f"all {len(shape['attempts'])} attempts")
-    return [f"cost     {' · '.join(words)}"]
+    parts = [format_usd(found.usd)]
+    if found.cloud == "emulated":
+        parts[0] += " (emulated: not billed)"
+    if len(found.attempts) > 1:
+        parts.append(f"all {len(found.attempts)} attempts")
+    return [f"cost     {' · '.join(parts)}"]

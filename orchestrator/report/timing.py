@@ -1,8 +1,8 @@
-"""What `timing.jsonl` says: seconds per step and per epoch with their spread, warm-up left out, and the spans between.
+"""Read `timing.jsonl`: seconds per step and per epoch with their spread, without warm-up, and the spans between.
 
-The file grows by a line a step and comes from a worker, so it is read as a stream, within a size, and a line that makes
-no sense is counted and left out. A mean is taken from drained ends of epochs, which are true; a spread only where each
-step was waited for (`timing: drained`). payload/README.md describes the file. `compare` and `show` call me.
+The file grows by a line a step and comes from a worker, so it is read as a stream of bounded size; lines that make no sense
+are counted and dropped. Means come from the drained ends of epochs, which are exact; a spread is computed only where each step
+was drained (`timing: drained`). payload/README.md describes the file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.report.artifact_files import count, figure, open_regular, parse_object, words
+from orchestrator.report.artifact_files import count, measured, open_regular, parse_object, short_text
 
 SCHEMA = 1
 NAME = "timing.jsonl"
@@ -41,7 +41,7 @@ class Spread:
 
     @property
     def std(self) -> float | None:
-        """Of a sample: one value alone has none."""
+        """Of a sample; None for a single value."""
         return math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else None
 
 
@@ -55,13 +55,13 @@ class Epoch:
 
     @property
     def whole(self) -> bool:
-        """Nothing of it was left out as warm-up, or done before the training was resumed."""
+        """True if no step was left out as warm-up, or done before the training was resumed."""
         return 0 < self.warm_steps == self.steps
 
 
 @dataclass(slots=True)
 class Timing:
-    """`problems` are sentences: what was left out, and why."""
+    """`problems` are sentences: what was dropped, and why."""
 
     mode: str | None = None
     device: str | None = None
@@ -77,7 +77,7 @@ class Timing:
 
     @property
     def train_s(self) -> float | None:
-        """All epochs, warm-up left out."""
+        """Seconds of all epochs without warm-up; None before the first epoch has ended."""
         return sum(epoch.seconds for epoch in self.epochs) if self.epochs else None
 
     @property
@@ -93,12 +93,12 @@ class Timing:
 
     @property
     def step_std_s(self) -> float | None:
-        """None unless every step was waited for: dispatches are spread otherwise than the steps are."""
+        """None unless every step was drained: the spread of dispatches is not that of the steps."""
         return self.intervals.std if self.mode == "drained" else None
 
     @property
     def epoch_s(self) -> tuple[Spread, bool]:
-        """Of the whole epochs. Where there is none (True): of all, each as long as its warm steps let expect."""
+        """The spread of whole epochs. Where there is none, that of all, extrapolated from their warm steps: then True."""
         spread = Spread()
         for epoch in self.epochs:
             if epoch.whole:
@@ -111,8 +111,8 @@ class Timing:
         return spread, spread.count > 0
 
 
-def of_run(directory: Path) -> Timing | None:
-    """Of the first worker that has the file (the payload writes it on worker 0). None: no worker has."""
+def read_run(directory: Path) -> Timing | None:
+    """Return the timing of the first worker that has the file (the payload writes it on worker 0); None: no worker has."""
     for index in range(MAX_WORKERS):
         worker = directory / f"worker{index}"
         if not worker.is_dir():
@@ -125,24 +125,25 @@ def of_run(directory: Path) -> Timing | None:
 
 
 def read(file: BinaryIO, *, max_bytes: int = MAX_BYTES) -> Timing:
-    timing, senseless = Timing(), 0
+    """Return the timing in the file, whatever is in it; `problems` tells what was dropped."""
+    timing, dropped = Timing(), 0
     for line in _lines(file, max_bytes, timing.problems):
         data = parse_object(line)
-        if data is None or not _take(timing, data):
-            senseless += 1
+        if data is None or not _add(timing, data):
+            dropped += 1
         elif timing.mode is None:
-            break  # the header is not ours to read: nor is what follows
-    if senseless:
-        timing.problems.append(f"{senseless:,} lines of {NAME} make no sense and were left out")
+            break  # a header of another schema: what follows has another one, too
+    if dropped:
+        timing.problems.append(f"{dropped:,} lines of {NAME} make no sense and were left out")
     return timing
 
 
 def _lines(file: BinaryIO, max_bytes: int, problems: list[str]) -> Iterator[bytes]:
-    """Whole lines. What follows the last line end is still being written, or was cut."""
-    taken = 0
+    """Yield whole lines. What follows the last line end is still being written, or was cut."""
+    size = 0
     while line := file.readline(MAX_LINE_BYTES):
-        taken += len(line)
-        if taken > max_bytes:
+        size += len(line)
+        if size > max_bytes:
             problems.append(f"{NAME} is larger than {max_bytes / 1e6:,.0f} MB: the rest was not read")
             return
         if line.endswith(b"\n"):
@@ -151,7 +152,7 @@ def _lines(file: BinaryIO, max_bytes: int, problems: list[str]) -> Iterator[byte
             yield b""  # too long to make sense, and so is its rest
 
 
-def _take(timing: Timing, data: dict[str, Any]) -> bool:
+def _add(timing: Timing, data: dict[str, Any]) -> bool:
     """False: the line makes no sense."""
     if "schema" in data:
         return _header(timing, data)
@@ -167,20 +168,20 @@ def _header(timing: Timing, data: dict[str, Any]) -> bool:
         known = f"schema {SCHEMA} is what this tpujob reads"
         timing.problems.append(f"{NAME} has schema {str(data['schema'])[:20]!r}, and {known}")
         return True
-    mode = words(data.get("timing"))
+    mode = short_text(data.get("timing"))
     if mode not in MODES:
         return False
     if timing.mode is not None and mode != timing.mode:
         timing.problems.append("the training was resumed with another `timing:`: no spread is known")
         mode = "stamped"
-    timing.mode, timing.device = mode, words(data.get("device"))
+    timing.mode, timing.device = mode, short_text(data.get("device"))
     timing.processes, timing.batch_size = count(data.get("processes")), count(data.get("batch_size"))
     timing.sessions += 1
     return True
 
 
 def _span(timing: Timing, data: dict[str, Any]) -> bool:
-    name, seconds = data["span"], figure(data.get("s"))
+    name, seconds = data["span"], measured(data.get("s"))
     if name not in SPANS or seconds is None:
         return False
     timing.spans[name] = timing.spans.get(name, 0.0) + seconds
@@ -188,7 +189,7 @@ def _span(timing: Timing, data: dict[str, Any]) -> bool:
 
 
 def _step(timing: Timing, data: dict[str, Any]) -> bool:
-    seconds, at = figure(data["dt_s"]), figure(data.get("t_s"))
+    seconds, at = measured(data["dt_s"]), measured(data.get("t_s"))
     if seconds is None or at is None:
         return False
     if timing.first_step_s is None:
@@ -202,7 +203,7 @@ def _step(timing: Timing, data: dict[str, Any]) -> bool:
 
 def _epoch(timing: Timing, data: dict[str, Any]) -> bool:
     number, warm_steps, steps = (count(data.get(key)) for key in ("epoch", "warm_steps", "steps"))
-    seconds, compile_s = figure(data.get("s")), figure(data.get("compile_s", 0.0))
+    seconds, compile_s = measured(data.get("s")), measured(data.get("compile_s", 0.0))
     if number is None or warm_steps is None or seconds is None or compile_s is None:
         return False
     if len(timing.epochs) < MAX_EPOCHS:

@@ -196,7 +196,7 @@ def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
     assert re.split("  +", row) == ["alice", "v5litepod-8", "us-central1-a", "READY", claim, *money, "NODE"]
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert " ".join(row) == (
-        "name node project zone accelerator_type spot purpose lease state created_at deadline ends_at hold_until "
+        "name node project zone accelerator_type spot purpose lease lease_id state created_at deadline ends_at hold_until "
         "down_at in_use followed usd_per_hour usd_so_far usd_at_most budget_usd mode emulated run owner yours remark"
     )
 
@@ -207,9 +207,9 @@ def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     shown = plain(tpujob("show", "demo").stdout)
     assert "run      RUN · demo · succeeded · SECONDS · emulated\n" in shown
     assert "cost     MONEY (emulated: not billed)\n" in shown
-    assert "story    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
+    assert "event    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
-        "run name state rc detail cloud job spec created_at ended_at directory usd lease attempts story figures metrics files"
+        "run name state rc detail cloud job spec created_at ended_at directory usd lease attempts events figures metrics files"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.report import compare
-from orchestrator.report.figures import figures
+from orchestrator.report.figures import RunFigures, figures
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -54,7 +54,7 @@ def run_of(
     return replace(run, **changes), attempt
 
 
-def column(directory: Path, *, usd: float | None = None, **changes: Any) -> dict[str, Any]:
+def column(directory: Path, *, usd: float | None = None, **changes: Any) -> RunFigures:
     run, attempt = run_of(directory, **changes)
     return figures(run, attempt, None, usd)
 
@@ -79,11 +79,11 @@ def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(t
     one, two = column(tmp_path / "a"), column(tmp_path / "b", id="9xk1abcdef")
     head, *_ = compare.text([one, two])
     assert head.split()[-4:] == ["mnist", "7q2m", "mnist", "9xk1"]
-    assert compare.shape([one, two])["comparable"] is True
+    assert compare.as_json([one, two])["comparable"] is True
 
 
 def test_a_run_that_a_bench_started_is_called_by_its_variant(tmp_path: Path) -> None:
-    assert column(tmp_path / "a", spec={"bench": {"variant": "single-core"}})["title"] == "single-core"
+    assert column(tmp_path / "a", spec={"bench": {"variant": "single-core"}}).title == "single-core"
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_a_run_that_a_bench_started_is_called_by_its_variant(tmp_path: Path) -> 
 def test_runs_that_did_other_work_are_said_not_to_be_comparable(tmp_path: Path, change: Any, said: str) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | change)]
     assert f"NOT COMPARABLE, other {said}" in compare.text(columns)
-    shape = compare.shape(columns)
-    assert shape["comparable"] is False and said in shape["differences"]
+    shown = compare.as_json(columns)
+    assert shown["comparable"] is False and said in shown["differences"]
 
 
 def test_the_same_work_done_otherwise_is_comparable_and_the_difference_is_said(tmp_path: Path) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | {"precision": "bf16"})]
-    assert compare.shape(columns)["comparable"] is True
+    assert compare.as_json(columns)["comparable"] is True
     assert "they differ in precision: fp32 (mnist), bf16 (other)" in compare.text(columns)
 
 
@@ -146,8 +146,8 @@ def test_an_emulated_run_says_that_its_figures_are_not_a_tpus(tmp_path: Path) ->
 )
 def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path: Path, metrics: str) -> None:
     found = column(tmp_path / "a", metrics=metrics)
-    assert found["test_accuracy"] is None and found["images_per_s"] is None
-    assert found["total_s"] == pytest.approx(0.88)
+    assert found.test_accuracy is None and found.images_per_s is None
+    assert found.total_s == pytest.approx(0.88)
     text = "\n".join(compare.text([found]) + compare.markdown([found])) + compare.csv_text([found])
     assert "\x1b" not in text and "accuracy (%)" in text
 

@@ -139,7 +139,7 @@ def test_the_file_of_the_first_worker_that_has_one_is_read(tmp_path: Path) -> No
     for index in range(3):
         (tmp_path / f"worker{index}" / "artifacts").mkdir(parents=True)
     (tmp_path / "worker1" / "artifacts" / timing.NAME).write_text(json.dumps(HEADER) + "\n")
-    found = timing.of_run(tmp_path)
+    found = timing.read_run(tmp_path)
     assert found is not None and found.processes == 2
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path, kind: str) -> 
         path.symlink_to(tmp_path / "secret")
     elif kind == "directory":
         path.mkdir()
-    assert timing.of_run(tmp_path) is None
+    assert timing.read_run(tmp_path) is None
 
 
 def test_a_spread_of_small_differences_between_large_times_loses_no_digit() -> None:

@@ -19,7 +19,8 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
-from orchestrator.report import costs, attempts
+from orchestrator.report import attempts as attempt_reports
+from orchestrator.report import costs
 from orchestrator.report.messages import outcome_lines
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
@@ -185,7 +186,7 @@ def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
     assert [event["cause"] for event in ended] == ["preempted"]
 
 
-def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorld) -> None:
+def test_the_report_has_attempts_zones_time_lost_and_dollars(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     prepared = restartable(world, Bag(world))
     lease, request = lease_and_request(50, zone="us-east1-c", now=world.time)
@@ -193,16 +194,17 @@ def test_the_story_tells_attempts_zones_time_lost_and_dollars(world: VirtualWorl
     world.cloud.full_zones = {"us-east1-c"}
     outcome = run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
     [(run_, _)] = world.ledger.runs()
-    rows = attempts.attempts(world.ledger, run_, world.time)
-    assert [row["cause"] for row in rows] == ["preempted", None]
-    assert [no["where"] for no in rows[0]["tried"]] == ["v5litepod-8 us-east1-c"] and rows[1]["tried"] == []
-    assert 60 <= rows[0]["lost_s"] <= 150, "deleting, proving and creating anew"
-    assert rows[0]["usd"] == pytest.approx(9.6 * 0.25, rel=0.2)
+    rows = attempt_reports.attempts(world.ledger, run_, world.time)
+    assert [row.cause for row in rows] == ["preempted", None]
+    assert [tried.where for tried in rows[0].tried] == ["v5litepod-8 us-east1-c"] and rows[1].tried == ()
+    assert 60 <= (rows[0].lost_s or 0) <= 150, "deleting, proving and creating anew"
+    assert rows[0].usd == pytest.approx(9.6 * 0.25, rel=0.2)
     total = costs.of_run(world.ledger, run_, world.time)
-    assert total == pytest.approx(rows[0]["usd"] + rows[1]["usd"]) and rows[1]["usd"] > 9.6 * 0.25
+    first_usd, last_usd = (row.usd or 0.0 for row in rows)
+    assert total == pytest.approx(first_usd + last_usd) and last_usd > 9.6 * 0.25
     said = outcome_lines(outcome, emulated=False, result="", inside={}, usd=total)
     assert f"cost     about ${total:,.2f} (" in said[2]
-    told = attempts.lines(rows)
+    told = attempt_reports.lines(rows)
     assert told[0].startswith("attempt  1 · us-central1-a on-demand · ran 11 m") and "preempted" in told[0]
     assert told[1].endswith("v5litepod-8 us-east1-c: no capacity") and told[2].startswith("attempt  2")
 

@@ -11,7 +11,7 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
 from orchestrator.report.layout import day_clock
-from orchestrator.report.words import banner, fate, left_behind, outcome_lines
+from orchestrator.report.messages import banner, fate, left_behind, outcome_lines
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()

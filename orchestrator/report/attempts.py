@@ -1,0 +1,98 @@
+"""The attempts of a run, from the ledger: the candidates that were tried and why not, what was lost, what each cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.core.lease.attempt import Attempt, RunRecord
+from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.report import costs
+from orchestrator.report.layout import clock
+
+
+@dataclass(frozen=True, slots=True)
+class TriedCandidate:
+    """A candidate that gave no slice. `where` is its type and zone."""
+
+    where: str
+    why: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """One attempt. Times are unix seconds of the ledger; `cause` is why it was lost, if a new one could follow."""
+
+    attempt: str
+    state: str
+    cause: str | None
+    detail: str
+    began_at: float
+    running_at: float | None
+    ended_at: float | None
+    zone: str | None
+    node: str | None
+    provisioning: str | None
+    ready_at: float | None
+    tried: tuple[TriedCandidate, ...]
+    usd: float | None
+    lost_s: float | None = None  # from its end until its successor ran
+
+
+def attempts(ledger: Ledger, run: RunRecord, now: float) -> tuple[AttemptReport, ...]:
+    """Return the attempts of a run in order. `now`: the ledger's time of the run's cloud."""
+    amounts = costs.of_attempts(ledger, run, now)
+    reports = [_report(ledger, run, attempt, amounts[attempt.id]) for attempt in ledger.attempts_of(run.id)]
+    for index, after in enumerate(reports[1:]):
+        before = reports[index]
+        if before.ended_at is not None and after.running_at is not None:
+            reports[index] = replace(before, lost_s=after.running_at - before.ended_at)
+    return tuple(reports)
+
+
+def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None) -> AttemptReport:
+    events = ledger.events(attempt.id)
+    lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
+    tried = [data for _, kind, data in events if kind == "tried"]
+    return AttemptReport(
+        attempt=attempt.id,
+        state=str(attempt.state),
+        cause=next((data["cause"] for _, kind, data in events if _has_cause(kind, data)), None),
+        detail=attempt.detail,
+        began_at=next((at for at, kind, _ in events if kind == "began"), run.created_at),
+        running_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        zone=lease.name.zone if lease else None,
+        node=lease.name.node if lease else None,
+        provisioning=lease.provisioning if lease else None,
+        ready_at=lease.ready_at if lease else None,
+        tried=tuple(TriedCandidate(data["where"], data["why"], data["at"]) for data in tried),
+        usd=usd,
+    )
+
+
+def _has_cause(kind: str, data: dict[str, Any]) -> bool:
+    return kind == "attempt_ended" and bool(data.get("cause"))
+
+
+def lines(reports: Sequence[AttemptReport]) -> list[str]:
+    """Return the lines of the attempts; none for a single attempt that got the first slice it asked for."""
+    if len(reports) <= 1 and not any(each.tried for each in reports):
+        return []
+    found = []
+    for number, each in enumerate(reports, 1):
+        where = f"{each.zone} {each.provisioning}" if each.zone else "no slice"
+        again = f" · {format_duration(each.lost_s)} until its successor ran" if each.lost_s is not None else ""
+        usd = "price unknown" if each.usd is None else format_usd(each.usd)
+        found.append(f"attempt  {number} · {where} · {_ran(each)} · {each.cause or each.state}{again} · {usd}")
+        found += [f"tried    {clock(tried.at)}  {tried.where}: {tried.why}" for tried in each.tried]
+    return found
+
+
+def _ran(each: AttemptReport) -> str:
+    if each.running_at is None:
+        return "never ran"
+    return "runs" if each.ended_at is None else f"ran {format_duration(each.ended_at - each.running_at)}"
