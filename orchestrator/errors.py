@@ -1,8 +1,8 @@
-"""Errors, named by what the caller should do next.
+"""Errors, named after what the caller should do next. Everything imports this module; it imports nothing.
 
-Every failure that reaches a person is one of these: one line of what happened, one `hint` of what to do, and the exit
-code of the process. Foreign errors (HTTP, SSH, YAML, SQLite) are translated once, at the edge that met them. Assertions
-are for our own broken promises, never for the world.
+Every failure that reaches the user is one of these: one line about what happened, one `hint` about what to do, and the exit
+code of the process. Errors of libraries (HTTP, SSH, YAML, SQLite) are translated once, in the package that uses the library.
+Assertions are for bugs in tpujob, never for the outside world.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 
 class TpujobError(Exception):
-    """Something a person should read: `message`, perhaps a `hint`, and the exit code that a script can act on."""
+    """The base of all errors: `message` and `hint` for the user, `exit_code` for scripts."""
 
     exit_code = 70
-    result: Any = None  # the RunResult of the run that it ended, where the Python API raises it
+    result: Any = None  # the RunResult of the run that it ended, if the Python API raises it
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class TpujobError(Exception):
 
 
 class UserError(TpujobError):
-    """The request itself is wrong; nothing was created."""
+    """The request is wrong; nothing was created."""
 
     exit_code = 64
 
@@ -47,19 +47,19 @@ class ConfigError(UserError):
 
 
 class NeedsConsent(UserError):
-    """Only deleting what exists would help, and the request does not allow that. Ask, then try again with consent."""
+    """Only deleting an existing resource would help, and the request does not allow it. Ask, then retry with consent."""
 
 
 class UnknownRun(UserError):
-    """No run (or lease, or node) goes by that name, or several do."""
+    """No run (or lease, or node) has that name, or several have it."""
 
 
 class UnknownLease(UserError):
-    """The ledger holds no such lease: its intent was never written, so nothing of it can exist."""
+    """The ledger has no such lease: its intent was never recorded, so its slice cannot exist."""
 
 
 class CloudError(TpujobError):
-    """Any failure of a cloud call. `reason` is a stable lower-case word, `details` what the API attached."""
+    """Any failure of a cloud call. `reason` is a stable lower-case word, `details` is what the API attached."""
 
     exit_code = 69
     reason = "cloud"
@@ -72,7 +72,7 @@ class CloudError(TpujobError):
 
 
 class AuthError(CloudError):
-    """No usable credentials or a missing permission. A person must act. Never means that a resource is absent."""
+    """No usable credentials, or a missing permission. The user must act. Never means that a resource is absent."""
 
     exit_code = 77
     reason = "auth"
@@ -85,32 +85,32 @@ class CapacityError(CloudError):
 
 
 class QuotaError(CloudError):
-    """A quota is used up: a person must act, or another quota bucket be tried."""
+    """A quota is used up: the user must act, or a candidate under another quota can be tried."""
 
     reason = "quota"
 
 
 class BadRequest(CloudError):
-    """The API refuses this very request (type not in zone, bad name, wrong state): repeating it is useless."""
+    """The API refuses this request (type not in zone, bad name, wrong state): a retry is useless."""
 
     exit_code = 64
     reason = "bad-request"
 
 
 class AlreadyExists(CloudError):
-    """409: the name is taken. After a retried create this usually means that the first try had its effect."""
+    """409: the name is taken. After a retried create it usually means that the first try took effect."""
 
     reason = "exists"
 
 
 class WrongState(CloudError):
-    """400 FAILED_PRECONDITION or 409 conflict: not possible in the present state; later it may be."""
+    """400 FAILED_PRECONDITION or 409 conflict: not possible in the present state; possible later perhaps."""
 
     reason = "state"
 
 
 class CloudUnavailable(CloudError):
-    """Timeouts, 5xx, rate limits, broken replies: unknown whether it had an effect. Retry with backoff to a deadline."""
+    """Timeouts, 5xx, rate limits, broken replies: the call may have taken effect. Retry with backoff until a deadline."""
 
     reason = "unavailable"
 
@@ -120,16 +120,16 @@ class CloudUnavailable(CloudError):
 
 
 class UnexpectedReply(CloudError):
-    """The API changed or we have a bug; the reply is attached in `details`."""
+    """The API changed, or tpujob has a bug; the reply is in `details`."""
 
     exit_code = 70
     reason = "unexpected"
 
 
 class SliceLost(CloudError):
-    """The slice cannot be worked on any more, through no fault of the job. A new attempt may be made if the job allows it.
+    """The slice is not usable any more, and the job is not the cause. A new attempt may follow if the job allows it.
 
-    `reason` tells: preempted, maintenance, host-failure, unreachable (the API says READY, SSH is dead), hung.
+    `reason` is one of preempted, maintenance, host-failure, unreachable (READY by the API, but SSH is dead), hung.
     """
 
     exit_code = 71
@@ -138,38 +138,38 @@ class SliceLost(CloudError):
     def __init__(self, message: str, *, reason: str | None = None, still_there: bool = False, **kw: Any) -> None:
         super().__init__(message, **kw)
         self.reason = reason or self.reason
-        self.still_there = still_there  # for a moment yet: what the job has made so far can be saved
+        self.still_there = still_there  # for a moment: the job's work so far can be saved
 
 
 class Preempted(SliceLost):
-    """The slice was taken away, as spot capacity may be."""
+    """The cloud took the slice away, as it may do with spot capacity."""
 
     reason = "preempted"
 
 
 class Vanished(CloudError):
-    """Somebody else deleted the slice, or asked for it, while it was in use."""
+    """The slice was deleted, or its deletion requested, from outside while it was in use."""
 
     exit_code = 71
     reason = "vanished"
 
 
 class RemoteError(TpujobError):
-    """A worker could not be reached or a step on it failed."""
+    """A worker could not be reached, or a step on it failed."""
 
     exit_code = 71
 
 
 class Unreachable(RemoteError):
-    """No SSH connection to a worker, for now. Retry with a new connection."""
+    """No SSH connection to a worker at present. Retry with a new connection."""
 
 
 class HostKeyMismatch(RemoteError):
-    """The worker showed another host key than the one the cloud published. Stop: somebody else may be answering."""
+    """The worker presented another host key than the cloud published. Stop: it may be another machine."""
 
 
 class CommandFailed(RemoteError):
-    """A command of ours on a worker ended with a non-zero code."""
+    """A command of tpujob on a worker ended with a non-zero code."""
 
     def __init__(self, argv: list[str], rc: int, tail: str, *, worker: int = 0) -> None:
         last = tail.strip().splitlines()[-1:] or ["(no output)"]
@@ -178,7 +178,7 @@ class CommandFailed(RemoteError):
 
 
 class PayloadFailed(TpujobError):
-    """The job's own failure. Its code (1-63; larger ones become 63) is the exit code."""
+    """The job failed. Its code (1-63; larger ones become 63) is the exit code."""
 
     def __init__(self, message: str, *, rc: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint, exit_code=rc if 1 <= rc <= 63 else 63)
@@ -192,13 +192,13 @@ class DeadlineExceeded(TpujobError):
 
 
 class ArtifactError(TpujobError):
-    """A promised file is missing, has another hash than its manifest says, was refused, or could not be brought home yet."""
+    """A result file is missing, differs from the hash in its manifest, was refused, or could not be collected yet."""
 
     exit_code = 65
 
 
 class WatchdogNotArmed(TpujobError):
-    """The slice could not be trusted to delete itself, which a detached run needs. It was released."""
+    """The slice is not able to delete itself on its own, which a detached run needs. It was released."""
 
     exit_code = 74
 
@@ -213,6 +213,6 @@ class Interrupted(TpujobError):
     """SIGINT, SIGTERM or SIGHUP: unwind, release, exit with 128 + signal."""
 
     def __init__(self, signum: int, *, by: str = "") -> None:
-        words = by or ("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
-        super().__init__(f"interrupted by {words}", exit_code=128 + signum)
+        cause = by or ("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
+        super().__init__(f"interrupted by {cause}", exit_code=128 + signum)
         self.signum = signum

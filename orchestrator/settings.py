@@ -1,8 +1,7 @@
-"""Which cloud, which project, which zone, and where state lives: decided once per command, from what is configured.
+"""Which cloud, project and zone to use, and where state is kept: decided once per command, from the configuration.
 
-An explicit option goes before the environment, that before our own settings file, gcloud's configuration and the
-application default credentials; with no project anywhere it is the emulator. I ask no network and run no gcloud; the
-standard library is enough, and yaml when there is a settings file.
+The order is: options, environment, tpujob's settings file, gcloud's configuration, application default credentials; without
+a project anywhere it is the emulator. No network is used and no gcloud is run. The client and the CLI import this module.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`why` is the first line of output; `source` names what decided it."""
+    """The cloud of a command. `why` is the first line of output; `source` names the setting that decided."""
 
     kind: str
     project: str
@@ -46,11 +45,11 @@ class Target:
     endpoint: str | None = None  # of an emulator that the environment names
     token_file: str | None = None
     timings: Timings = claim_timings.GOOGLE
-    grants: tuple[Grant, ...] = ()  # quota that the person need not pay for
+    grants: tuple[Grant, ...] = ()  # quota that is free of charge for the user
 
 
 def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) -> Target:
-    """Raises ConfigError for what is set and unusable; nothing that is set is passed over in silence."""
+    """Return the cloud to use. Raises ConfigError for any setting that is unusable; none is silently ignored."""
     path = settings_path(environ)
     own = read_settings(path, environ)
     kind, asked_by = _asked_kind(cli_cloud, environ)
@@ -72,11 +71,11 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         emulated_cores=own.get("emulated_cores"),
         endpoint=endpoint,
         token_file=environ.get("TPUJOB_TOKEN_FILE") or None,
-        timings=pace_of(EMULATED, environ),
+        timings=timings_of(EMULATED, environ),
         grants=own.get("quota", ()),
     )
     if kind == EMULATED:
-        return replace(emulated, why=_emulated_words(endpoint, f"{asked_by} asks for it"))
+        return replace(emulated, why=_emulated_why(endpoint, f"{asked_by} asks for it"))
     explicit = cli_project or environ.get("TPUJOB_PROJECT")
     source = "--project" if cli_project else "TPUJOB_PROJECT"
     if not explicit and "project" in own:
@@ -84,8 +83,8 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     return _google(emulated, kind, (explicit, source) if explicit else None, environ)
 
 
-def pace_of(kind: str, environ: Environ) -> Timings:
-    """How fast claims are judged in that cloud: the emulated one is faster, by TPUJOB_EMULATED_SPEED times."""
+def timings_of(kind: str, environ: Environ) -> Timings:
+    """Return the timings of a cloud; the emulated one is faster by TPUJOB_EMULATED_SPEED. Raises ConfigError."""
     if kind == GOOGLE:
         return claim_timings.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
@@ -101,7 +100,7 @@ def pace_of(kind: str, environ: Environ) -> Timings:
 
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
-    """Google's cloud if a project is configured anywhere, else the emulator unless `kind` insists."""
+    """Google's cloud if a project is configured anywhere, else the emulator unless `kind` is GOOGLE."""
     from orchestrator.clouds.google import config
     from orchestrator.clouds.google.config import Found
 
@@ -110,21 +109,21 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
     if found is None and tools.tpu_endpoint and not loopback_problem(tools.tpu_endpoint):
         if kind is None:
             why = f"gcloud is pointed at {tools.tpu_endpoint} here, not at Google"
-            return replace(emulated, why=_emulated_words(None, why), source="gcloud")
-        tools = config.Gcloud()  # its project is the emulator's
+            return replace(emulated, why=_emulated_why(None, why), source="gcloud")
+        tools = config.Gcloud()  # gcloud's project is that of the emulator
     found = found or tools.project or config.adc_project(environ)
     if found is None:
         if kind == GOOGLE:
             hint = "name one with --project, TPUJOB_PROJECT or `gcloud config set project`"
             raise ConfigError("there is no Google Cloud project to use", hint=hint)
-        return replace(emulated, why=_emulated_words(None, "no Google Cloud project is configured"))
+        return replace(emulated, why=_emulated_why(None, "no Google Cloud project is configured"))
     project = _project(found.value, found.source)
     why = f"Google Cloud, project {project} (from {found.source})"
     zone = emulated.zone
     if zone is None and tools.zone is not None:
         if _has_tpus(tools.zone.value):
             zone = tools.zone.value
-        else:  # chosen with other machines in mind
+        else:  # it was chosen for other machines
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
     return replace(
         emulated, kind=GOOGLE, timings=claim_timings.GOOGLE, project=project, zone=zone, why=why, source=found.source
@@ -148,13 +147,13 @@ def _asked_kind(cli_cloud: str | None, environ: Environ) -> tuple[str | None, st
     return kind, source
 
 
-def _emulated_words(endpoint: str | None, why: str) -> str:
+def _emulated_why(endpoint: str | None, why: str) -> str:
     where = f"EMULATED Cloud TPU at {endpoint}" if endpoint else "EMULATED Cloud TPU on this machine"
     return f"{where}: {why}; nothing is billed"
 
 
 def loopback_problem(url: str) -> str | None:
-    """None for an http address of this machine's loopback interface, else the end of a sentence about `url`."""
+    """Return None for an http address on this machine's loopback interface, else the end of a sentence about `url`."""
     import ipaddress
     from urllib.parse import urlsplit
 
@@ -170,33 +169,79 @@ def loopback_problem(url: str) -> str | None:
     return "is not an address on this machine's loopback such as http://127.0.0.1:8080"
 
 
-# -- our own settings file -------------------------------------------------------------------------------------------
+# -- the settings file ------------------------------------------------------------------------------------------------
 
 
 def settings_path(environ: Environ) -> Path:
+    """Return where the settings file is, or would be."""
     return _base(environ, "XDG_CONFIG_HOME", ".config") / "tpujob" / "settings.yaml"
 
 
 def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
-    """The keys that are set, checked. A file that does not exist sets none."""
+    """Return the keys that are set, checked: lines `key: value`, and one list, `quota:`. Raises ConfigError.
+
+    A file that does not exist sets none. Nodes are composed, not constructed: tags and aliases have no effect, and every
+    value is its text.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    from orchestrator.core.text import settings_file  # most people have no such file, and every command looks for it
-
     found: dict[str, Any] = {}
-    for key, value in settings_file.read(text, file=str(path)):
-        where = f"{value.where}: {key}"
-        if key not in _KEYS and key != "quota":
+    for key, node in _composed(text, str(path)):
+        where = f"{path}:{key.start_mark.line + 1}: {key.value}"
+        if key.id == "scalar" and key.value not in _KEYS and key.value != "quota":
             known = ", ".join([*_KEYS, "quota"])
             raise ConfigError(f"{where}: unknown setting", hint=f"the settings are {known}")
-        if key in found:
+        if key.id == "scalar" and key.value in found:
             raise ConfigError(f"{where}: set twice", hint="keep one of the two")
-        found[key] = value.grants() if key == "quota" else _KEYS[key](value.text(), where, environ)
+        if key.id == "scalar" and key.value == "quota":
+            found[key.value] = _grants(node, str(path), where)
+        elif key.id != "scalar" or node.id != "scalar" or not node.value:
+            raise ConfigError(f"{where}: needs one plain value", hint="remove the line to unset it")
+        else:
+            found[key.value] = _KEYS[key.value](str(node.value), where, environ)
     return found
+
+
+def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
+    """The pairs of nodes of the mapping in the file."""
+    import yaml  # most users have no settings file, and every command looks for it
+
+    try:
+        top: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark else file
+        raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
+    if top is not None and top.id != "mapping":
+        raise ConfigError(f"{file}: settings are lines of the form `key: value`")
+    return [] if top is None else list(top.value)
+
+
+def _grants(node: Any, file: str, where: str) -> tuple[Grant, ...]:
+    from orchestrator.core.planning import grants
+
+    if node.id != "sequence":
+        hint = "such as `- 5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a`"
+        raise ConfigError(f"{where}: needs a list", hint=hint)
+    found = []
+    for item in node.value:
+        try:
+            found.append(grants.from_text(item.value) if item.id == "scalar" else grants.from_keys(_flat(item)))
+        except ValueError as error:
+            message = f"{file}:{item.start_mark.line + 1}: quota: {error}"
+            raise ConfigError(message, hint="`tpujob offers` names types and zones") from error
+    return tuple(found)
+
+
+def _flat(item: Any) -> dict[str, str]:
+    """A mapping of plain scalars, as text."""
+    if item.id != "mapping" or any(part.id != "scalar" for pair in item.value for part in pair):
+        raise ValueError("is neither a line nor a mapping of plain values; write `accelerator`, `count` and `zone`")
+    return {key.value: value.value for key, value in item.value}
 
 
 def _project(text: str, source: str, _environ: Environ | None = None) -> str:
@@ -206,7 +251,7 @@ def _project(text: str, source: str, _environ: Environ | None = None) -> str:
 
 
 def _zone(text: str, source: str, _environ: Environ | None = None) -> str:
-    """Zones and regions both: a region means its zones."""
+    """A zone or a region, which means its zones."""
     if names.zone_problem(text) and names.region_problem(text):
         from orchestrator import catalog
 
@@ -215,8 +260,8 @@ def _zone(text: str, source: str, _environ: Environ | None = None) -> str:
     return text
 
 
-def _word(text: str, source: str, _environ: Environ) -> str:
-    """A network's name or path, or a service account: what a URL and a command line can carry."""
+def _name(text: str, source: str, _environ: Environ) -> str:
+    """A network's name or path, or a service account: harmless in a URL and a command line."""
     if text.startswith("-") or not all(char.isascii() and (char.isalnum() or char in "-_./@:") for char in text):
         raise ConfigError(f"{source}: {text!r} is not a name that Google Cloud knows")
     return text
@@ -239,8 +284,8 @@ def _cores(text: str, source: str, _environ: Environ) -> int:
 _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
     "project": _project,
     "zone": _zone,
-    "service_account": _word,
-    "network": _word,
+    "service_account": _name,
+    "network": _name,
     "runs_dir": _directory,
     "emulated_cores": _cores,
 }
@@ -249,33 +294,35 @@ _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
 
 
 def state_dir(environ: Environ) -> Path:
+    """Return where the state directory is, or would be."""
     if environ.get("TPUJOB_STATE_DIR"):
         return Path(environ["TPUJOB_STATE_DIR"]).expanduser().absolute()
     return _base(environ, "XDG_STATE_HOME", ".local/state") / "tpujob"
 
 
 def open_state_dir(path: Path, *, warn: Callable[[str], None] | None = None) -> Path:
-    """The directory, made if need be, for its owner alone. Refused where somebody else could write or redirect it.
+    """Return the directory, created if need be, private to its owner.
 
-    With `warn` that is only said: what already exists in a cloud must be ended whatever became of this directory.
+    Raises ConfigError if another user could write to it or redirect it. With `warn` that is only a warning: slices that
+    already exist have to be released whatever the state of this directory.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as error:
         raise ConfigError(f"the state directory {path} cannot be used: {error.strerror}", hint=_ELSEWHERE) from error
-    problem = _open_to_others(path, found)
+    problem = _exposure(path, found)
     if problem is None:
         if stat.S_IMODE(found.st_mode) != 0o700:
             path.chmod(0o700)
     elif warn is None:
         raise problem
     else:
-        warn(f"{problem.message}; nothing new is created until that is mended")
+        warn(f"{problem.message}; nothing new is created until that is fixed")
     return path
 
 
-def _open_to_others(path: Path, found: os.stat_result) -> ConfigError | None:
+def _exposure(path: Path, found: os.stat_result) -> ConfigError | None:
     if stat.S_ISLNK(found.st_mode):
         return ConfigError(f"the state directory {path} is a symbolic link", hint=f"replace it; {_ELSEWHERE}")
     if found.st_uid != os.geteuid():

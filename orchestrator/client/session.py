@@ -342,14 +342,14 @@ class Session:
 
     def _loud(self, released: Released) -> None:
         from orchestrator.core.lease import claim_labels
-        from orchestrator.report.messages import banner
+        from orchestrator.report.messages import unproven_alert
 
         lease = released.lease
         timings = settings.timings_of(lease.cloud, os.environ)
-        switch_by = (
+        watchdog_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.reporter.alert(banner(released, self._guardian_words, switch_by=switch_by))
+        self.reporter.alert(unproven_alert(released, self._guardian_words, watchdog_by=watchdog_by))
 
     def note_overdue(self) -> None:
         """Deletions that another process is at, and that take longer than any should: somebody has to look."""

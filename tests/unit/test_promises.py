@@ -11,7 +11,7 @@ from orchestrator import promises
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.timings import GOOGLE, Timings
 from orchestrator.core.text.durations import parse_duration
-from orchestrator.drill.words import formula, symbolic
+from orchestrator.drill.bound_text import formula, symbolic
 from orchestrator.emulator.model.records import Settings
 from orchestrator.promises import (
     EMULATED_READY_S,

@@ -44,7 +44,7 @@ quota:
         ("quota: 5\n", "1: quota: needs a list"),
         ("quota:\n", "1: quota: needs a list"),
         ("zone: us-central1-a\nquota:\n  - many\n", "3: quota: is not a grant; write for example `5 on-demand"),
-        ("quota:\n  - {accelerator: v3-8}\n", "2: quota: says nothing about count"),
+        ("quota:\n  - {accelerator: v3-8}\n", "2: quota: lacks count"),
         (
             "quota:\n  - {accelerator: v3-8, count: [5], zone: x}\n",
             "2: quota: is neither a line nor a mapping of plain",

@@ -182,7 +182,7 @@ def _state(view: SliceView | CloudError | None) -> str:
 def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark: str) -> SliceRow:
     """A slice that is only in the API: its labels, and its price by the table."""
     now = asked.at or 0.0  # the server's clock, by which its labels are written
-    claim = claim_labels.read_claim(view, settings.pace_of(asked.cloud, os.environ))
+    claim = claim_labels.read_claim(view, settings.timings_of(asked.cloud, os.environ))
     if claim is not None and claim.remarks:
         claim = None  # it is not stated, only how gc would judge it
     ends_at = min(claim.claimed_until, claim.deadline) if claim else None

@@ -54,7 +54,7 @@ class TrainSection(Section):
         default=None,
         description="`module:function` in `code:`, called as `function(backend, run)` in place of the built-in training.",
     )
-    options: dict[str, Any] | None = Field(default=None, description="Options of the `entry`, which reads them from `run.options`.")
+    options: dict[str, Any] | None = Field(default=None, description="Options of the `entry`, in `run.options`.")
     backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] = Field(
         default="xla",
         description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU 0.2.0, which needs Python 3.11 on the VM "

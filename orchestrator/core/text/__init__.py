@@ -1,0 +1,5 @@
+"""Text: names and labels, durations and sizes, redaction, and the scripts that workers run.
+
+Pure, and without knowledge of leases, plans or clouds. Every package but `vm` and `emulator` may import it; it imports only
+`errors`.
+"""

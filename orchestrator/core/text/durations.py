@@ -1,7 +1,4 @@
-"""Durations and dollars, read and written as people do: `1h30m` in a job file, `1 m 12 s` and `$0.10` on screen.
-
-Pure; the job file, the plan, the CLI and the reports call me, so that a figure looks the same everywhere.
-"""
+"""Durations and dollars, parsed and formatted: `1h30m` in a job file, `1 m 12 s` and `$0.10` on screen. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2}))?", re.ASCII)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90s`, `30m`, `1h30m`, `1.5h`, `2d`. Raises ValueError with a sentence that says what to write."""
+    """Return the seconds of `90s`, `30m`, `1h30m`, `1.5h`, `2d`. Raises ValueError, which says what to write."""
     match = _DURATION.fullmatch(text.strip())
     if not match or not any(match.groups()):
         raise ValueError(f"write numbers with units, such as {_example(text.strip())}")
@@ -33,14 +30,14 @@ def _example(text: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Two units at most, a tenth of a second below a minute: `2.1 s`, `1 m 12 s`, `3 h 5 m`, `2 d`."""
+    """Return at most two units, and tenths of a second below a minute: `2.1 s`, `1 m 12 s`, `3 h 5 m`, `2 d`."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if round(seconds, 1) < 60:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
-    # Rounded to the smaller of the two units first, so that 3599.7 s is an hour and not "59 m 60 s".
+    # Round to the smaller of the two units first, so that 3599.7 s is an hour and not "59 m 60 s".
     small = 1 if round(seconds) < 3600 else 60 if round(seconds / 60) < 24 * 60 else 3600
     left = round(seconds / small) * small
     parts: list[str] = []
@@ -52,7 +49,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_usd(amount: float | None) -> str:
-    """`$0.10`; what is not zero never looks like it; None is said to be unknown."""
+    """Return `$0.10`; an amount above zero never looks like zero; None is "an unknown amount"."""
     if amount is None:
         return "an unknown amount"
     if 0 < amount < 0.01:
@@ -61,7 +58,7 @@ def format_usd(amount: float | None) -> str:
 
 
 def format_usd_per_hour(amount: float | None) -> str:
-    """`about $9.60/h`: prices come from a dated table, never from a bill; only what is granted is free."""
+    """Return `about $9.60/h`: prices come from a dated table, never from a bill; only a granted slice is free."""
     if amount == 0:
         return "$0.00/h (granted)"
     return "price unknown" if amount is None else f"about ${amount:,.2f}/h"

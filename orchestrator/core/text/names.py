@@ -1,9 +1,9 @@
-"""Names and labels: what our nodes are called, what they carry, and the rules that the cloud has for both. Pure.
+"""Names and labels of nodes, and the cloud's rules for both. Pure.
 
-A node's name says whose it is and which run it belongs to, and is never used twice, so it is the idempotency key of its
-create call; the labels let a machine without a ledger find it. The `..._problem` functions return None when all is well,
-else the end of a sentence that begins with the value. They admit only characters that are harmless in a URL path, in a
-shell line and as an argument.
+A node's name holds its owner and its lease, and is never used twice, so it is the idempotency key of its create call; the
+labels let a machine without a ledger find the node. The `..._problem` functions return None if the value is valid, else the
+end of a sentence that begins with the value. They allow only characters that are harmless in a URL path, in a shell line
+and as an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_NODE_CHARS = 61
 MAX_JOB_NAME_CHARS = 40
 MAX_LABELS = 64
 
-# Crockford's base32 in lower case: no i, l, o, u, so that a run id survives being read out or typed.
+# Crockford's base32 in lower case: no i, l, o, u, so that an id can be read out and typed.
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _BITS_PER_DIGIT = 5
 
@@ -37,31 +37,31 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def new_run_id(random_bits: int) -> str:
-    """Ten letters out of 50 random bits, which the caller draws (`secrets.randbits(RUN_BITS)`)."""
+    """Return ten characters for 50 random bits, which the caller draws (`secrets.randbits(RUN_BITS)`)."""
     return _base32(random_bits, RUN_BITS)
 
 
 def is_run_id(text: str) -> bool:
-    """Is it of the form of `new_run_id`?"""
+    """Return whether the text has the form of `new_run_id`."""
     return _RUN.fullmatch(text) is not None
 
 
 def owner_id(user: str, machine: str) -> str:
-    """Six letters that stay the same for one user on one machine, and tell nobody who that is."""
-    import hashlib  # 3 ms that only who creates something should wait for
+    """Return six characters, always the same for one user on one machine, which do not reveal either."""
+    import hashlib  # 3 ms, needed only to create something
 
     digest = hashlib.sha256(f"{user}\0{machine}".encode("utf-8", "surrogateescape")).digest()
     return _base32(int.from_bytes(digest[:4], "big") >> 2, 30)
 
 
 def node_name(owner: str, run: str, index: int | None = None) -> str:
-    """`tpujob-<owner>-<run>`, and `-<index>` where a run has several nodes."""
+    """Return `tpujob-<owner>-<run>`, and `-<index>` if a run has several nodes."""
     assert _OWNER.fullmatch(owner) and _RUN.fullmatch(run), "owner and run come from owner_id and new_run_id"
     return f"{PREFIX}-{owner}-{run}" if index is None else f"{PREFIX}-{owner}-{run}-{index}"
 
 
 def labels(*, lease_id: str, owner: str, claimed_until: float, deadline: float, name: str, mode: str) -> dict[str, str]:
-    """What every node carries from its create call on. Times are unix seconds; `name` is the job's, for people."""
+    """Return the labels of a node from its create call on. Times are unix seconds; `name` is the job's, for display."""
     return {
         PREFIX: "1",
         LEASE_ID: lease_id,
@@ -74,12 +74,12 @@ def labels(*, lease_id: str, owner: str, claimed_until: float, deadline: float, 
 
 
 def is_ours(node: str, node_labels: Mapping[str, str]) -> bool:
-    """Both marks, the name's and the label's: one alone may be somebody else's."""
+    """Return whether tpujob created the node: it needs the name's prefix and the label; either alone may be chance."""
     return node.startswith(f"{PREFIX}-") and node_labels.get("tpujob") == "1"
 
 
 def ownership_doubt(node: str, node_labels: Mapping[str, str]) -> str | None:
-    """What makes it look like ours, where one of the two marks is missing: that may be somebody else's choice of name."""
+    """Return which of the two marks of `is_ours` is missing, if exactly one is; else None."""
     if is_ours(node, node_labels):
         return None
     if node.startswith(f"{PREFIX}-"):
@@ -96,44 +96,49 @@ def shown(text: str) -> str:
 
 
 def to_label_value(text: str) -> str:
-    """The nearest text that the API takes as a label value."""
+    """Return the nearest text that is valid as a label value."""
     return re.sub(r"[^a-z0-9_-]+", "-", _plain(text))[:63]
 
 
 def to_job_name(text: str) -> str:
-    """A job name out of a file's stem: `MNIST (eight cores)` → `mnist-eight-cores`."""
+    """Return a job name for a file's stem: `MNIST (eight cores)` → `mnist-eight-cores`."""
     name = re.sub(r"[^a-z0-9]+", "-", _plain(text)).lstrip("-0123456789")[:MAX_JOB_NAME_CHARS].rstrip("-")
     return name or "job"
 
 
 def job_name_problem(text: str) -> str | None:
+    """Return what is wrong with a job's name."""
     if len(text) > MAX_JOB_NAME_CHARS:
         return f"has {len(text)} characters; at most {MAX_JOB_NAME_CHARS} are allowed"
     return None if _NODE.fullmatch(text) else f"is not a job name: {_RULE}"
 
 
 def node_problem(text: str) -> str | None:
+    """Return what is wrong with a node's name."""
     if len(text) > MAX_NODE_CHARS:
         return f"has {len(text)} characters; a node name has at most {MAX_NODE_CHARS}"
     return None if _NODE.fullmatch(text) else f"is not a node name: {_RULE}"
 
 
 def project_problem(text: str) -> str | None:
+    """Return what is wrong with a project id."""
     if _PROJECT.fullmatch(text):
         return None
     return "is not a project id: 6 to 30 lower-case letters, digits and `-`, a letter first, such as my-project-123"
 
 
 def zone_problem(text: str) -> str | None:
+    """Return what is wrong with the form of a zone's name."""
     return None if _ZONE.fullmatch(text) else "is not a zone; zones look like us-central1-a"
 
 
 def region_problem(text: str) -> str | None:
+    """Return what is wrong with the form of a region's name."""
     return None if _REGION.fullmatch(text) else "is not a region; regions look like us-central1"
 
 
 def label_problem(key: str, value: str) -> str | None:
-    """For labels that somebody else chose: our own are built by `labels`."""
+    """Return what is wrong with a label of the user; those of tpujob are built by `labels`."""
     if key == PREFIX or key.startswith(f"{PREFIX}-"):
         return f"is reserved: labels that start with `{PREFIX}` are set by tpujob"
     if not _LABEL_KEY.fullmatch(key):
@@ -144,7 +149,7 @@ def label_problem(key: str, value: str) -> str | None:
 
 
 def labels_problem(chosen: Mapping[str, str]) -> str | None:
-    """The first problem of all, beginning with the label's key."""
+    """Return the first problem of the user's labels, beginning with the label's key."""
     if len(chosen) > MAX_LABELS:
         return f"{len(chosen)} labels; a node has at most {MAX_LABELS}"
     found = ((key, label_problem(key, value)) for key, value in chosen.items())
@@ -156,5 +161,5 @@ def _plain(text: str) -> str:
 
 
 def _base32(number: int, bits: int) -> str:
-    assert 0 <= number < 1 << bits, f"{bits} bits are asked for"
+    assert 0 <= number < 1 << bits, f"{bits} bits are needed"
     return "".join(_DIGITS[number >> shift & 31] for shift in range(bits - _BITS_PER_DIGIT, -1, -_BITS_PER_DIGIT))

@@ -1,8 +1,8 @@
-"""What a secret looks like, and how it is kept out of everything that tpujob prints or stores.
+"""Redaction: secrets are kept out of everything that tpujob prints or stores. Pure.
 
-A secret is known by its value (whatever `${env:NAME}` brought into a job, an emulator's token) or by its shape. I promise
-that text which went through `Redactor.hide`, and bytes which went through a `RedactedStream` however they were cut, hold
-neither; base64, URL, JSON and repr spellings of a known value count too. Pure; `cli` sends everything it writes through me.
+A secret is known by its value (what `${env:NAME}` brings into a job, an emulator's token) or by its shape. Text that went
+through `Redactor.hide`, and bytes that went through a `RedactedStream` in pieces of any size, hold neither; base64, URL, JSON
+and repr spellings of a known value count too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterable, Iterator
 
 MASK = "[redacted]"
-MIN_VALUE_CHARS = 6  # what is shorter stands in half of all words
-MIN_LINE_CHARS = 12  # of a value with several lines, each line counts: they rarely stay together in a log
+MIN_VALUE_CHARS = 6  # a shorter value occurs in ordinary words
+MIN_LINE_CHARS = 12  # each line of a value counts on its own: lines rarely stay together in a log
 MAX_KEY_BYTES = 16 * 1024
 HELD_BYTES = 64 * 1024  # of a line that does not end
 OVERLAP_BYTES = 4 * 1024  # no token is longer
 
-# The shapes of keys that people paste: Google, GitHub, GitLab, AWS, Hugging Face, OpenAI, Slack, JWT, bearer tokens. Each
-# with the text that it begins with, so that a log without one costs a search and no more.
+# Shapes of common keys: Google, GitHub, GitLab, AWS, Hugging Face, OpenAI, Slack, JWT, bearer tokens. Each with the text that
+# it begins with, so that a log without one costs only a search.
 _TOKENS = (
     ("ya29.", r"ya29\.[\w.~+/=-]{0,4000}"),
     ("AIza", r"AIza[\w-]{30,100}"),
@@ -37,7 +37,7 @@ _TOKENS = (
 _KEY_BEGIN = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
 _KEY_END = rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?:-----)?"
 _KEY_LINES = (
-    rb"(?:-----)?(?:(?:\s|\\n)*[A-Za-z0-9+/=]{40,200})*"  # of one whose end never came; perhaps with \n spelled out
+    rb"(?:-----)?(?:(?:\s|\\n)*[A-Za-z0-9+/=]{40,200})*"  # of a key without an end; \n may be spelled out
 )
 _NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.I)
 
@@ -45,30 +45,34 @@ Span = tuple[int, int]
 
 
 def has_secret_shape(text: str) -> bool:
+    """Return whether the text contains the shape of a secret."""
     return bool(_shaped(_encoded(text)))
 
 
 def is_secret_name(variable: str) -> bool:
-    """Is a variable of this name meant to hold a secret?"""
+    """Return whether a variable of this name is meant to hold a secret."""
     return _NAME.search(variable) is not None
 
 
 class Redactor:
-    """Knows the secrets of one process. Safe to use from several threads: values are only ever added."""
+    """The secrets of one process. Safe to use from several threads: values are only added."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._forms: tuple[bytes, ...] = ()
         self.add(*values)
 
     def add(self, *values: str) -> None:
+        """Hide these values from now on."""
         forms = {form for value in values for form in _forms(value)}
         self._forms = tuple(sorted(forms.union(self._forms)))
 
     def hide(self, text: str) -> str:
+        """Return the text with every secret replaced by MASK."""
         data = _encoded(text)
         return text if (hidden := self.hide_bytes(data)) is data else hidden.decode("utf-8", "surrogatepass")
 
     def hide_bytes(self, data: bytes) -> bytes:
+        """Return the bytes with every secret replaced by MASK; the same object if there is none."""
         spans = self.spans(data)
         if not spans:
             return data
@@ -77,7 +81,7 @@ class Redactor:
         return MASK.encode().join(kept)
 
     def hide_all(self, data: object) -> object:
-        """Plain data (what JSON is made of) with every text in it hidden."""
+        """Return plain data, as of JSON, with `hide` applied to every text in it."""
         if isinstance(data, str):
             return self.hide(data)
         if isinstance(data, dict):
@@ -85,23 +89,25 @@ class Redactor:
         return [self.hide_all(value) for value in data] if isinstance(data, list | tuple) else data
 
     def spans(self, data: bytes) -> list[Span]:
-        """Where secrets stand, in order, overlapping ones as one."""
+        """Return where secrets are, in order, overlapping ones as one."""
         found = [*_shaped(data), *(span for form in self._forms for span in _places(form, data))]
         return _merged(found)
 
     @property
     def longest_bytes(self) -> int:
+        """The length of the longest known value."""
         return max(map(len, self._forms), default=0)
 
 
 class RedactedStream:
-    """Bytes in, bytes without secrets out, for one stream. A line is held back until it ends, and a key until its END."""
+    """Redacts one stream of bytes. A line is held back until it ends, and a private key until its END."""
 
     def __init__(self, secrets: Redactor) -> None:
         self._secrets = secrets
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
+        """Take the next bytes; return those that can be shown now, redacted."""
         held = self._held + data
         cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
         key = _unended_key(held[:cut])
@@ -113,19 +119,19 @@ class RedactedStream:
         return self._secrets.hide_bytes(held[:cut])
 
     def flush(self) -> bytes:
-        """What came after the last line end, when no more will come."""
+        """Return the rest, redacted, at the end of the stream."""
         held, self._held = self._held, b""
         return self._secrets.hide_bytes(held)
 
     def _within_line(self, held: bytes) -> int:
-        """Where an endless line can be cut: not inside a secret, nor where one may just have begun."""
+        """Where an endless line can be cut: neither inside a secret nor where one may have begun."""
         cut = max(0, len(held) - max(OVERLAP_BYTES, self._secrets.longest_bytes))
         return next((start for start, end in self._secrets.spans(held) if start < cut < end), cut)
 
 
 def _forms(value: str) -> Iterator[bytes]:
-    """The ways in which a value is written down."""
-    from urllib.parse import quote, quote_plus  # 3 ms, for those who have secrets
+    """The spellings of a value."""
+    from urllib.parse import quote, quote_plus  # 3 ms, needed only if there are secrets
 
     value = value.strip()
     lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= MIN_LINE_CHARS]
@@ -184,7 +190,7 @@ def _keys(data: bytes) -> Iterator[Span]:
 
 
 def _unended_key(data: bytes) -> int | None:
-    """Where a private key begins that has not come to its end."""
+    """Where a private key begins that has no end yet; None without one."""
     if b"PRIVATE KEY" not in data:
         return None
     last = 0

@@ -1,4 +1,4 @@
-"""The bash scripts that a job's phases run on every worker. Pure text; they are shipped as files, never typed into a shell.
+"""The bash scripts that a job's phases run on every worker. Pure text; they are shipped as files, never passed to a shell.
 
 The working directory is the attempt's `work/`, into which the bundle was unpacked.
 """
@@ -13,7 +13,7 @@ VM_PYTHON = "3.10"  # the images of TPU VMs are Ubuntu 22.04
 # What a TPU VM needs for a `train:` job (torch is not among torch_xla's own requirements). Both are on PyPI.
 TRAIN_REQUIREMENTS = ("torch==2.9.0", "torch_xla[tpu]==2.9.0", "numpy>=1.26")
 TORCH_TPU_REQUIREMENTS = ("torch>=2.11,<=2.15", "torch_tpu==0.2.0", "numpy>=2")
-# There is no torch_tpu for the Python 3.10 of today's images: say so before anything is installed.
+# There is no torch_tpu for the Python 3.10 of today's images: fail before anything is installed.
 _NEW_ENOUGH_FOR_TORCH_TPU = """python=$(python3 -c 'import platform, sys
 print(platform.python_version())
 sys.exit(sys.version_info < (3, 11))') || {
@@ -24,34 +24,34 @@ sys.exit(sys.version_info < (3, 11))') || {
 
 
 def requirements_of(backend: str) -> tuple[str, ...]:
-    """TorchTPU wants a newer torch than torch_xla does, so it has an environment of its own."""
+    """Return the packages of a backend. TorchTPU needs a newer torch than torch_xla, so it has its own environment."""
     return TORCH_TPU_REQUIREMENTS if backend == "tpu" else TRAIN_REQUIREMENTS
 
 
 def environment_name(requirements: Sequence[str]) -> str:
-    """The same requirements give the same name, so an environment that is there already is used again."""
+    """Return the environment's name. The same requirements give the same name, so an existing environment is used again."""
     return hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:12]
 
 
 def train_python(requirements: Sequence[str] | None = TRAIN_REQUIREMENTS) -> str:
-    """The interpreter that `train_setup` makes, as the shell on the worker writes it. None: that of an emulated worker."""
+    """Return the interpreter that `train_setup` creates, for the worker's shell. None: that of an emulated worker."""
     return f'"{_binaries(requirements)}/python"'
 
 
 def in_train_environment(script: str, requirements: Sequence[str] | None = TRAIN_REQUIREMENTS) -> str:
-    """Where `pip` and `python` are those of that environment: what a job's `setup` installs, its training finds."""
+    """Return the script with that environment's `pip` and `python` first in PATH: `setup:` installs for the training."""
     return f'export PATH="{_binaries(requirements)}:$PATH"\n{script}'
 
 
 def _binaries(requirements: Sequence[str] | None) -> str:
-    """An emulated worker has an environment with this machine's torch from the beginning, and says where."""
+    """An emulated worker has an environment with this machine's torch, and names it in a variable."""
     if requirements is None:
         return "${TPUJOB_EMULATED_TRAINING:?the emulator is older than this tpujob: run tpujob emulator stop}"
     return f"$HOME/tpujob/venvs/{environment_name(requirements)}/bin"
 
 
 def train_setup(requirements: Sequence[str] = TRAIN_REQUIREMENTS) -> str:
-    """Make a virtual environment with the pinned torch and torch_xla, unless a complete one is there. Others may follow."""
+    """Return a script that creates a virtual environment with these packages, unless a complete one exists."""
     name = environment_name(requirements)
     module, check = "torch_xla", ""
     if requirements == TORCH_TPU_REQUIREMENTS:
@@ -82,19 +82,20 @@ touch "$venv/.complete"
 
 
 def train_main(python: str) -> str:
+    """Return the script that runs the training."""
     return f"""export PYTHONPATH="$PWD" PYTHONUNBUFFERED=1
 exec {python} -m payload --config train.json
 """
 
 
 def announce_lent_device(main: str) -> str:
-    """A job's own commands on an emulated worker, whose emulator may lend them what no TPU VM has."""
-    said = "emulated: this machine's $TPUJOB_EMULATED_LENT is lent to the job's commands; a TPU VM comes without it"
-    return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{said}"\n{main}'
+    """Return a job's own commands, after a notice if the emulator lends the job a device that no TPU VM has."""
+    notice = "emulated: this machine's $TPUJOB_EMULATED_LENT is lent to the job's commands; a TPU VM comes without it"
+    return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{notice}"\n{main}'
 
 
 def with_upload(main: str, upload: str) -> str:
-    """The job's own script, then a command that copies its artifacts; a copy that failed is not a success (65)."""
+    """Return the job's own script, then a command that copies its artifacts; if only the copy fails, the code is 65."""
     end = f"END-OF-JOB-{hashlib.sha256(main.encode()).hexdigest()[:12]}"
     return f"""cat >"$0.job" <<'{end}'
 {main}
@@ -107,5 +108,5 @@ exit $rc
 
 
 def chain(commands: Sequence[str]) -> str:
-    """The user's own commands, one after the other; the first that fails ends the script with its code."""
+    """Return a script of the user's commands; the first that fails ends it with its code."""
     return "set -e\n" + "\n".join(commands) + "\n"

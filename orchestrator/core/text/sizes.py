@@ -1,4 +1,4 @@
-"""Sizes, read and written as people do: `50GB` in a job file, `3.2 GB` on screen. Pure."""
+"""Sizes, parsed and formatted: `50GB` in a job file, `3.2 GB` on screen. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]?(?:i?B)|B)", re.ASCII | 
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `50GB`, `1.5 TB`, `512MiB`. Raises ValueError with a sentence that says what to write."""
+    """Return the bytes of `50GB`, `1.5 TB`, `512MiB`. Raises ValueError, which says what to write."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError("write a number with a unit, such as 500MB, 50GB or 1.5TB")
@@ -18,7 +18,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """`812 KB`, `3.2 GB`: three figures or fewer before the unit, one after the point from MB on."""
+    """Return `812 KB`, `3.2 GB`: at most three digits before the point, one after it from MB on."""
     for unit, digits in (("TB", 1), ("GB", 1), ("MB", 1), ("KB", 0)):
         if size_bytes >= 0.9995 * _UNITS[unit]:
             return f"{size_bytes / _UNITS[unit]:,.{digits}f} {unit}"

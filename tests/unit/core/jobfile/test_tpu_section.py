@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jsonschema
 import pytest
 
+from orchestrator import settings
 from orchestrator.core.jobfile import model, yaml_source
 from orchestrator.core.jobfile.tpu_section import TpuSection
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
-from orchestrator.core.text import settings_file
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 
@@ -38,7 +40,7 @@ def problems(text: str) -> list[str]:
 
 
 def alternatives(text: str) -> list[tuple[str, tuple[str, ...], str]]:
-    return [(one.accelerator, one.zone, str(one.effective_provisioning)) for one in tpu(text).alternatives]
+    return [(each.accelerator, each.zone, str(each.effective_provisioning)) for each in tpu(text).alternatives]
 
 
 def test_a_section_without_any_of_is_its_own_only_alternative() -> None:
@@ -179,12 +181,13 @@ def test_a_local_job_warns_of_keys_without_effect() -> None:
     ]
 
 
-def test_the_examples_of_the_page_load_as_described() -> None:
+def test_the_examples_of_the_page_load_as_described(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "job-file.md").read_text("utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
     choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))
     spec = model.load(COMMAND + choosing, path="job.yaml")
-    assert [str(one.effective_provisioning) for one in spec.tpu.alternatives] == ["spot", "spot", "queued"]
-    assert make([CapacityRequest(one.accelerator, one.zone) for one in spec.tpu.alternatives]).candidates
-    ((_, granted),) = settings_file.read(quota, file="settings.yaml")
-    assert [one.label for one in granted.grants()] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]
+    assert [str(each.effective_provisioning) for each in spec.tpu.alternatives] == ["spot", "spot", "queued"]
+    assert make([CapacityRequest(each.accelerator, each.zone) for each in spec.tpu.alternatives]).candidates
+    (tmp_path / "settings.yaml").write_text(quota)
+    granted = settings.read_settings(tmp_path / "settings.yaml", {})["quota"]
+    assert [grant.label for grant in granted] == ["5 on-demand v3-8", "100 spot v2-8", "32 spot v4 chips"]

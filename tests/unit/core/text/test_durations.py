@@ -1,4 +1,4 @@
-"""Durations and dollars, as people write and read them."""
+"""Durations and dollars, parsed and formatted."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_anything_else_is_refused_with_an_example(text: str, example: str) -> No
         (float("nan"), "unknown"),
     ],
 )
-def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
+def test_durations_are_formatted_in_two_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @given(st.floats(0, 1e9))
 @example(3599.5)
-def test_a_told_duration_reads_back_as_nearly_the_same(seconds: float) -> None:
+def test_a_formatted_duration_parses_as_nearly_the_same(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.03, abs=0.051)
 
 

@@ -1,4 +1,4 @@
-"""What nodes are called, what labels they carry, and what is refused."""
+"""Names and labels of nodes, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_different_bits_give_different_run_ids(one: int, other: int) -> None:
     assert not set(names.new_run_id(one)) & set("ilou")
 
 
-def test_more_bits_than_a_run_id_holds_are_our_own_mistake() -> None:
+def test_more_bits_than_a_run_id_holds_are_a_bug() -> None:
     with pytest.raises(AssertionError):
         names.new_run_id(2**50)
 
@@ -75,7 +75,7 @@ def test_a_node_is_ours_by_name_and_label_only_together(node: str, labels: dict[
 
 
 @given(st.text())
-def test_any_text_becomes_a_label_value_that_the_api_takes(text: str) -> None:
+def test_any_text_becomes_a_valid_label_value(text: str) -> None:
     assert names.label_problem("owner", names.to_label_value(text)) is None
 
 
@@ -85,7 +85,7 @@ def test_any_text_becomes_a_job_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["my-project-1", "a23456", "a" * 30, "example.com:my-project"])
-def test_project_ids_of_google_are_taken(text: str) -> None:
+def test_project_ids_of_google_are_accepted(text: str) -> None:
     assert names.project_problem(text) is None
 
 
@@ -104,7 +104,7 @@ def test_project_ids_of_google_are_taken(text: str) -> None:
         "prоject-1",
     ],
 )
-def test_what_is_no_project_id_is_refused_with_the_rule(text: str) -> None:
+def test_an_invalid_project_id_is_refused_with_the_rule(text: str) -> None:
     problem = names.project_problem(text)
     assert problem is not None and "6 to 30 lower-case letters" in problem
 
@@ -118,17 +118,17 @@ def test_zones_are_recognised_by_their_form(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["us-central1", "../..", "; rm -rf ~", "us-central1-a\n", "-", "US-CENTRAL1-A", "us-central1-aa"]
 )
-def test_what_is_no_zone_is_refused(text: str) -> None:
+def test_an_invalid_zone_is_refused(text: str) -> None:
     assert names.zone_problem(text) == "is not a zone; zones look like us-central1-a"
 
 
 @pytest.mark.parametrize("text", ["a", "node-1", "a" * 61])
-def test_node_names_of_the_api_are_taken(text: str) -> None:
+def test_node_names_of_the_api_are_accepted(text: str) -> None:
     assert names.node_problem(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "A", "1a", "a-", "-a", "a_b", "a" * 62, "a/b", "$(reboot)", "a\n"])
-def test_what_is_no_node_name_is_refused(text: str) -> None:
+def test_an_invalid_node_name_is_refused(text: str) -> None:
     assert names.node_problem(text)
 
 

@@ -1,4 +1,4 @@
-"""The scripts that travel to a worker, run here by a real bash with a stand-in for the worker's python."""
+"""The scripts that run on a worker, run here by a real bash with a stand-in for the worker's python."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def test_a_complete_environment_is_used_again(home: Path) -> None:
     assert again.returncode == 0 and "is there already" in again.stdout and calls(home) == before
 
 
-def test_an_environment_that_was_left_half_made_is_made_anew(home: Path) -> None:
+def test_an_incomplete_environment_is_created_again(home: Path) -> None:
     (home / "no-network").touch()
     failed = run(home, scripts.train_setup(REQUIREMENTS))
     assert failed.returncode != 0 and "no network" in failed.stderr
@@ -115,7 +115,7 @@ def test_the_main_script_runs_the_payload_with_that_environments_python(home: Pa
     assert done.returncode == 0 and calls(home)[-1] == "python3 -m payload --config train.json"
 
 
-def test_on_an_emulated_worker_the_environment_is_where_the_emulator_says(home: Path) -> None:
+def test_on_an_emulated_worker_the_environment_is_the_one_that_the_emulator_names(home: Path) -> None:
     own = scripts.in_train_environment("command -v python3", None)
     environment = f"export TPUJOB_EMULATED_TRAINING={home / 'bin'}\n"
     assert run(home, environment + own).stdout.strip() == str(home / "bin" / "python3")
@@ -127,7 +127,7 @@ def test_on_an_emulated_worker_the_environment_is_where_the_emulator_says(home: 
 
 
 @pytest.mark.parametrize("worker", ["0", "1"])
-def test_what_is_lent_is_said_once_before_the_command(home: Path, worker: str) -> None:
+def test_a_lent_device_is_announced_once_before_the_command(home: Path, worker: str) -> None:
     script = f"export TPUJOB_WORKER={worker}\n" + scripts.announce_lent_device("echo mine; exit 3\n")
     assert (run(home, script).returncode, run(home, script).stdout) == (3, "mine\n")
     lent = run(home, "export TPUJOB_EMULATED_LENT=torch\n" + script).stdout

@@ -1,4 +1,4 @@
-"""Sizes as people write and read them."""
+"""Sizes, parsed and formatted."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_a_size_has_a_unit(text: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "50", "GB", "50 gigabytes", "-1GB", "1e9B", "５GB", "50G"])
-def test_what_is_no_size_says_what_to_write(text: str) -> None:
+def test_an_invalid_size_gets_advice(text: str) -> None:
     with pytest.raises(ValueError, match=r"such as 500MB, 50GB or 1\.5TB"):
         parse_size(text)
 
