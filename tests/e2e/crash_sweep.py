@@ -83,7 +83,7 @@ def points_of_run(w: World) -> list[str]:
 def points_of_recovery(w: World) -> list[str]:
     record = w.directory / "record-recovery"
     _crash(w, JOB_RUNS, {"TPUJOB_RECOVERY_CRASH_AT": f"record:{record}"})
-    w.until_alone()
+    w.until_no_process()
     return _named(collections.Counter(record.read_text().split()))
 
 
@@ -119,11 +119,11 @@ def strike(w: World, point: Point) -> Verdict:
 
 def kill_cli(w: World, at: str) -> tuple[float, float]:
     died_at = _crash(w, at)
-    w.until_alone()
+    w.until_no_process()
     last = w.leases()[-1:]
     if last and last[0]["state"] == "intent" and last[0]["sent_at"] is None:
         _next_command(w)  # killed before the guardian was armed, so before anything was sent: only the ledger is open
-    return died_at, w.promise.guardian()
+    return died_at, w.bounds.guardian()
 
 
 def kill_both(w: World, at: str) -> tuple[float, float]:
@@ -131,7 +131,7 @@ def kill_both(w: World, at: str) -> tuple[float, float]:
     w.power_cut()
     back_at = time.time()
     _next_command(w)
-    return back_at, w.promise.guardian()
+    return back_at, w.bounds.guardian()
 
 
 def kill_local(w: World, at: str) -> tuple[float, float]:
@@ -139,7 +139,7 @@ def kill_local(w: World, at: str) -> tuple[float, float]:
     died_at = w.power_cut()
     w.until_nothing_bills()
     _next_command(w)  # it only closes the ledger
-    return died_at, w.promise.switch(boot=True)
+    return died_at, w.bounds.watchdog(boot=True)
 
 
 def kill_guardian(w: World, at: str) -> tuple[float, float]:
@@ -148,20 +148,20 @@ def kill_guardian(w: World, at: str) -> tuple[float, float]:
     if at.startswith("duty"):
         return _kill_guardian_on_duty(w, env)
     died_at = _crash(w, JOB_RUNS, env)
-    w.until_alone()
+    w.until_no_process()
     w.until_nothing_bills()
     _next_command(w)
-    return died_at, w.promise.switch(boot=True)
+    return died_at, w.bounds.watchdog(boot=True)
 
 
 def _kill_guardian_on_duty(w: World, env: dict[str, str]) -> tuple[float, float]:
     up = w.do("up", "held", "--zone", "us-central1-a", env=env)
     assert up.code() == 0, up.err
-    w.until_alone()  # the guardian took its duty, and died of it
+    w.until_no_process()  # the guardian took its duty, and died of it
     assert len(w.alive()) == 1, "what is held was deleted"
     down_at = time.time()
     assert w.do("down", "held").code() == 0
-    return down_at, w.promise.own()
+    return down_at, w.bounds.command()
 
 
 def kill_recovery(w: World, at: str) -> tuple[float, float]:
@@ -178,8 +178,8 @@ def kill_recovery(w: World, at: str) -> tuple[float, float]:
         raise NotReached
     kill_all(stopped)
     died_at = time.time()
-    w.until_alone()
-    return died_at, w.promise.guardian()
+    w.until_no_process()
+    return died_at, w.bounds.guardian()
 
 
 PLAYS = {CLI: kill_cli, BOTH: kill_both, LOCAL: kill_local, GUARDIAN: kill_guardian, RECOVERY: kill_recovery}
@@ -228,7 +228,7 @@ def sweep(points: list[Point], directory: Path, at_once: int) -> Generator[Verdi
                 if getattr(own, "world", None) is None:
                     own.world = world(directory / f"world{len(worlds)}-{threading.get_ident()}")
                     worlds.append(own.world)
-                own.world.step_aside = turn.close
+                own.world.release_slot = turn.close
                 verdict = strike(own.world, point)
             if verdict.problem is not None:
                 verdict = replace(verdict, problem=f"{verdict.problem}\n{evidence.of(own.world.directory)}")

@@ -1,7 +1,7 @@
 """The table of promises in a world of the fault matrix: at its speed, and on this machine.
 
-An emulated cloud judges claims `speed` times faster; what a person's machine needs does not, and grows on one that is slow or
-busy (`machine`). Nothing here is read from the code under test.
+An emulated cloud judges claims `speed` times faster. The time that the machine itself needs does not change with it; it
+grows on a slow or busy machine (`machine`). Nothing here is read from the code under test.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from orchestrator.promises import PROMISES, PromiseWorld, bound, seconds
 
 SHORT_LABEL = 1800.0  # seconds on Google Cloud: how far ahead a label is set in rows that wait for its end
 BOOT = seconds("boot")
-OWN_DELETE_S = 2.0  # what a delete takes besides the emulator's `delete_s`: ending the processes of the VMs
+OWN_DELETE_S = 2.0  # time of a delete beyond the emulator's `delete_s`: it ends the processes of the VMs
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """`delete_s` is the emulator's. `slowness`: how many times as long as on a quiet machine everything takes on this one."""
+class Bounds:
+    """The bounds of one world.
+
+    `delete_s` is the emulator's. `slowness`: how many times longer work takes than on a quiet machine.
+    """
 
     speed: float
     delete_s: float
@@ -25,15 +28,15 @@ class Promise:
 
     @property
     def absent_s(self) -> float:
-        """D: from an accepted delete to absence, which is the cloud's own time."""
+        """Return D: seconds from an accepted delete to absence, the cloud's own time."""
         return self.delete_s + OWN_DELETE_S * self.slowness
 
     def seconds(self, term: str) -> float:
-        """One term of the table."""
+        """Return the seconds of one term of the table."""
         return seconds(term, self.speed, slowness=self.slowness)
 
     def of(self, name: str, *, failed: int = 0, outage_s: float = 0.0, ready_in_s: float = 0.0) -> float:
-        """One promise of the table."""
+        """Return the seconds of one promise of the table."""
         world = PromiseWorld(
             speed=self.speed,
             deletion_s=self.absent_s,
@@ -44,7 +47,7 @@ class Promise:
         )
         return bound(PROMISES[name], world).seconds
 
-    def own(self, *, failed: int = 0, ready_in_s: float = 0.0) -> float:
+    def command(self, *, failed: int = 0, ready_in_s: float = 0.0) -> float:
         """C0: a normal end, a signal or an exception. `ready_in_s`: the cloud takes no delete before."""
         return self.of("command", failed=failed) + ready_in_s
 
@@ -52,12 +55,12 @@ class Promise:
         """C1: the CLI was killed."""
         return self.of("guardian of a create", ready_in_s=ready_in_s)
 
-    def switch(self, *, boot: bool = False) -> float:
-        """C3, C4, C8: nobody local is left. `boot`: the VM was not up yet."""
+    def watchdog(self, *, boot: bool = False) -> float:
+        """C3, C4, C8: no local layer is left. `boot`: the VM was not up yet."""
         return self.of("switch of a create") if boot else self.of("switch")
 
     def creating(self, ready_in_s: float) -> float:
-        """C3': nobody local is left, and the slice is still being created."""
+        """C3': no local layer is left, and the slice is still being created."""
         return self.of("switch of a create", ready_in_s=ready_in_s)
 
     def detached(self) -> float:
@@ -65,16 +68,16 @@ class Promise:
         return self.of("switch of a detached run")
 
     def unarmed(self) -> float:
-        """A detached run whose switch never says that it is armed: refused."""
-        return self.seconds("boot") + self.own()
+        """A detached run whose watchdog never reports that it is armed: refused."""
+        return self.seconds("boot") + self.command()
 
     def after_label(self, *, worker: int = 0) -> float:
-        """C3 where only the label counts any more, from its end on: worker 0 is gone, worker `worker` acts."""
+        """C3 from the end of the label: worker 0 is dead, worker `worker` acts."""
         late_s = self.seconds("rare poll") + worker * self.seconds("stagger")
         return self.seconds("grace") + late_s + self.seconds("switch") + self.absent_s
 
     def collected(self) -> float:
-        """C7 and C10, from the label's end on: nothing of ours is left but a gc run, and it starts as soon as it may."""
+        """C7 and C10, from the end of the label: only gc is left, and it runs as soon as it may."""
         return self.seconds("margin") + self.seconds("gc") + self.absent_s
 
     def outage(self, outage_s: float) -> float:

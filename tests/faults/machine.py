@@ -1,7 +1,7 @@
-"""How slow this machine is right now, as a process beside us measures it for as long as we live.
+"""How slow this machine is now, measured by a process beside the tests.
 
-A promise counts seconds of a machine that does its work: on one that is busy or slow the same work takes longer, though tpujob
-is right. So the measure is work, too: start a Python, and flush what was written to the disk, twice a second.
+A promise counts seconds of a machine that has time for its work. On a busy or slow machine the same work takes longer although
+tpujob is right. So the measure is work, too: start a Python and flush to the disk, twice a second.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tests.waiting import until
 
-QUIET_S = 0.1  # what that work may take on a machine that is called quiet; on one with nothing else to do it takes 0.02
+QUIET_S = 0.1  # time of that work on a machine that counts as quiet; on an idle machine it takes 0.02
 PAUSE_S = 0.5
-IN_A_ROW = 10  # one slow measure is none: so many one after the other are
+IN_A_ROW = 10  # consecutive measures that count; one alone does not
 
 MEASURE = """
 import os, subprocess, sys, time
@@ -37,7 +37,7 @@ while os.getppid() == parent:
 
 @functools.cache
 def _measured() -> Path:
-    """The file of one line for each measure: when it ended, and how long it took from when it was due."""
+    """Return the file with one line for each measure: when it ended, and how long it took from when it was due."""
     descriptor, name = tempfile.mkstemp(prefix="tpujob-machine-")
     process = subprocess.Popen(
         [sys.executable, "-ISc", MEASURE, str(descriptor), str(PAUSE_S)],
@@ -56,15 +56,15 @@ def _measured() -> Path:
 
 
 def begin() -> None:
-    """Measure from now on."""
+    """Start measuring."""
     until(_measured().read_text, "a first measure of this machine")
 
 
 def slowness(since: float) -> float:
-    """How many times as long as on a quiet machine work has taken since then, where it took longest; at least 1."""
+    """Return how many times longer work has taken since then than on a quiet machine, at the worst moment; at least 1."""
     lines = _measured().read_text().rpartition("\n")[0].splitlines()
     rows = [(float(ended), float(took)) for ended, took in map(str.split, lines)]
     took_s = [took for ended, took in rows if ended >= since]
-    took_s.append(max(0.0, time.time() - rows[-1][0] - PAUSE_S))  # the one that is under way
+    took_s.append(max(0.0, time.time() - rows[-1][0] - PAUSE_S))  # the measure under way
     windows = [took_s[i : i + IN_A_ROW] for i in range(max(1, len(took_s) - IN_A_ROW + 1))]
     return max(1.0, *(sum(window) / len(window) / QUIET_S for window in windows))

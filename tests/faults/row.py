@@ -1,4 +1,4 @@
-"""A row of the fault matrix: its number, its words, what its world is like, and how it plays out."""
+"""A row of the fault matrix: its number, its title, its world, and the function that plays it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Play = Callable[[World], None]
 
 @dataclass(frozen=True)
 class Row:
-    """`limit`: the row asks for something that tpujob does not do; it then asserts what is documented instead."""
+    """`limit`: why tpujob does not do what the row asks for; the row then checks what is documented instead."""
 
     number: str
-    words: str
+    title: str
     play: Play
-    world: dict[str, Any] = field(default_factory=dict)  # how `World.make` makes it
-    history: dict[str, Any] = field(default_factory=dict)  # what is different about `World.check_history`
+    world: dict[str, Any] = field(default_factory=dict)  # arguments of `World.make`
+    history: dict[str, Any] = field(default_factory=dict)  # arguments of `World.check_history`
     limit: str | None = None
 
     @property
     def id(self) -> str:
-        return f"{self.number} {self.words}"
+        return f"{self.number} {self.title}"
 
     @property
     def family(self) -> str:
@@ -35,11 +35,11 @@ ROWS: list[Row] = []
 
 
 def row(
-    number: str, words: str, *, limit: str | None = None, history: dict[str, Any] | None = None, **world: Any
+    number: str, title: str, *, limit: str | None = None, history: dict[str, Any] | None = None, **world: Any
 ) -> Callable[[Play], Play]:
     def register(play: Play) -> Play:
-        assert all(other.id != f"{number} {words}" for other in ROWS), f"row {number} {words} is there already"
-        ROWS.append(Row(number, words, play, world, history or {}, limit))
+        assert all(other.id != f"{number} {title}" for other in ROWS), f"row {number} {title} is there already"
+        ROWS.append(Row(number, title, play, world, history or {}, limit))
         return play
 
     return register

@@ -28,25 +28,25 @@ def silence(w: World) -> None:
 
 def _first_delete(w: World, kind: str, **parameters: Any) -> None:
     w.fault(kind, "nodes.delete", caller="client", when={"first": 1}, **parameters)
-    _ends_well(w, "C0")
+    _succeeds(w, "C0")
 
 
-def _ends_well(w: World, what: str, **bound: Any) -> None:
-    done = w.do("run", w.hello)
+def _succeeds(w: World, what: str, **bound: Any) -> None:
+    done = w.do("run", w.short_job)
     assert done.code() == 0, done.err
-    w.keeps(what, w.job_ended_at, w.promise.own(**bound))
+    w.check_bound(what, w.job_ended_at, w.bounds.command(**bound))
     assert w.states() == {"gone"}
 
 
 @row("20", "the delete is accepted, and its operation fails three times", delete_s=0.5)
 def operation_fails(w: World) -> None:
     w.fault("operation_fails", "nodes.delete", seconds=0.5, when={"first": 3})
-    _ends_well(w, "C0, 3 deletes fail", failed=3)
+    _succeeds(w, "C0, 3 deletes fail", failed=3)
 
 
 @row("21", "the slice is stuck in DELETING for an hour")
 def stuck(w: World) -> None:
-    """C11: it cannot be bounded, so it is said, with what to do."""
+    """C11: it cannot be bounded, so the command says so, with what to do."""
     run = _unproven(w, "stuck", "nodes.delete")
     assert "DELETING" in run.err and w.alive()
 
@@ -54,53 +54,53 @@ def stuck(w: World) -> None:
 @row("22", "the delete is refused while the slice is CREATING", provision_s=10)
 def refused(w: World) -> None:
     w.fault("refuse_delete")
-    command = w.begin("run", w.hello)
+    command = w.begin("run", w.short_job)
     w.until_alive("CREATING")
-    pressed_at = command.press()
+    pressed_at = command.interrupt()
     assert command.code() == 130, command.err
-    w.keeps("C0, ready in 10 s", pressed_at, w.promise.own(ready_in_s=10))
+    w.check_bound("C0, ready in 10 s", pressed_at, w.bounds.command(ready_in_s=10))
     assert w.states() == {"gone"}
 
 
 @row("23a", "the API forgets operations")
 def forgotten_operations(w: World) -> None:
     w.fault("operation_gone")
-    _ends_well(w, "C0")
+    _succeeds(w, "C0")
 
 
-@row("23b", "the delete's operation is done, and nothing happened")
+@row("23b", "the delete's operation is done, without any effect")
 def idle_operation(w: World) -> None:
     w.fault("operation_forgets", "nodes.delete", when={"first": 2})
-    _ends_well(w, "C0, 2 deletes fail", failed=2)
+    _succeeds(w, "C0, 2 deletes fail", failed=2)
 
 
-@row("24", "the list leaves out the zone as unreachable")
+@row("24", "the list names the zone as unreachable")
 def unreachable(w: World) -> None:
     assert "unreachable" in _unproven(w, "unreachable", "nodes.list").err
-    _believed_later(w)
+    _proven_later(w)
 
 
 @row("25a", "the second page of the list is a 500")
 def page_error(w: World) -> None:
     assert "list failed" in _unproven(w, "page_error", "nodes.list").err
-    _believed_later(w)
+    _proven_later(w)
 
 
 @row("25b", "the list names the same next page for ever")
 def page_loop(w: World) -> None:
     assert "circles" in _unproven(w, "page_loop", "nodes.list").err
-    _believed_later(w)
+    _proven_later(w)
 
 
 @row("26", "a 403 where the slice was")
 def forbidden(w: World) -> None:
     assert "get failed" in _unproven(w, "status", "nodes.get", caller="client", status=403).err
-    _believed_later(w)
+    _proven_later(w)
 
 
 def _unproven(w: World, kind: str, operation: str, **parameters: Any) -> Command:
-    """A run whose slice cannot be proven gone, whatever is true: said loudly, exit 75, and never GONE."""
-    run = w.begin("run", w.lasting(), bend=IMPATIENT)
+    """Play a run whose slice cannot be proven gone: an error with exit code 75, and never GONE."""
+    run = w.begin("run", w.long_job(), patched=IMPATIENT)
     run.until("started")
     w.fault(kind, operation, **parameters)
     w.finish()
@@ -111,18 +111,18 @@ def _unproven(w: World, kind: str, operation: str, **parameters: Any) -> Command
     return run
 
 
-def _believed_later(w: World) -> None:
-    """The slice had gone long before; once the API says so, it is believed: the guardian keeps asking."""
-    w.keeps("C0", w.job_ended_at, w.promise.own())
+def _proven_later(w: World) -> None:
+    """The slice is gone long before. Once the API says so, the guardian, which keeps asking, records it."""
+    w.check_bound("C0", w.job_ended_at, w.bounds.command())
     w.admin("DELETE", "faults")
-    w.until_alone()
+    w.until_no_process()
     assert w.states() == {"gone"}
     assert w.do("status").code() == 0
 
 
 @row("27", "the access token expires in the middle of a run")
 def expired(w: World) -> None:
-    """Emulated tokens last; so the very clients get one here that Google's login would give, and the API refuses."""
+    """Emulated tokens do not expire: the real clients get an expired one here, which the API refuses."""
     from google.auth.credentials import Credentials
 
     from orchestrator.clouds.tpu.client import TpuApi
@@ -158,25 +158,25 @@ def expired(w: World) -> None:
     assert w.states() == {"gone"}
 
 
-@row("36", "the API is out while the slice is torn down")
+@row("36", "the API is unreachable while the slice is torn down")
 def outage(w: World) -> None:
-    _out(w, "drop", 8.0)
+    _api_out(w, "drop", 8.0)
 
 
 @row("37", "a storm of 429 with Retry-After while the slice is torn down")
 def too_many_requests(w: World) -> None:
-    """The end of the storm may be noticed as late as Retry-After says, and until then it is obeyed."""
-    _out(w, "status", 8.0, status=429, retry_after_s=2)
+    """Retry-After is obeyed, so the end of the storm may be noticed that late."""
+    _api_out(w, "status", 8.0, status=429, retry_after_s=2)
     refused = [call for call in w.requests(caller="client") if call["status"] == 429]
     assert len(refused) <= 3 * (8 / 2 + 1), f"{len(refused)} calls in 8 s, and each was told to wait for 2 s"
 
 
-def _out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
-    command = w.begin("run", w.lasting())
+def _api_out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
+    command = w.begin("run", w.long_job())
     command.until("started")
     w.fault(kind, "*", caller="client", when={"until_s": seconds}, **parameters)
     pressed_at = time.time()
-    command.press()
+    command.interrupt()
     assert command.code() == 130, command.err
-    w.keeps(f"C5, out for {seconds:.0f} s", pressed_at, w.promise.outage(seconds))
+    w.check_bound(f"C5, out for {seconds:.0f} s", pressed_at, w.bounds.outage(seconds))
     assert w.states() == {"gone"}

@@ -11,9 +11,9 @@ from tests.faults.row import row
 from tests.faults.world import SHORT_LABEL, Command, World
 
 BY_HAND = (
-    "a damaged ledger is not moved aside by itself: the command says so and creates nothing, `tpujob gc` needs none"
+    "a damaged ledger is not moved aside automatically: the command says so and creates nothing, `tpujob gc` needs none"
 )
-NEWER = "a ledger of a newer tpujob is not touched, not even for a teardown: switch and gc need none"
+NEWER = "a ledger of a newer tpujob is not touched, not even for a teardown: watchdog and gc need none"
 
 
 @row("44a", "the ledger is deleted while the job runs")
@@ -23,12 +23,12 @@ def deleted(w: World) -> None:
     w.finish()
     assert run.code() in (0, 75), run.err
     assert "Traceback" not in run.err
-    w.keeps("C0", w.job_ended_at, w.promise.own())
+    w.check_bound("C0", w.job_ended_at, w.bounds.command())
 
 
 @row(
     "44b",
-    "the ledger is lost with the machine, the switch is dead, and gc runs elsewhere",
+    "the ledger is lost with the machine, the watchdog is dead, and gc runs elsewhere",
     startup_script=False,
 )
 def lost(w: World) -> None:
@@ -37,46 +37,46 @@ def lost(w: World) -> None:
     claimed_until = w.claimed_until()
     _delete_ledger(w)
     w.gc_after(claimed_until)
-    w.keeps("C10, from the label's end on", claimed_until, w.promise.collected())
+    w.check_bound("C10, from the label's end on", claimed_until, w.bounds.collected())
 
 
-@row("45a", "the disk is full when the intent is to be written")
+@row("45a", "the disk is full when the intent is recorded")
 def full_at_intent(w: World) -> None:
-    refused = w.do("run", w.hello, bend={"disk full": "insert into lease"})
+    refused = w.do("run", w.short_job, patched={"disk full": "insert into lease"})
     assert refused.code() == 70 and "disk" in refused.err, refused.err
     assert w.lived() == 0 and not w.requests("nodes.create") and w.leases() == []
 
 
 @row("45b", "the disk is full from the teardown on")
 def full_at_down(w: World) -> None:
-    run = w.do("run", w.hello, bend={"disk full": "down"})
+    run = w.do("run", w.short_job, patched={"disk full": "down"})
     assert run.code() == 0, run.err
     assert "the teardown goes on without it" in run.err
-    w.keeps("C0", w.job_ended_at, w.promise.own())
-    w.until_alone()  # the guardian's disk is not full: it looks, and writes down what it finds
+    w.check_bound("C0", w.job_ended_at, w.bounds.command())
+    w.until_no_process()  # the disk of the guardian is not full: it looks, and records what it finds
     assert w.states() == {"gone"}
 
 
 @row("46a", "the ledger is overwritten", limit=BY_HAND, startup_script=False)
 def damaged(w: World) -> None:
-    """Nothing is created on top of it; a gc run ends what is alive, and so would the switch, which is away here."""
+    """Nothing is created. gc deletes the slice; the watchdog, which would too, is disabled here."""
     _started(w, SHORT_LABEL)
     w.power_cut()
     claimed_until = w.claimed_until()
     _delete_ledger(w)
     (w.directory / "state" / "ledger.sqlite3").write_bytes(b"not a database" * 1000)
-    refused = w.do("run", w.hello)
+    refused = w.do("run", w.short_job)
     assert refused.code() == 70 and "move the damaged file aside" in refused.err, refused.err
     assert "Traceback" not in refused.err and w.lived() == 1
     w.gc_after(claimed_until)
-    w.keeps("C10, from the label's end on", claimed_until, w.promise.collected())
+    w.check_bound("C10, from the label's end on", claimed_until, w.bounds.collected())
     _delete_ledger(w)
     assert w.do("status").code() == 0
 
 
 @row("46b", "the ledger's write-ahead log is cut off", startup_script=False)
 def truncated(w: World) -> None:
-    """As if the newest entries had never been made: what they knew, the labels know."""
+    """The newest entries are lost; the labels still hold what they said."""
     _started(w, SHORT_LABEL)
     w.power_cut()
     claimed_until = w.claimed_until()
@@ -86,23 +86,23 @@ def truncated(w: World) -> None:
     assert after.code() == 0 and "Traceback" not in after.err, after.err
     assert "; not in this machine's ledger" in after.out, "what the ledger forgot is still shown"
     w.gc_after(claimed_until)
-    w.keeps("C10, from the label's end on", claimed_until, w.promise.collected())
+    w.check_bound("C10, from the label's end on", claimed_until, w.bounds.collected())
     assert w.do("status").code() == 0
 
 
-@row("47", "the ledger is locked by somebody else during the teardown")
+@row("47", "the ledger is locked by another process during the teardown")
 def locked(w: World) -> None:
     run = _started(w)
     with _ledger(w) as db:
         db.execute("begin immediate")
         pressed_at = time.time()
-        run.press()
+        run.interrupt()
         w.until_absent()
-        w.keeps("C0, after waiting for the lock for 5 s", pressed_at, w.promise.own() + 5)
+        w.check_bound("C0, after waiting for the lock for 5 s", pressed_at, w.bounds.command() + 5)
         assert "the teardown goes on without it" in run.err
         db.execute("rollback")
     assert run.code() == 130, run.err
-    w.until_alone()
+    w.until_no_process()
     assert w.states() == {"gone"}
 
 
@@ -112,11 +112,11 @@ def newer(w: World) -> None:
     with _ledger(w) as db:
         db.execute("pragma user_version = 99")
     died_at = w.power_cut()
-    for words in (("status",), ("run", w.hello)):
+    for words in (("status",), ("run", w.short_job)):
         refused = w.do(*words)
         assert refused.code() == 64 and "newer tpujob" in refused.err and "upgrade" in refused.err
     w.until_absent()
-    w.keeps("C3 instead of C0", died_at, w.promise.switch())
+    w.check_bound("C3 instead of C0", died_at, w.bounds.watchdog())
     assert w.lived() == 1 and run.ended
 
 
@@ -127,13 +127,13 @@ def cancelled(w: World) -> None:
     cancel = w.do("cancel", "work")
     assert cancel.code() == 0, cancel.err
     assert run.code() == 71 and "another tpujob command" in run.err, run.err
-    w.keeps("C0", asked_at, w.promise.own())
+    w.check_bound("C0", asked_at, w.bounds.command())
     assert w.states() == {"gone"}
     assert w.do("cancel", "work").code() == 0
 
 
-def _started(w: World, bend: dict[str, Any] | None = None) -> Command:
-    run = w.begin("run", w.lasting(), bend=bend)
+def _started(w: World, patched: dict[str, Any] | None = None) -> Command:
+    run = w.begin("run", w.long_job(), patched=patched)
     run.until("started")
     return run
 

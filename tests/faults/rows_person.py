@@ -1,4 +1,4 @@
-"""Rows 50-55: gc from elsewhere, odd labels, a guardian that cannot start, terminals that close, Ctrl-C three times."""
+"""Rows 50-55: gc on another machine, odd labels, a guardian that cannot start, closed terminals, Ctrl-C three times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import until
 ZONE = "us-central1-a"
 
 
-@row("50", "gc runs on another machine while the slice is made, used and extended", provision_s=10)
+@row("50", "gc runs on another machine while the slice is created, used and extended", provision_s=10)
 def gc_while_in_use(w: World) -> None:
     elsewhere = w.elsewhere()
 
@@ -26,21 +26,21 @@ def gc_while_in_use(w: World) -> None:
         assert done.code() == 0, done.err
         assert len(w.alive()) == 1
 
-    run = w.begin("run", w.lasting())
+    run = w.begin("run", w.long_job())
     w.until_alive("CREATING")
     gc_elsewhere()
     run.until("started")
     gc_elsewhere()
     assert w.do("extend", "work", "--by", "2h").code() == 0
     gc_elsewhere()
-    pressed_at = run.press()
+    pressed_at = run.interrupt()
     assert run.code() == 130
-    w.keeps("C0", pressed_at, w.promise.own())
+    w.check_bound("C0", pressed_at, w.bounds.command())
     assert {call["caller"] for call in w.requests("nodes.delete") if "-probe" not in call["path"]} == {"client"}
     assert w.states() == {"gone"}
 
 
-@row("51", "gc meets slices of others, with our name only, and with our labels only", history={"at_most": 9})
+@row("51", "gc meets foreign slices, with the name prefix only, and with the labels only", history={"at_most": 9})
 def foreign(w: World) -> None:
     past = {
         "tpujob": "1",
@@ -59,9 +59,9 @@ def foreign(w: World) -> None:
     assert "tpujob-aaaaaa-0000000001" in done.out + done.err and "trainer-two" in done.out + done.err
 
 
-@row("52", "gc meets lease labels that no one can read", history={"at_most": 9})
+@row("52", "gc meets malformed lease labels", history={"at_most": 9})
 def unreadable(w: World) -> None:
-    """Each is given the default life from its creation on, and is said to be odd."""
+    """Each counts as claimed for the default time from its creation, and is reported."""
     far = str(int(time.time()) + 3600)
     for index, lease in enumerate((None, "", "soon", "0", "9e99", "99999999999999999999")):
         labels = {"tpujob": "1", "tpujob-lease-id": f"000000000{index}", "tpujob-deadline": far}
@@ -84,30 +84,30 @@ def _create(w: World, node: str, labels: dict[str, str]) -> None:
 def no_guardian(w: World) -> None:
     (w.directory / "state").mkdir(mode=0o700, exist_ok=True)
     (w.directory / "state" / "guardian.log").mkdir()  # its log cannot be opened
-    refused = w.do("run", w.hello)
+    refused = w.do("run", w.short_job)
     assert refused.code() == 70 and "guardian" in refused.err and "nothing was created" in refused.err
     assert w.lived() == 0 and not w.requests("nodes.create")
 
 
-@row("54a", "nobody reads stdout any more")
+@row("54a", "stdout is closed")
 def stdout_closed(w: World) -> None:
     reader, writer = os.pipe()
-    run = w.begin("run", w.hello, stdout=writer)
+    run = w.begin("run", w.short_job, stdout=writer)
     os.close(writer)
     assert os.read(reader, 1)
     os.close(reader)
     assert run.code() in (0, 141), run.err
-    w.keeps("C0", w.job_ended_at, w.promise.own())
+    w.check_bound("C0", w.job_ended_at, w.bounds.command())
     assert w.states() == {"gone"}
 
 
 @row("54b", "the terminal is closed")
 def hangup(w: World) -> None:
-    """The kernel sends SIGHUP to the terminal's foreground, and no byte can be written to it any more."""
+    """The kernel sends SIGHUP to the foreground of the terminal, and no byte can be written to it."""
     ours, terminal = pty.openpty()
     run = w.begin(
         "run",
-        w.lasting(),
+        w.long_job(),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -121,8 +121,8 @@ def hangup(w: World) -> None:
     os.close(ours)
     closed_at = time.time()
     assert run.code() == 129
-    w.keeps("C0", closed_at, w.promise.own())
-    w.until_alone()
+    w.check_bound("C0", closed_at, w.bounds.command())
+    w.until_no_process()
     assert w.states() == {"gone"}
 
 
@@ -135,27 +135,27 @@ def _take_terminal() -> None:
 
 @row("54c", "SIGHUP")
 def sighup(w: World) -> None:
-    run = w.begin("run", w.lasting())
+    run = w.begin("run", w.long_job())
     run.until("started")
-    sent_at = run.press(signal.SIGHUP)
+    sent_at = run.interrupt(signal.SIGHUP)
     assert run.code() == 129, run.err
-    w.keeps("C0", sent_at, w.promise.own())
+    w.check_bound("C0", sent_at, w.bounds.command())
     assert w.states() == {"gone"}
 
 
 @row("55", "Ctrl-C three times during the teardown")
 def three_times(w: World) -> None:
-    """The third one leaves, and nothing is lost: the guardian finishes."""
-    w.fault("status", "nodes.delete", caller="client", status=503)  # there is time for three
-    run = w.begin("run", w.hello)
+    """The third Ctrl-C ends the command; the guardian finishes."""
+    w.fault("status", "nodes.delete", caller="client", status=503)  # leaves time for three
+    run = w.begin("run", w.short_job)
     until(lambda: w.requests("nodes.delete", "client"), "the delete is on the wire")
-    run.leave()
+    run.interrupt_three_times()
     assert run.code() == 75, run.err
     (lease,) = w.leases()
     assert lease["state"] == "down" and "NOT VERIFIED GONE" in run.err
     back_at = time.time()
     w.admin("DELETE", "faults")
-    w.until_alone()
-    w.keeps("C1, from the end of the outage on", back_at, w.promise.guardian() + w.promise.seconds("retry"))
+    w.until_no_process()
+    w.check_bound("C1, from the end of the outage on", back_at, w.bounds.guardian() + w.bounds.seconds("retry"))
     assert w.states() == {"gone"}
     assert json.loads(w.do("status", "--json").out)["slices"] == []

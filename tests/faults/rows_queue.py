@@ -1,4 +1,4 @@
-"""Rows 13c, 16-18: queued resources that wait for ever, come alive when everybody leaves, or stay behind without a node."""
+"""Rows 13c, 16-18: queued resources that wait for ever, become ACTIVE too late, or stay behind without a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.waiting import until
 
 
 def queued(w: World, *, wait: str = "10m", seconds: float = 0) -> str:
-    """A job file: on-demand through the queue, and one command."""
+    """Return a job file: one on-demand candidate through the queue, and one command."""
     return w.job(
         f"name: work\ntpu: {{zone: us-central1-a, provisioning: queued, wait: {wait}}}\n"
         f"command: |\n  echo started\n  sleep {seconds}\n  date +%s.%N > {w.directory}/ended.$TPUJOB_WORKER\n"
@@ -22,15 +22,15 @@ def delete_fails(w: World) -> None:
     w.fault("operation_fails", "queuedResources.delete", when={"first": 2})
     done = w.do("run", queued(w))
     assert done.code() == 0, done.err
-    # One more where the third is done between the two questions that follow it; it is answered with 404.
+    # A fourth one is answered with 404 if the third is done between the two questions after it.
     assert len([call for call in w.requests("queuedResources.delete") if call["status"] == 200]) == 3
-    w.keeps("C0, failed twice", w.job_ended_at, w.promise.own(failed=2))
+    w.check_bound("C0, failed twice", w.job_ended_at, w.bounds.command(failed=2))
     assert w.queue() == [] and w.states() == {"gone"}
 
 
 @row("16", "a queued resource waits for ever")
 def waits_for_ever(w: World) -> None:
-    w.full()
+    w.exhaust_capacity()
     done = w.do("run", queued(w, wait="4s"))
     assert done.code() == 69 and "no capacity" in done.err
     assert w.queue() == [] and w.lived() == 0 and w.states() == {"gone"}
@@ -38,28 +38,28 @@ def waits_for_ever(w: World) -> None:
 
 @row("16'", "a queued resource waits for ever, and the machine that asked for it dies")
 def waits_without_anybody(w: World) -> None:
-    """The request carries its own end: what has capacity later than that gets none."""
-    w.full()
-    w.machine_dies_at("Create:1:after", "run", queued(w, wait="4s"))
+    """The request expires by itself: later capacity is not taken."""
+    w.exhaust_capacity()
+    w.power_cut_at("Create:1:after", "run", queued(w, wait="4s"))
     w.until_queued("FAILED")
-    w.has_room()
+    w.restore_capacity()
     gc = w.do("gc")
     assert gc.code() == 0, gc.err
     assert w.queue() == [] and w.lived() == 0
 
 
-@row("17", "a queued resource becomes ACTIVE in the second of its delete")
+@row("17", "a queued resource becomes ACTIVE at the moment of its delete")
 def active_meanwhile(w: World) -> None:
-    w.full()
+    w.exhaust_capacity()
     command = w.begin("run", queued(w), env={"TPUJOB_CRASH_AT": "Delete:1:before:STOP"})
     w.until_queued("WAITING_FOR_RESOURCES")
-    pressed_at = command.press()
+    pressed_at = command.interrupt()
     until(lambda: is_stopped(command.process.pid), "the delete is about to leave")
-    w.has_room()
+    w.restore_capacity()
     w.until_alive("READY")
-    command.press(signal.SIGCONT)
+    command.interrupt(signal.SIGCONT)
     assert command.code() == 130, command.err
-    w.keeps("C0", pressed_at, w.promise.own())
+    w.check_bound("C0", pressed_at, w.bounds.command())
     assert w.queue() == [] and w.lived() == 1 and w.states() == {"gone"}
 
 
@@ -67,8 +67,8 @@ def active_meanwhile(w: World) -> None:
 def node_without_request(w: World) -> None:
     command = w.begin("run", queued(w, seconds=600))
     command.until("started")
-    lost_at = w.take_away(w.until_alive())
+    lost_at = w.preempt(w.until_alive())
     assert command.code() == 71, command.err
     assert w.requests("queuedResources.delete") != []
-    w.keeps("C6", lost_at, w.promise.own())
+    w.check_bound("C6", lost_at, w.bounds.command())
     assert w.queue() == [] and w.states() == {"gone"}

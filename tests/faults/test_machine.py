@@ -1,4 +1,4 @@
-"""How the bounds of the fault matrix grow with what was measured of the machine, and with nothing else."""
+"""The bounds of the fault matrix grow with the measured slowness of the machine, and with nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import machine
-from tests.faults.bounds import Promise
+from tests.faults.bounds import Bounds
 
 NOW = time.time()
 
@@ -23,7 +23,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(path: Path, *rows: tuple[float, float]) -> None:
-    """When each measure ended, before now, and how long it took."""
+    """Write measures: how many seconds ago each ended, and how long it took."""
     path.write_text("".join(f"{NOW - ago} {took}\n" for ago, took in rows))
 
 
@@ -36,9 +36,9 @@ def test_a_machine_on_which_work_takes_five_times_as_long_makes_them_five_times_
     write(measured, *((ago, 5 * machine.QUIET_S) for ago in range(30, 20, -1)), (0.1, 0.02))
     assert machine.slowness(NOW - 30) == pytest.approx(5.0)
     assert machine.slowness(NOW - 15) == 1.0, "that was before"
-    slow, quiet = Promise(30, 0, 5.0), Promise(30, 0)
+    slow, quiet = Bounds(30, 0, 5.0), Bounds(30, 0)
     assert slow.guardian() == pytest.approx(5 * quiet.guardian())
-    assert slow.switch() - quiet.switch() == pytest.approx(4 * (quiet.seconds("switch") - 20 / 30 + 2.0)), (
+    assert slow.watchdog() - quiet.watchdog() == pytest.approx(4 * (quiet.seconds("switch") - 20 / 30 + 2.0)), (
         "periods stay"
     )
 

@@ -1,7 +1,7 @@
-"""The fault matrix: each row a world of its own, with real commands on the real emulator.
+"""The fault matrix: each row is a world of its own, with real commands on the real emulator.
 
-Rows mostly wait, so they play side by side in threads and each test waits for its own. What tpujob does not do is a limit:
-its row asserts what is documented instead, and LIMITS.md names it.
+Rows mostly wait, so they play in parallel threads, and each test waits for its own row. What tpujob does not do is a limit:
+its row checks what is documented instead, and LIMITS.md names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests import evidence
 from tests.faults.row import ROWS, Row
 from tests.faults.world import World
 
-ALWAYS = {  # one row of each family; the others are exhaustive
+ALWAYS = {  # one row of each family is in the default tier
     "death": "7c",
     "create": "9",
     "queue": "17",
@@ -35,8 +35,8 @@ for topic in ALWAYS:
     importlib.import_module(f"tests.faults.rows_{topic}")
 
 ACT_AT_ONCE = int(os.environ.get("TPUJOB_FAULTS_AT_ONCE", 2 * (os.cpu_count() or 1)))
-OPEN_AT_ONCE = 6 * ACT_AT_ONCE  # with those that wait for the cloud's clock
-REPORT = os.environ.get("TPUJOB_FAULTS_REPORT")  # a file for the measured seconds and their bounds
+OPEN_AT_ONCE = 6 * ACT_AT_ONCE  # including rows that wait for the clock of the cloud
+REPORT = os.environ.get("TPUJOB_FAULTS_REPORT")  # file for the measured seconds and their bounds
 TURNS = threading.Semaphore(ACT_AT_ONCE)
 
 
@@ -44,26 +44,26 @@ def play(row: Row, directory: Path) -> None:
     with contextlib.ExitStack() as turn:
         turn.callback(TURNS.release)
         world = World.make(directory, **row.world)
-        world.step_aside = turn.close
+        world.release_slot = turn.close
         try:
             row.play(world)
             world.check_history(**row.history)
         except BaseException as error:
-            error.add_note(world.told_by_commands())
+            error.add_note(world.output())
             error.add_note(evidence.of(directory))
             raise
         finally:
             world.close()
             if REPORT:
                 with Path(REPORT).open("a") as file:
-                    file.writelines(f"{json.dumps([row.number, row.words, *one])}\n" for one in world.measured)
+                    file.writelines(f"{json.dumps([row.number, row.title, *one])}\n" for one in world.measured)
 
 
 @pytest.fixture(scope="module")
 def playing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Future[None]]]]:
-    """Every row that was selected has begun or waits for its turn, in the order of the tests."""
+    """Start all selected rows, in the order of the tests, as slots become free."""
     wanted = [
         item.callspec.params["row"]
         for item in request.session.items
@@ -101,4 +101,4 @@ def test_every_limit_is_listed_with_its_reason() -> None:
     listed = (Path(__file__).parent / "LIMITS.md").read_text()
     for row in ROWS:
         if row.limit is not None:
-            assert f"| {row.number} | {row.words} | {row.limit} |" in listed
+            assert f"| {row.number} | {row.title} | {row.limit} |" in listed

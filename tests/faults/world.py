@@ -1,7 +1,7 @@
-"""One world of the fault matrix: a person's machine, a cloud of its own, and the cloud's meter and request log as oracles.
+"""One world of the fault matrix: a client machine and a cloud of its own, judged by the meter and the request log of the cloud.
 
-A row starts real commands, breaks something, waits for conditions, and states what the promise says. `finish` then checks
-what has to be true in every world: nothing bills any more, GONE was never said too early, nothing existed unknown.
+A row starts real commands, injects faults, waits for conditions and checks a bound. `check_history` then checks what has to be
+true in every world: nothing is billed any more, GONE was never recorded too early, and the ledger knows every slice.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from orchestrator.core.lease.watchdog_report import problem, read_watchdogs
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, hear_signals, is_deaf, sandbox, signal_all
 from tests.faults import bounds, machine
-from tests.faults.bounds import Promise
+from tests.faults.bounds import Bounds
 from tests.waiting import HANG_S, until
 
-SPEED = 30.0  # ttl 30 s: what a command needs to show its first sign of life, however slow the machine
+SPEED = 30.0  # ttl 30 s: leaves a command time for its first heartbeat, however slow the machine is
 LATELY_S = 60.0
-SHORT_LABEL = {  # all of them reach over a minute; the first one would over more than five
+SHORT_LABEL = {  # each reaches over a minute; the first default label would reach over five
     "orchestrator.core.lease.timings:GOOGLE": {"label_ttl_s": bounds.SHORT_LABEL, "renew_s": bounds.SHORT_LABEL / 2},
     "orchestrator.core.lease.timings:PROVISION_S": bounds.SHORT_LABEL - bounds.BOOT,
 }
@@ -39,7 +39,7 @@ PATCHED = Path(__file__).parent / "patched"
 
 @dataclass
 class Command:
-    """A tpujob process; what it says goes to files, so that nobody has to listen."""
+    """A tpujob process. Its output goes to files."""
 
     process: subprocess.Popen[bytes]
     path: Path
@@ -63,25 +63,25 @@ class Command:
             raise AssertionError(f"it does not end: {self.out}\n{self.err}") from None
 
     def until(self, text: str) -> None:
-        """It has printed this."""
+        """Wait until it has printed this on stdout."""
         until(lambda: text in self.out or self.ended, text)
         assert text in self.out, f"{text!r} never came: {self.out}\n{self.err}"
 
-    def until_warned(self, text: str) -> None:
-        """It has said this on stderr."""
+    def until_stderr(self, text: str) -> None:
+        """Wait until it has printed this on stderr."""
         until(lambda: text in self.err or self.ended, text)
         assert text in self.err, f"{text!r} never came: {self.err}"
 
-    def leave(self) -> float:
-        """Ctrl-C three times, each once the one before was heard; when the first one was."""
-        at = self.press()
+    def interrupt_three_times(self) -> float:
+        """Press Ctrl-C three times, each after the one before was noticed. Return when the first one was sent."""
+        at = self.interrupt()
         for heard in ("2 more to leave", "1 more to leave"):
             until(lambda heard=heard: heard in self.err or self.ended, heard)  # type: ignore[misc]
-            self.press()
+            self.interrupt()
         return at
 
-    def press(self, number: int = signal.SIGINT) -> float:
-        """Signal it; when that was."""
+    def interrupt(self, number: int = signal.SIGINT) -> float:
+        """Send a signal. Return when."""
         at = time.time()
         self.process.send_signal(number)
         return at
@@ -91,10 +91,12 @@ class Command:
 class World(Cli):
     speed: float = SPEED
     delete_s: float = 0.0
-    measured: list[tuple[str, float, float]] = field(default_factory=list)  # what, seconds, bound
+    measured: list[tuple[str, float, float]] = field(default_factory=list)  # title, seconds, bound
     commands: list[Command] = field(default_factory=list)
-    told: Path = Path()  # a file: the newest job has worked long enough
-    step_aside: Callable[[], None] = lambda: None  # from now on it mostly waits for the cloud's clock: others may act
+    finish_file: Path = Path()  # the newest job runs until this file exists
+    release_slot: Callable[[], None] = lambda: (
+        None
+    )  # called when the row only waits for the clock of the cloud: another row may start
 
     @classmethod
     def make(cls, directory: Path, *, speed: float = SPEED, delete_s: float = 0.0, **settings: Any) -> World:
@@ -106,18 +108,18 @@ class World(Cli):
         return world
 
     @property
-    def promise(self) -> Promise:
-        """As it is on this machine, after what was to keep it: how slow the machine was meanwhile is known only then."""
-        return Promise(self.speed, self.delete_s, machine.slowness(time.time() - LATELY_S))
+    def bounds(self) -> Bounds:
+        """Return the bounds on this machine, with its slowness during the last minute."""
+        return Bounds(self.speed, self.delete_s, machine.slowness(time.time() - LATELY_S))
 
     # -- commands --
 
     def begin(
-        self, *words: str, bend: dict[str, Any] | None = None, env: dict[str, str] | None = None, **popen: Any
+        self, *words: str, patched: dict[str, Any] | None = None, env: dict[str, str] | None = None, **popen: Any
     ) -> Command:
-        """Start a command. `bend` replaces values inside it, by `module:NAME`."""
+        """Start a command. `patched` replaces constants inside it, by `module:NAME`."""
         path = self.directory / f"command{len(self.commands)}"
-        entry = ["-m", "orchestrator.cli"] if bend is None else [str(PATCHED / "command.py"), json.dumps(bend)]
+        entry = ["-m", "orchestrator.cli"] if patched is None else [str(PATCHED / "command.py"), json.dumps(patched)]
         with path.with_suffix(".out").open("wb") as out, path.with_suffix(".err").open("wb") as err:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             streams |= {"preexec_fn": hear_signals} if is_deaf() else {}
@@ -137,21 +139,21 @@ class World(Cli):
         return command
 
     def crash(self, point: str, *words: str, **options: Any) -> float:
-        """Run a command up to a crash point, where it dies of SIGKILL; when that was."""
+        """Run a command up to a crash point, where it dies of SIGKILL. Return when it died."""
         command = self.begin(*words, env={"TPUJOB_CRASH_AT": point}, **options)
         code = command.code()
         assert code == -signal.SIGKILL, f"{point} was never reached ({code}): {command.err}"
         return time.time()
 
     def pause(self, point: str, *words: str, **options: Any) -> Command:
-        """Run a command up to a crash point, where it stands still, so that more than it can be killed there."""
+        """Run a command up to a crash point, where it stops, so that the test can kill more than the command."""
         command = self.begin(*words, env={"TPUJOB_CRASH_AT": f"{point}:STOP"}, **options)
         until(lambda: is_stopped(command.process.pid) or command.ended, f"{point} of {words}")
         assert not command.ended, f"{point} was never reached ({command.process.returncode}): {command.err}"
         return command
 
     def freeze(self) -> list[psutil.Process]:
-        """Stop everything of tpujob on this machine, also what was started meanwhile; all of it."""
+        """Stop all processes of tpujob on this machine, including those started meanwhile, and return them."""
         stopped: list[psutil.Process] = []
         while new := [process for process in self.local() if process not in stopped]:
             signal_all(new, signal.SIGSTOP)
@@ -159,17 +161,17 @@ class World(Cli):
         return stopped
 
     def power_cut(self) -> float:
-        """SIGKILL for everything of tpujob on this machine; when that was."""
+        """Kill all processes of tpujob on this machine. Return when."""
         at = time.time()
         signal_all(self.freeze(), signal.SIGKILL)
         return at
 
-    def machine_dies_at(self, point: str, *words: str) -> float:
+    def power_cut_at(self, point: str, *words: str) -> float:
         self.pause(point, *words)
         return self.power_cut()
 
     def elsewhere(self) -> dict[str, str]:
-        """The environment of another machine with the same access to the cloud, and nothing else in common."""
+        """Return the environment of another machine with the same access to the cloud, and nothing else in common."""
         endpoint = control.ensure_running(self.emulator_directory)
         other = self.directory / f"elsewhere{len(self.commands)}"
         other.mkdir()
@@ -177,44 +179,44 @@ class World(Cli):
             "TPUJOB_ENDPOINT": endpoint.url,
             "TPUJOB_TOKEN_FILE": str(self.emulator_directory / "token"),
             "TPUJOB_EMULATED_SPEED": f"{self.speed:g}",
-            "USER": "somebody-else",
-            "LOGNAME": "somebody-else",
+            "USER": "another-user",
+            "LOGNAME": "another-user",
         }
 
     # -- jobs --
 
     @property
-    def hello(self) -> str:
-        return self.brief()
+    def short_job(self) -> str:
+        return self.short_job_in()
 
-    def lasting(self, accelerator: str = "v5litepod-8") -> str:
-        """A job file: says `started`, works until it is told to finish, leaves one artifact, and notes when it ended."""
-        self.told = self.directory / f"told{len(self.commands)}"
-        return self._work(f"  until [ -e {self.told} ]; do sleep 0.1; done\n", accelerator)
+    def long_job(self, accelerator: str = "v5litepod-8") -> str:
+        """Return a job file. The job prints `started`, runs until `finish`, leaves one artifact, and notes when it ended."""
+        self.finish_file = self.directory / f"finish{len(self.commands)}"
+        return self._work(f"  until [ -e {self.finish_file} ]; do sleep 0.1; done\n", accelerator)
 
-    def brief(self, zone: str = "us-central1-a") -> str:
-        """The same without any work."""
+    def short_job_in(self, zone: str = "us-central1-a") -> str:
+        """Return the same job file for a job that ends at once."""
         return self._work("", zone=zone)
 
-    def _work(self, until_told: str, accelerator: str = "v5litepod-8", zone: str = "us-central1-a") -> str:
+    def _work(self, until_finished: str, accelerator: str = "v5litepod-8", zone: str = "us-central1-a") -> str:
         return self.job(
             f"name: work\ntpu: {{accelerator: {accelerator}, zone: {zone}}}\ncommand: |\n"
-            f'  echo started\n{until_told}  echo result > "$TPUJOB_ARTIFACTS/result.txt"\n'
+            f'  echo started\n{until_finished}  echo result > "$TPUJOB_ARTIFACTS/result.txt"\n'
             f"  date +%s.%N > {self.directory}/ended.$TPUJOB_WORKER\n"
         )
 
     def finish(self) -> None:
-        """Tell the newest job."""
-        self.told.touch()
+        """End the newest job."""
+        self.finish_file.touch()
 
     @property
     def job_ended_at(self) -> float:
         return float((self.directory / "ended.0").read_text())
 
-    # -- what is --
+    # -- state --
 
-    def first_delete(self) -> float:
-        """When the first delete of a client arrived at the API."""
+    def first_delete_at(self) -> float:
+        """Return when the first delete of a client arrived at the API."""
         return float(self.requests("nodes.delete", "client")[0]["at"])
 
     def leases(self) -> list[dict[str, Any]]:
@@ -226,20 +228,20 @@ class World(Cli):
             return [dict(row) for row in db.execute("select * from lease order by created_at")]
 
     def states(self) -> set[str]:
-        """Of the leases that anything was sent for. (Candidates that were never asked for are not in the ledger.)"""
+        """Return the states of all leases in the ledger. (Candidates that were never asked for are not in it.)"""
         return {str(row["state"]) for row in self.leases()}
 
     def until_absent(self) -> None:
-        self.step_aside()
+        self.release_slot()
         self._until_cloud(lambda: self.lived() > 0 and not self.alive(), "the slice is gone")
 
     def until_nothing_bills(self) -> None:
-        """Any more, or at all."""
-        self.step_aside()
+        """Wait until nothing is billed, if anything ever was."""
+        self.release_slot()
         self._until_cloud(lambda: not self.alive(), "nothing bills")
 
     def _until_cloud(self, question: Callable[[], bool], what: str) -> None:
-        """The emulator says so. It is asked only when the file of its state is a new one: many worlds wait at once."""
+        """Wait for a condition of the emulator. It is asked only when its state file has changed: many worlds wait at once."""
         last: tuple[int, int] | None = None
 
         def changed() -> bool:
@@ -251,46 +253,46 @@ class World(Cli):
         until(changed, what)
 
     def until_answered(self, caller: str, times: int = 1) -> None:
-        """The API has answered so many calls of theirs from now on."""
+        """Wait until the API has answered that many calls of this caller from now on."""
         last = self.requests()[-1]["number"]
 
         def answered() -> bool:
-            time.sleep(0.2)  # it is asked for a whole log
+            time.sleep(0.2)  # each question reads a whole log
             calls = self.admin("GET", f"requests?after={last}")["requests"]
             return len([call for call in calls if call["caller"] == caller and call["status"] == 200]) >= times
 
         until(answered, f"{times} answers for {caller}")
 
     def claimed_until(self) -> float:
-        """What the label of the slice says, in a run with SHORT_LABEL."""
+        """Return the end of the claim in the label, in a run with SHORT_LABEL."""
         (node,) = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
         until_s = float(node["spec"]["labels"]["tpujob-claimed-until"])
         assert until_s <= time.time() + bounds.SHORT_LABEL / self.speed + 1
         return until_s
 
     def queue(self) -> list[dict[str, Any]]:
-        """The queued resources that are listed right now, each with its `name` and `state`."""
+        """Return the listed queued resources, each with its `name` and `state`."""
         return list(self.admin("GET", "status").get("queued_resources", []))
 
     def until_queued(self, state: str) -> None:
         self._until_cloud(lambda: state in [one["state"] for one in self.queue()], f"a queued resource in {state}")
 
-    def full(self) -> None:
-        """No zone has capacity until it `has_room`."""
+    def exhaust_capacity(self) -> None:
+        """Take all capacity, until `restore_capacity`."""
         self.admin("POST", "capacity", {"zone": "*"})
 
-    def has_room(self) -> None:
-        """There is capacity again."""
+    def restore_capacity(self) -> None:
+        """Make capacity available again."""
         self.admin("DELETE", "capacity")
 
-    def take_away(self, node: str) -> float:
-        """Preempted, without a notice; when that was."""
+    def preempt(self, node: str) -> float:
+        """Preempt a node without notice. Return when."""
         at = time.time()
         self.admin("POST", f"nodes/{node}:preempt", {})
         return at
 
     def until_alive(self, state: str | None = None) -> str:
-        """A node bills (in this state); its id."""
+        """Wait until a node is billed (in this state). Return its id."""
 
         def there() -> bool:
             return any(state in (None, node["state"]) for node in self.admin("GET", "status")["nodes"])
@@ -298,49 +300,49 @@ class World(Cli):
         self._until_cloud(there, f"a slice in {state}")
         return str(self.admin("GET", "status")["nodes"][0]["name"]).rpartition("/")[2]
 
-    def until_alone(self) -> None:
-        """No process of tpujob is left on this machine: whatever had something to finish has finished it."""
+    def until_no_process(self) -> None:
+        """Wait until no process of tpujob is left on this machine: all of them have finished."""
         while left := self.local():
-            for command in self.commands:  # our own children: nobody else may reap them
+            for command in self.commands:  # children of this process: only this process can reap them
                 if command.process.pid in [process.pid for process in left]:
                     command.code()
             _, alive = psutil.wait_procs(left, HANG_S)
             assert not alive, f"still there: {alive}"
 
     def until_armed(self) -> None:
-        """The switches of its slice say that they could delete it."""
+        """Wait until the watchdogs of the slice report that they can delete it."""
 
         def armed() -> bool:
             nodes = json.loads((self.emulator_directory / "state.json").read_text())["nodes"]
             said = [host["attributes"] for node in nodes for host in node["hosts"]]
             return bool(said) and problem(read_watchdogs(said, len(said))) is None
 
-        until(armed, "the switches are armed")
+        until(armed, "the watchdogs are armed")
 
     def gc_after(self, claimed_until: float) -> None:
-        """From a machine that knows nothing, as soon as the slice's label lets it."""
-        self.step_aside()
+        """Run gc on a machine that knows nothing, as soon as the label of the slice allows it."""
+        self.release_slot()
         if self.alive():
-            until(lambda: time.time() > claimed_until + self.promise.seconds("margin") + 1, "the end of the label")
+            until(lambda: time.time() > claimed_until + self.bounds.seconds("margin") + 1, "the end of the label")
         done = self.do("gc", "--zone", "us-central1-a", env=self.elsewhere())
         assert done.code() == 0, done.err
 
-    # -- the oracle --
+    # -- checks --
 
     def unclaimed_s(self, since: float) -> float:
-        """How long anything billed after the claim had ended."""
+        """Return how long anything was billed after the claim had ended."""
         now = time.time()
         return sum(max(0.0, (bill["until"] or now) - max(since, bill["since"])) for bill in self.bills())
 
-    def keeps(self, what: str, since: float, bound_s: float) -> None:
-        """The promise: unclaimed since then no longer than that."""
+    def check_bound(self, what: str, since: float, bound_s: float) -> None:
+        """Check that nothing was billed unclaimed for longer than the bound."""
         seconds = self.unclaimed_s(since)
         self.measured.append((what, seconds, bound_s))
         assert not self.alive(), f"{what}: still billing after {seconds:.1f} s"
         assert seconds <= bound_s, f"{what}: {seconds:.1f} s unclaimed, promised were {bound_s:.1f} s"
 
     def check_history(self, *, gone_is_true: bool = True, at_most: int = 1, ahead_s: float = 0.0) -> None:
-        """What has to hold in every world, whatever went wrong in it. `ahead_s`: of the ledger's clock."""
+        """Check what has to hold in every world. `ahead_s`: by how much the clock of the ledger is ahead."""
         bills = self.bills()
         known = {row["node"]: row for row in self.leases()}
         for bill in bills if known else ():
@@ -354,7 +356,7 @@ class World(Cli):
             beside = [other for other in bills if other["since"] <= bill["since"] < (other["until"] or 1e18)]
             assert len(beside) <= at_most, f"{len(beside)} slices billed at once: {beside}"
 
-    def told_by_commands(self) -> str:
+    def output(self) -> str:
         return "\n".join(f"--- {command.process.args}\n{command.out}{command.err}" for command in self.commands)
 
     def close(self) -> None:

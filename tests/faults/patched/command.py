@@ -1,7 +1,7 @@
-"""`command.py {"module:NAME": value} WORDS…`: the tpujob command, with some of its constants replaced.
+"""`command.py {"module:NAME": value} WORDS…`: the tpujob command with some of its constants replaced.
 
-For constants that make a person wait for minutes; of a dataclass those fields that are named. `disk full` in place of a
-module and name makes the disk full for statements that contain the given text.
+For constants that would make a test wait for minutes; of a dataclass, only the named fields. `disk full` in place of a module
+and name makes the disk full for statements that contain the given text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 
-def bend(what: dict[str, Any]) -> None:
+def patch_constants(what: dict[str, Any]) -> None:
     for place, value in what.items():
         if place == "disk full":
             fill_disk(str(value))
@@ -26,7 +26,7 @@ def bend(what: dict[str, Any]) -> None:
 
 
 def fill_disk(text: str) -> None:
-    """Writes to the ledger fail from the first one on that begins with this text, or carries it as a value."""
+    """Let writes to the ledger fail from the first one on that starts with this text, or has it as a value."""
 
     class Full(sqlite3.Connection):
         full = False
@@ -43,7 +43,7 @@ def fill_disk(text: str) -> None:
 
 
 if __name__ == "__main__":
-    bend(json.loads(sys.argv.pop(1)))
+    patch_constants(json.loads(sys.argv.pop(1)))
     from orchestrator.cli.app import main
 
     main()

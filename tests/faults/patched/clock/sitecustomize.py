@@ -1,4 +1,4 @@
-"""First on PYTHONPATH: this process and all its children believe that it is TPUJOB_TEST_CLOCK_S seconds later."""
+"""First on PYTHONPATH: the clock of this process and all its children is TPUJOB_TEST_CLOCK_S seconds ahead."""
 
 import os
 import time
