@@ -1,6 +1,6 @@
-"""The sentences in which tpujob reports: times, money, the end of a run, and the banner of §75.
+"""Messages: the lines that end a run, and the alerts for results that are not collected and slices not proven absent.
 
-Pure: values in, lines out. Figures have units; emulated things say that they are; a price has its date.
+Pure: values in, lines out. Figures have units, emulated cost is marked as such, and a price has its date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
     from orchestrator.engine.leases.release import Released
 
-SPAN_WORDS = {
+SPAN_LABELS = {
     "wait": "waiting for the VM",
     "connect": "connecting",
     "ship": "shipping",
@@ -33,14 +33,14 @@ SPAN_WORDS = {
 def outcome_lines(
     outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float], usd: float | None
 ) -> list[str]:
-    """The four lines that end a run: result, spans, cost, released.
+    """Return the lines that end a run: result, spans, cost, released.
 
-    `inside` are the payload's own spans, in seconds; `usd` is what the whole run cost (`report.costs`), None if unknown.
+    `inside`: the payload's own spans, in seconds. `usd`: the cost of the whole run (`report.costs`), None if unknown.
     """
     total_s = outcome.ended_at - outcome.started_at
     spans = [
-        f"{words} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
-        for key, words in SPAN_WORDS.items()
+        f"{label} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
+        for key, label in SPAN_LABELS.items()
         if outcome.spans.get(key, 0.0) >= 0.05
     ]
     if outcome.losses:
@@ -49,7 +49,7 @@ def outcome_lines(
     done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
     if outcome.run.cloud == LOCAL:
         return [*done, "cost     none: it ran on this machine"]
-    return [*done, f"cost     {_cost(outcome, emulated, usd)}", f"released {released_words(outcome)}"]
+    return [*done, f"cost     {_cost(outcome, emulated, usd)}", f"released {release_outcome(outcome)}"]
 
 
 def _inside(spans: Mapping[str, float]) -> str:
@@ -73,7 +73,7 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
     return f"{about} ({catalog.PRICES_AS_OF}){goes_on}"
 
 
-def released_words(outcome: Outcome) -> str:
+def release_outcome(outcome: Outcome) -> str:
     """Return what became of the slice of the run, in one line."""
     released = outcome.released
     if outcome.kept_until is not None and outcome.lease is not None:
@@ -81,14 +81,14 @@ def released_words(outcome: Outcome) -> str:
             return f"no: {outcome.lease.name.node} keeps the results until {day_clock(outcome.kept_until)}"
         return f"no: {outcome.lease.handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down` releases it"
     if released is None:
-        return fate(outcome.lease) if outcome.lease is not None else "nothing was created"
+        return lease_outcome(outcome.lease) if outcome.lease is not None else "nothing was created"
     if not released.gone:
         return f"NOT VERIFIED: {released.lease.name.node} (see above)"
     return f"{released.lease.name.node} absent (checked {clock(released.checked_at)})"
 
 
-def fate(lease: Lease) -> str:
-    """What became of a slice that another process answers for, as the ledger has it."""
+def lease_outcome(lease: Lease) -> str:
+    """Return what the ledger has about the end of a slice that another process releases."""
     node = lease.name.node
     if lease.state is LeaseState.FORGOTTEN:
         return f"not proven: {node} was forgotten, {lease.reason}"
@@ -96,17 +96,17 @@ def fate(lease: Lease) -> str:
         return f"{node} absent (checked {clock(lease.gone_at)})"
     if lease.state is LeaseState.DOWN:
         return f"not by this command: {node} is being deleted, not proven absent yet"
-    return f"no: {lease.handle} lives until {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
+    return f"no: {lease.handle} ends by {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
 
 
-def left_behind(outcome: Outcome) -> str:
-    """What is not at home: how much of it and why, until when it can be had, what that costs, and what to type."""
+def uncollected_alert(outcome: Outcome) -> str:
+    """Return an alert: which results are not collected, until when they can be, what that costs, and what to type."""
     collected, lease, run = outcome.collected, outcome.lease, outcome.run
     assert collected is not None and lease is not None
     first, *others = collected.waiting
     more = f" (and {len(others):,} more)" if others else ""
     lines = [
-        f"!! RESULTS NOT AT HOME: {run.id} ended, and not all that it made was brought to {run.directory}",
+        f"!! RESULTS NOT COLLECTED: {run.id} ended, and not all of its results are in {run.directory}",
         f"   missing     {first}{more}; {len(collected.files):,} file{'s'[: len(collected.files) != 1]} came",
     ]
     if outcome.kept_until is None:
@@ -115,13 +115,16 @@ def left_behind(outcome: Outcome) -> str:
     bill = f"{price} on Google Cloud; emulated, nobody pays for it" if lease.cloud == "emulated" else price
     lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}")
     then = " and releases it" if lease.run == run.id else ""
-    lines.append(f"   do now      `tpujob collect {run.id}` brings the rest home{then}")
+    lines.append(f"   do now      `tpujob collect {run.id}` collects the rest{then}")
     lines.append(f"   give up     `tpujob down {lease.name.node}`")
     return "\n".join(lines)
 
 
-def banner(released: Released, guardian: str | None = None, *, switch_by: float | None = None) -> str:
-    """What cannot be verified gone: what it may cost, what was seen, who tries on, and what to type now."""
+def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_by: float | None = None) -> str:
+    """Return an alert for a slice that is not proven absent: its cost, what was seen, what goes on, and what to type.
+
+    `guardian` describes the guardian process; `watchdog_by`: when its VM deletes the slice at the latest, unix seconds.
+    """
     lease, verdict = released.lease, released.verdict
     name = lease.name
     emulated = lease.cloud == "emulated"
@@ -141,11 +144,11 @@ def banner(released: Released, guardian: str | None = None, *, switch_by: float 
     lines.append(
         f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command goes on with this first"
     )
-    if switch_by is not None:
-        lines.append(f"   its switch  deletes it by {day_clock(switch_by)} if its VM lives and may")
+    if watchdog_by is not None:
+        lines.append(f"   watchdog    deletes it by {day_clock(watchdog_by)} if its VM is up and may")
     if not emulated:
         lines.append(f"   do now      {gcloud_text.delete_node(name)}")
         lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")
-    lines.append(f"   give up     `tpujob forget {lease.handle}` says how to look, and how to take it over")
+    lines.append(f"   give up     `tpujob forget {lease.handle}` lists how to verify it, and records that you did")
     lines.append("   exit status 75 (teardown unverified)")
     return "\n".join(lines)

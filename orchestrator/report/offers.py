@@ -1,6 +1,6 @@
-"""The table of `tpujob offers`: types, shapes, zones and dated prices, and what of it the project has. Pure.
+"""The table of `tpujob offers`: types, topologies, zones and dated prices, and which of them the project has. Pure.
 
-One row for each type where no zone is meant, else one for each type and zone. Unknown is empty, never zero.
+One row for each type, or with zones one for each type and zone. An unknown price is empty, never zero.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from orchestrator.core.planning.grants import Grant
 from orchestrator.report.layout import aligned
 
 UNPRICED = float("inf")
-MANY_HOSTS = 8  # larger slices are listed only where somebody names their type or generation
+MANY_HOSTS = 8  # larger slices are listed only for a given type or generation
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One type in one zone. `kind` None: newer than the shipped table. `has` None: nobody asked the project."""
+    """One type in one zone. `kind` None: newer than the shipped table. `has` None: the project was not asked."""
 
     accelerator: str
     kind: AcceleratorType | None
@@ -34,7 +34,7 @@ class Offered:
     granted_spot: int | None = None
 
     def price(self, *, spot: bool) -> float | None:
-        """To the person who has the grants."""
+        """Return the price to a user with these grants: 0.0 where granted, None where unknown."""
         if self.granted_spot if spot else self.granted:
             return 0.0
         return self.spot_usd_per_hour if spot else self.usd_per_hour
@@ -60,8 +60,8 @@ class Offered:
         }
 
 
-def offered(said: Availability | None, grants: Sequence[Grant]) -> Iterator[Offered]:
-    """Everything that the shipped table knows, and what the project was said to have beyond it."""
+def offered(known: Availability | None, grants: Sequence[Grant]) -> Iterator[Offered]:
+    """Yield every type and zone of the shipped table, and what the project has beyond it."""
     listed = set()
     for offer in catalog.offers():
         for name in offer.accelerator_types:
@@ -71,11 +71,11 @@ def offered(said: Availability | None, grants: Sequence[Grant]) -> Iterator[Offe
             listed.add((name, offer.zone))
             prices = (offer.ondemand_usd_chip_hour, offer.spot_usd_chip_hour)
             plain, spot = (None if price is None else round(price * kind.chips, 5) for price in prices)
-            yield _with_grants(name, kind, offer.zone, plain, spot, said, grants)
-    for zone, names in said.zones.items() if said else ():
+            yield _with_grants(name, kind, offer.zone, plain, spot, known, grants)
+    for zone, names in known.zones.items() if known else ():
         for name in names:
             if (name, zone) not in listed:
-                yield _with_grants(name, catalog.lookup(name), zone, None, None, said, grants)
+                yield _with_grants(name, catalog.lookup(name), zone, None, None, known, grants)
 
 
 def _with_grants(
@@ -84,10 +84,10 @@ def _with_grants(
     zone: str,
     plain: float | None,
     spot: float | None,
-    said: Availability | None,
+    known: Availability | None,
     grants: Sequence[Grant],
 ) -> Offered:
-    has = said.has(name, zone) if said else None
+    has = known.has(name, zone) if known else None
     own = [grant for grant in grants if grant.zone == zone]
     counts = [next((each.count for each in own if each.covers(name, zone, spot=way)), None) for way in (False, True)]
     return Offered(name, kind, zone, plain, spot, has, *counts)
@@ -96,7 +96,7 @@ def _with_grants(
 def chosen(
     rows: Iterable[Offered], *, types: Sequence[str], zones: Sequence[str], spot: bool, largest_hosts: int | None
 ) -> list[Offered]:
-    """Those of the types and zones that are meant (empty: all), the cheapest first within a type."""
+    """Return the rows of these types and zones (empty: all), the cheapest first within a type."""
     kept = [
         row
         for row in rows
@@ -115,7 +115,7 @@ def chosen(
 
 
 def lines(rows: Sequence[Offered], *, by_zone: bool) -> list[str]:
-    """A header and aligned rows. Without `by_zone` a type has one row: in how many zones, and the lowest prices."""
+    """Return a header and aligned rows. Without `by_zone` a type has one row: the number of zones, and the lowest prices."""
     head = ["type", "topology", "chips", "hosts", "HBM GiB"]
     head += ["zone", "$/h", "spot $/h"] if by_zone else ["zones", "$/h from", "spot $/h from"]
     if by_zone:
@@ -146,7 +146,7 @@ def _or_last(price: float | None) -> float:
 
 
 def _price(row: Offered, *, spot: bool) -> str:
-    """Nobody's zero: what is granted says so, what is unknown is empty."""
+    """Never zero: granted capacity is marked, an unknown price is empty."""
     if row.granted_spot if spot else row.granted:
         return "granted"
     price = row.price(spot=spot)

@@ -1,6 +1,6 @@
-"""A plan in sentences and as a table: what is asked for, in which order, for how much, and what was left out and why. Pure.
+"""A plan as sentences and as a table: the candidates in their order, their prices, and what was left out and why. Pure.
 
-A price has its date, emulated money says that it is, what is granted is never a zero, what is unknown is never a bound.
+A price has its date, emulated cost is marked as such, granted capacity is no zero, and an unknown price is no bound.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def plan_lines(
     python: str | None = None,
     torch_tpu: bool = False,
 ) -> list[str]:
-    """What a run is about to do. `overlap_s`: for how long a loser of a race may live beside the winner. `python`: the
-    version that emulated workers have, for a job that brings code of its own. `torch_tpu`: its training is one with it.
+    """Return what a run is about to do. `now`: unix seconds.
+
+    `overlap_s`: how long a loser of a race may exist beside the winner. `python`: the version of emulated workers, for a
+    job with code of its own. `torch_tpu`: the job trains with torch_tpu.
     """
     first = plan.candidates[0]
     workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
@@ -42,7 +44,7 @@ def plan_lines(
     if emulated_cores is not None:
         cores += f" emulated as {min(emulated_cores, first.cores_per_worker) * first.workers}"
     until = f"ends by {day_clock(now + first.life_s)} at the latest"
-    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {_way(first)}"
+    what = f"{first.accelerator_type} · {first.zone} · {first.runtime_version} · {_provisioning(first)}"
     lines = [f"{what} · {workers} · {cores} · {until}"]
     if len(plan.candidates) > 1:
         lines.append(_others(plan))
@@ -63,14 +65,14 @@ def plan_lines(
 
 
 def table(plan: Plan) -> list[str]:
-    """Every candidate, in the order of asking."""
+    """Return a table of every candidate, in the order in which they are asked for."""
     head = ["", "type", "zone", "how", "runtime", "$/h", "at most $", "why"]
     rows = [
         [
             str(number),
             one.accelerator_type,
             one.zone,
-            _way(one),
+            _provisioning(one),
             one.runtime_version,
             _amount(one, one.usd_per_hour),
             _amount(one, one.worst_case_usd),
@@ -82,15 +84,16 @@ def table(plan: Plan) -> list[str]:
 
 
 def dropped_lines(dropped: Sequence[Dropped]) -> list[str]:
-    """One line for each reason: forty zones that are too dear are one remark."""
+    """Return one line for each reason: forty zones that are too expensive are one line."""
     zones: dict[tuple[str, str, str], list[str]] = {}
     for one in dropped:
         why = one.why.replace(f" in {one.zone}", " there")
         zones.setdefault((one.accelerator, one.provisioning.label, why), []).append(one.zone)
-    return [f"not {kind} ({way}) in {', '.join(places)}: {why}" for (kind, way, why), places in zones.items()]
+    return [f"not {kind} ({how}) in {', '.join(places)}: {why}" for (kind, how, why), places in zones.items()]
 
 
 def candidate_shape(one: Candidate) -> dict[str, Any]:
+    """Return the JSON object of a candidate."""
     return {
         "accelerator_type": one.accelerator_type,
         "zone": one.zone,
@@ -109,16 +112,18 @@ def candidate_shape(one: Candidate) -> dict[str, Any]:
     }
 
 
-def _way(one: Candidate) -> str:
-    """Spot that waits in the queue says so; the queued kinds say it by their name."""
+def _provisioning(one: Candidate) -> str:
+    """Mark spot capacity that is queued; the queued kinds are named so anyway."""
     waits = one.queued and not one.provisioning.queued
     return f"{one.provisioning.label}, queued" if waits else one.provisioning.label
 
 
 def _others(plan: Plan) -> str:
     first, *others = plan.candidates
-    same = all((one.accelerator_type, _way(one)) == (first.accelerator_type, _way(first)) for one in others)
-    named = [one.zone if same else f"{one.accelerator_type} in {one.zone} ({_way(one)})" for one in others]
+    same = all(
+        (one.accelerator_type, _provisioning(one)) == (first.accelerator_type, _provisioning(first)) for one in others
+    )
+    named = [one.zone if same else f"{one.accelerator_type} in {one.zone} ({_provisioning(one)})" for one in others]
     order = "" if plan.order is CandidateOrder.AS_LISTED else f" ({_ORDERS[plan.order]})"
     return f"if {first.zone} has no capacity{order}: {_some(named)}"
 
@@ -135,7 +140,11 @@ def _price_line(plan: Plan, emulated: bool) -> str:
         later = f"; the others at most {_sum(plan)}" if worst else ""
         return f"granted to you, by your settings: it costs nothing{listed}{later} ({catalog.PRICES_AS_OF})"
     if first.usd_per_hour is None:
-        kind = f"{first.accelerator_type} ({_way(first)})" if first.provisioning.queued else first.accelerator_type
+        kind = (
+            f"{first.accelerator_type} ({_provisioning(first)})"
+            if first.provisioning.queued
+            else first.accelerator_type
+        )
         return f"price unknown: the {catalog.PRICES_AS_OF} has none for {kind} in {first.zone}"
     bound = "" if worst is None else f", at most {_sum(plan)}"
     if plan.max_cost is not None:
@@ -145,7 +154,7 @@ def _price_line(plan: Plan, emulated: bool) -> str:
 
 
 def _sum(plan: Plan) -> str:
-    """The worst case with the figures that it is made of, so that it can be checked: `$329.47 (24 h at $13.728/h in …)`."""
+    """The worst case with its factors, so that it can be checked: `$329.47 (24 h at $13.728/h in …)`."""
     worst = max(plan.candidates, key=lambda one: one.worst_case_usd or 0.0)
     hours, rest = divmod(worst.life_s, 3600)
     time = format_duration(worst.life_s) if rest else f"{hours:.0f} h"
@@ -159,9 +168,9 @@ def _sum(plan: Plan) -> str:
 def _race_line(plan: Plan, overlap_s: float) -> str:
     usd = plan.overlap_usd(overlap_s)
     zones = _some(list(dict.fromkeys(one.zone for one in plan.racing)))
-    bound = "at a price that nobody knows" if usd is None else f"for {format_usd(usd)} more at most"
+    bound = "at an unknown price" if usd is None else f"for {format_usd(usd)} more at most"
     return (
-        f"{len(plan.racing)} queued requests race ({zones}): the first that is there wins; the others are deleted, "
+        f"{len(plan.racing)} queued requests race ({zones}): the first that is READY wins; the others are deleted, "
         f"and may overlap with it for {format_duration(overlap_s)}, {bound}"
     )
 

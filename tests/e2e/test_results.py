@@ -62,7 +62,7 @@ def held_until(tpujob: Tpujob) -> float:
 def test_a_disk_that_is_full_costs_no_results_and_collect_brings_them_once_there_is_room(tpujob: Tpujob) -> None:
     done = run_on_a_full_disk(tpujob)
     assert done.returncode == 65, done.text
-    (run,) = re.findall(r"RESULTS NOT AT HOME: (\w+)", done.stderr)
+    (run,) = re.findall(r"RESULTS NOT COLLECTED: (\w+)", done.stderr)
     assert f"`tpujob collect {run}`" in done.stderr and "about $9.60/h" in done.stderr, done.stderr
     assert "artifacts/b: File too large" in done.stderr and "keeps the results until" in done.stdout
     assert came(tpujob) == {"a"} and len(tpujob.alive()) == 1
@@ -81,14 +81,14 @@ def test_a_disk_that_is_full_costs_no_results_and_collect_brings_them_once_there
 
 def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_them(tpujob: Tpujob) -> None:
     done = run_on_a_full_disk(tpujob, FAILING)
-    assert done.returncode == 7 and "RESULTS NOT AT HOME" in done.stderr, done.text
+    assert done.returncode == 7 and "RESULTS NOT COLLECTED" in done.stderr, done.text
     assert tpujob("collect", "big").returncode == 7
     assert came(tpujob) == {"a", "b", "c"} and tpujob.alive() == []
 
 
 def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk_space.SPARE_BYTES + 1000))
+        patch.setattr(disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk_space.RESERVED_BYTES + 1000))
         done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 65 and "artifacts/b: no room for 3.0 MB" in done.stderr, done.text
     assert came(tpujob) == {"a", "c"}
@@ -114,7 +114,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
     until_then = held_until(tpujob)
     other = tpujob("run", tpujob.job("name: other\ntpu: {zone: us-central1-a}\ncommand: echo hi\n", "other.yaml"))
     assert other.returncode == 0 and "which `tpujob up` brought" not in other.stderr, other.text
-    paused = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WatchCollection:1:before:STOP"})
+    paused = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WaitForCollection:1:before:STOP"})
     until(lambda: is_stopped(paused.pid), "the moment before the results are looked for")
     second = tpujob("collect", "big")
     assert second.returncode == 64 and "another process is bringing the results of" in second.stderr
@@ -122,7 +122,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
     press(paused, signal.SIGCONT)
     paused.communicate()
     assert paused.returncode == 130 and held_until(tpujob) == until_then
-    killed = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WatchCollection:1:before"})
+    killed = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WaitForCollection:1:before"})
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL and held_until(tpujob) == until_then
     assert tpujob("collect", "big").returncode == 0

@@ -186,7 +186,7 @@ def test_23_a_packer_that_fails_may_do_better_the_next_time_and_holds_the_slice_
     code.mkdir()
     (code / "pack.py").write_text(f"{PACKER}\ndef pack():\n    {answer}\n")
     said = tpujob("run", tpujob.job(JOB))
-    assert said.returncode == 65 and "RESULTS NOT AT HOME" in said.stderr, said.text
+    assert said.returncode == 65 and "RESULTS NOT COLLECTED" in said.stderr, said.text
     assert "\x1b" not in said.text and len(said.stderr) < 20_000
     assert tpujob("collect", "job").returncode == 65
     assert tpujob("down", "job").returncode == 0 and tpujob.alive() == []

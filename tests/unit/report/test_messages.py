@@ -11,7 +11,7 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
 from orchestrator.report.layout import day_clock
-from orchestrator.report.messages import banner, fate, left_behind, outcome_lines
+from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -21,37 +21,39 @@ AT = 1_000_000.0
 
 def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type() -> None:
     verdict = Verdict(gone=False, missing=("get failed: 403 Permission denied",), last_seen="unknown")
-    assert banner(Released(GOOGLE, False, AT, verdict)).splitlines() == [
+    assert unproven_alert(Released(GOOGLE, False, AT, verdict)).splitlines() == [
         "!! NOT VERIFIED GONE: tpujob-owner0-0000000000 (v5litepod-8, us-central1-a, project p) may be billing about $9.60/h",
         "   last seen   unknown at 13:46:40Z; missing for the proof: get failed: 403 Permission denied",
         "   still trying  the guardian process, if one runs; every tpujob command goes on with this first",
         "   do now      gcloud compute tpus tpu-vm delete tpujob-owner0-0000000000 --zone=us-central1-a --project=p --quiet",
         "   check       gcloud compute tpus tpu-vm list --zone=us-central1-a --project=p"
         " --filter=labels.tpujob-lease-id=0000000000",
-        "   give up     `tpujob forget alice` says how to look, and how to take it over",
+        "   give up     `tpujob forget alice` lists how to verify it, and records that you did",
         "   exit status 75 (teardown unverified)",
     ]
 
 
 def test_the_banner_says_what_the_cloud_answered_to_the_delete_and_which_guardian_goes_on() -> None:
     released = Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",)), 3, "refused: 503")
-    lines = banner(released, "guardian 7, once this command has ended (log: g.log)").splitlines()
+    lines = unproven_alert(released, "guardian 7, once this command has ended (log: g.log)").splitlines()
     assert "   delete      refused: 503" in lines
     assert lines[3].startswith("   still trying  guardian 7, once this command has ended (log: g.log); every tpujob")
 
 
 def test_the_banner_says_until_when_a_late_create_could_land() -> None:
     verdict = Verdict(gone=False, missing=("the create call has not settled",), quiet_until=AT + 300)
-    assert "a late create could still land until 13:51:40Z" in banner(Released(GOOGLE, False, AT, verdict))
+    assert "a late create could still land until 13:51:40Z" in unproven_alert(Released(GOOGLE, False, AT, verdict))
 
 
 def test_the_banner_says_by_when_the_switch_acts() -> None:
-    text = banner(Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",))), switch_by=AT + 60)
-    assert f"   its switch  deletes it by {day_clock(AT + 60)} if its VM lives and may" in text.splitlines()
+    text = unproven_alert(
+        Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",))), watchdog_by=AT + 60
+    )
+    assert f"   watchdog    deletes it by {day_clock(AT + 60)} if its VM is up and may" in text.splitlines()
 
 
 def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
-    text = banner(Released(LEASE, False, AT, Verdict(gone=False, missing=("still there: DELETING",))))
+    text = unproven_alert(Released(LEASE, False, AT, Verdict(gone=False, missing=("still there: DELETING",))))
     assert "emulated, nobody pays for it" in text and "gcloud" not in text and "$" not in text
 
 
@@ -69,7 +71,7 @@ def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
     ],
 )
 def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
-    assert words in fate(lease)
+    assert words in lease_outcome(lease)
     run = RunRecord("r", "r", "job.yaml", "google", AT, "runs/r")
     outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
     *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
@@ -89,11 +91,11 @@ def left(lease: Lease, kept_until: float | None) -> Outcome:
 
 def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_what_to_type() -> None:
     outcome = left(GOOGLE, AT)
-    assert left_behind(outcome).splitlines() == [
-        "!! RESULTS NOT AT HOME: r1 ended, and not all that it made was brought to runs/r-r1",
+    assert uncollected_alert(outcome).splitlines() == [
+        "!! RESULTS NOT COLLECTED: r1 ended, and not all of its results are in runs/r-r1",
         "   missing     worker0: artifacts/model.pt: no room for 80.0 GB: runs/r-r1 has 12.0 GB (and 1 more); 1 file came",
         "   kept        tpujob-owner0-0000000000 until 1970-01-12 13:46:40Z, for about $9.60/h",
-        "   do now      `tpujob collect r1` brings the rest home and releases it",
+        "   do now      `tpujob collect r1` collects the rest and releases it",
         "   give up     `tpujob down tpujob-owner0-0000000000`",
     ]
     *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
@@ -101,13 +103,13 @@ def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_wh
 
 
 def test_results_that_are_lost_are_said_to_be() -> None:
-    assert left_behind(left(GOOGLE, None)).endswith("\n   lost        its slice is not kept")
+    assert uncollected_alert(left(GOOGLE, None)).endswith("\n   lost        its slice is not kept")
 
 
 def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -> None:
     outcome = replace(left(GOOGLE, AT), lease=GOOGLE)
-    assert "`tpujob collect r1` brings the rest home\n" in left_behind(outcome)
+    assert "`tpujob collect r1` collects the rest\n" in uncollected_alert(outcome)
 
 
 def test_what_an_emulated_slice_would_cost_is_not_called_a_bill() -> None:
-    assert "for about $9.60/h on Google Cloud; emulated, nobody pays for it" in left_behind(left(LEASE, AT))
+    assert "for about $9.60/h on Google Cloud; emulated, nobody pays for it" in uncollected_alert(left(LEASE, AT))

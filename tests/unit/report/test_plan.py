@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.planning.availability import Availability
-from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs
+from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs, Provisioning
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.plan import CandidateOrder, make
-from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.report.plan import candidate_shape, dropped_lines, plan_lines, table
 
 AT = 1_000_000.0
@@ -71,7 +70,7 @@ def test_what_is_granted_is_said_to_cost_nothing_and_never_shown_as_zero_dollars
 def test_a_race_names_its_zones_and_bounds_the_overlap_in_time_and_money() -> None:
     *_, race, waits = plan_lines(make([V6E], race=True, wait_s=7200), AT, emulated=False, overlap_s=360)
     assert race == (
-        "3 queued requests race (us-east5-a, us-east5-b, us-east5-c): the first that is there wins; the others are "
+        "3 queued requests race (us-east5-a, us-east5-b, us-east5-c): the first that is READY wins; the others are "
         "deleted, and may overlap with it for 6 m, for $2.04 more at most"
     )
     assert waits == "waits for capacity for 2 h altogether"
@@ -80,7 +79,7 @@ def test_a_race_names_its_zones_and_bounds_the_overlap_in_time_and_money() -> No
 def test_a_race_at_unknown_prices_promises_no_bound() -> None:
     flex = replace(V6E, provisioning=Provisioning.FLEX_START, places=("us-east5-a", "asia-northeast1-b"))
     lines = plan_lines(make([flex], race=True), AT, emulated=False, overlap_s=360)
-    assert lines[-1].endswith("may overlap with it for 6 m, at a price that nobody knows")
+    assert lines[-1].endswith("may overlap with it for 6 m, at an unknown price")
     assert "price unknown: the price table 2026-11 has none for v6e-8 (flex-start) in us-east5-a" in lines
 
 
