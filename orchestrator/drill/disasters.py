@@ -1,7 +1,7 @@
-"""The ten disasters, as data and a few lines each: what happens to whom, and which promise it is held to.
+"""The ten disasters, as data and a few lines each, and the promise that each one is measured against.
 
-A script brings the disaster about on a `Stage`; from the moment it lets the claim end, time counts. What comes after that
-is up to tpujob. `rehearse` runs the table.
+A script causes the disaster in a `Sandbox`; time counts from the moment at which the script ends the claim. `runner` runs
+the table.
 """
 
 from __future__ import annotations
@@ -10,36 +10,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.drill.stage import Stage
+from orchestrator.drill.sandbox import Sandbox
 from orchestrator.promises import PROMISES, TERMS, Bound, PromisedBound, PromiseWorld, bound
 
 SPEED = 100.0
-OUTAGE_S = 14.0  # longer than the time to live: the switch is decided before the API is back
-EMULATORS_OWN_S = 1.0  # what a deletion takes it beyond `delete_s`: it ends the processes of the VM, and erases it
+OUTAGE_S = 14.0  # longer than the time to live: the watchdog has decided before the API is back
+EMULATOR_S = (
+    1.0  # what a deletion takes the emulator beyond `delete_s`: it ends the VM's processes and removes its files
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Disaster:
+    """One row of the table."""
+
     number: int
     name: str
-    broken: str  # what was killed or broken, for people
-    script: Callable[[Stage], None]
+    broken: str  # what is killed or broken, for the printed line
+    script: Callable[[Sandbox], None]
     promise: PromisedBound
-    cli_code: int | None = None  # how the CLI must end; None where it is killed
-    speed: float = SPEED  # how much faster than on Google Cloud claims are judged
+    cli_code: int | None = None  # the exit code that the CLI must have; None: it is killed
+    speed: float = SPEED  # claims expire so many times faster than on Google Cloud
     faults: tuple[Mapping[str, Any], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the emulator, beside the times below
     provision_s: float = 0.5
     delete_s: float = 0.5
     outage_s: float = 0.0
     failed_deletes: int = 0
-    gc: bool = False  # does `tpujob gc` run, now and then?
+    gc: bool = False  # whether `tpujob gc` runs periodically
 
     @property
     def world(self) -> PromiseWorld:
+        """The conditions from which the bound is computed."""
         return PromiseWorld(
             speed=self.speed,
-            deletion_s=self.delete_s + EMULATORS_OWN_S,
+            deletion_s=self.delete_s + EMULATOR_S,
             outage_s=self.outage_s,
             failed_deletes=self.failed_deletes,
             ready_s=self.provision_s,
@@ -52,53 +57,53 @@ class Disaster:
 
     @property
     def bound_on_google(self) -> Bound:
-        """Of the same disaster there."""
+        """The bound of the same disaster on Google Cloud."""
         return bound(self.promise, self.world.on_google)
 
 
-def ctrl_c(stage: Stage) -> None:
-    stage.run_until_the_job_runs()
-    stage.press_ctrl_c()
+def ctrl_c(sandbox: Sandbox) -> None:
+    sandbox.run_until_the_job_runs()
+    sandbox.press_ctrl_c()
 
 
-def killed_while_creating(stage: Stage) -> None:
-    stage.start_run()
-    stage.until_creating()
-    stage.kill_cli()
+def killed_while_creating(sandbox: Sandbox) -> None:
+    sandbox.start_run()
+    sandbox.until_creating()
+    sandbox.kill_cli()
 
 
-def killed_while_running(stage: Stage) -> None:
-    stage.run_until_the_job_runs()
-    stage.kill_cli()
+def killed_while_running(sandbox: Sandbox) -> None:
+    sandbox.run_until_the_job_runs()
+    sandbox.kill_cli()
 
 
-def power_cut(stage: Stage) -> None:
-    stage.run_until_the_job_runs()
-    stage.until_armed()
-    stage.kill_everything_local()
+def power_cut(sandbox: Sandbox) -> None:
+    sandbox.run_until_the_job_runs()
+    sandbox.until_armed()
+    sandbox.kill_everything_local()
 
 
-def power_cut_and_outage(stage: Stage) -> None:
-    stage.run_until_the_job_runs()
-    stage.until_armed()
-    stage.fault(kind="drop", when={"until_s": OUTAGE_S})
-    stage.kill_everything_local()
+def power_cut_and_outage(sandbox: Sandbox) -> None:
+    sandbox.run_until_the_job_runs()
+    sandbox.until_armed()
+    sandbox.fault(kind="drop", when={"until_s": OUTAGE_S})
+    sandbox.kill_everything_local()
 
 
-def job_ends(stage: Stage) -> None:
-    stage.run_until_the_job_runs()
-    stage.let_the_job_end()
+def job_ends(sandbox: Sandbox) -> None:
+    sandbox.run_until_the_job_runs()
+    sandbox.let_the_job_end()
 
 
-def detached_and_alone(stage: Stage) -> None:
-    stage.submit()
-    stage.kill_everything_local()
-    stage.let_the_job_end()
+def detached_and_unattended(sandbox: Sandbox) -> None:
+    sandbox.submit()
+    sandbox.kill_everything_local()
+    sandbox.let_the_job_end()
 
 
-def power_cut_and_no_permission(stage: Stage) -> None:
-    stage.run_until_the_job_runs()
-    stage.kill_everything_local()
+def power_cut_and_no_permission(sandbox: Sandbox) -> None:
+    sandbox.run_until_the_job_runs()
+    sandbox.kill_everything_local()
 
 
 DISASTERS = (
@@ -138,11 +143,11 @@ DISASTERS = (
         faults=({"kind": "delete_dropped", "when": {"first": 1}},),
     ),
     Disaster(
-        9, "nobody comes", "a detached job ends, and nobody is there",
-        detached_and_alone, PROMISES["switch of a detached run"], speed=300.0,
+        9, "unattended", "a detached job ends, and no client is there",
+        detached_and_unattended, PROMISES["switch of a detached run"], speed=300.0,
     ),
     Disaster(
-        10, "nobody may", "kill -9 of everything local, and the VM may not delete",
+        10, "no permission", "kill -9 of everything local, and the VM may not delete",
         power_cut_and_no_permission, PROMISES["gc"], speed=300.0, settings={"vm_may": ["get"]}, gc=True,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What happened, from the emulator's own books: for how long a slice was billed without a claim, and who ended it. Pure."""
+"""Measures from the emulator's bills and request log: how long a slice was billed without a claim, and what ended it. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Deaths:
-    """When, if ever, the CLI and then everything local was killed (unix seconds)."""
+class KillTimes:
+    """When the CLI, and when every local process, was killed (Unix seconds); None: never."""
 
     cli_at: float | None = None
     local_at: float | None = None
 
 
 def unclaimed_s(bills: list[dict[str, Any]], claim_ended_at: float, now: float) -> float:
-    """Of all nodes there were: a second one, made by mistake, counts as well."""
+    """Return the seconds that all nodes together were billed after the end of the claim; `now` ends open bills."""
     unclaimed = 0.0
     for bill in bills:
         until = now if bill["until"] is None else bill["until"]
@@ -23,20 +23,20 @@ def unclaimed_s(bills: list[dict[str, Any]], claim_ended_at: float, now: float) 
     return unclaimed
 
 
-def finisher(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], deaths: Deaths) -> str:
-    """Whose delete was the last that the API accepted before the end: `CLI`, `guardian`, `switch`, `gc` or `nobody`.
+def ended_by(deletes: list[dict[str, Any]], bills: list[dict[str, Any]], killed: KillTimes) -> str:
+    """Return what sent the last delete that the API accepted before the end: CLI, guardian, watchdog, gc or nothing.
 
-    The request log tells a VM from a client. Clients are told apart by who was still alive to send it.
+    The request log distinguishes VMs from clients; clients differ by what was still running to send the call.
     """
     until = {bill["name"].rpartition("/")[2]: bill["until"] for bill in bills}
     if None in until.values():
-        return "nobody"
+        return "nothing"
     accepted = [row for row in deletes if row["status"] == 200 and row["at"] <= until.get(row["node"], 0.0)]
     if not accepted:
-        return "nobody"
+        return "nothing"
     last = max(accepted, key=lambda row: row["at"])
     if last["caller"] == "vm":
-        return "switch"
-    if deaths.local_at is not None and last["at"] > deaths.local_at:
+        return "watchdog"
+    if killed.local_at is not None and last["at"] > killed.local_at:
         return "gc"
-    return "guardian" if deaths.cli_at is not None and last["at"] > deaths.cli_at else "CLI"
+    return "guardian" if killed.cli_at is not None and last["at"] > killed.cli_at else "CLI"

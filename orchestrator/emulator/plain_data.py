@@ -1,6 +1,6 @@
 """Read dataclasses and single values from plain data (JSON, YAML), strictly: one clear line for each mistake. Pure.
 
-Used for everything that a person writes for the emulator: settings, supply, faults, and the bodies of `/_emulator/…`.
+Used for settings, supply, faults, and the bodies of `/_emulator/…`.
 Pydantic is not used here: importing it would add a fifth to the start-up time of the daemon.
 """
 
@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-LARGEST = 1e9  # seconds, or things
+LARGEST = 1e9  # seconds, or a count
 LIMITS = ("choices", "least", "most")  # the keys of a field's metadata that `check_value` takes
 # Metadata of a field that only the emulator writes; it is read back. `most` admits times in seconds since 1970.
 INTERNAL: Mapping[str, Any] = {"internal": True, "most": 1e11}
@@ -21,7 +21,7 @@ TYPE_NAMES = {str: "a string", bool: "true or false", list: "a list of strings",
 
 
 class BadData(ValueError):
-    """The data is not what is expected; the message is one line for the person who wrote it."""
+    """The data is not what is expected; the message is one line for its author."""
 
 
 def read(kind: type[T], data: object, what: str, prefix: str = "") -> T:
@@ -85,9 +85,9 @@ def check_value(
     return value
 
 
-def as_fields(thing: Any) -> dict[str, Any]:
+def as_fields(record: Any) -> dict[str, Any]:
     """Return a dataclass as a dict, for `json.dumps(default=…)`; without the deep copies of `asdict`."""
-    return {name: getattr(thing, name) for name in thing.__dataclass_fields__}
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 @cache

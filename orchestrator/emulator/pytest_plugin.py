@@ -69,7 +69,7 @@ class TpuEmulator:
         path = f"{control.ssh_programs(self.state_dir)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return control.client_environment(self.endpoint, self.state_dir) | {"PATH": path}
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
+    def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call a path of the API, or of the emulator (`/_emulator/…`, docs/emulator.md). Return the decoded JSON.
 
         Raises DaemonRefused.
@@ -78,32 +78,32 @@ class TpuEmulator:
 
     def settings(self, **settings: Any) -> dict[str, Any]:
         """Change these settings, and return all of them. Raises DaemonRefused."""
-        changed: dict[str, Any] = self.ask("PATCH", "/_emulator/settings", settings)
+        changed: dict[str, Any] = self.call("PATCH", "/_emulator/settings", settings)
         return changed
 
     def fault(self, kind: str, **fields: Any) -> str:
         """Add a fault, and return its id. Raises DaemonRefused."""
-        return str(self.ask("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"][0]["id"])
+        return str(self.call("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"][0]["id"])
 
     def requests(self) -> list[dict[str, Any]]:
         """Return the request log: every call to the API, with its caller and its status."""
-        found: list[dict[str, Any]] = self.ask("GET", "/_emulator/requests")["requests"]
+        found: list[dict[str, Any]] = self.call("GET", "/_emulator/requests")["requests"]
         return found
 
     def billing(self) -> list[dict[str, Any]]:
         """Return the bills of all nodes. If `until` is None in one of them, a TPU is still billed."""
-        found: list[dict[str, Any]] = self.ask("GET", "/_emulator/billing")["nodes"]
+        found: list[dict[str, Any]] = self.call("GET", "/_emulator/billing")["nodes"]
         return found
 
 
 @contextmanager
 def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
     """Run an emulator with this state directory until the end of the block, or of this process."""
-    ends, lives = os.pipe()  # the daemon ends when no process has the other end open
+    reading_end, writing_end = os.pipe()  # the daemon ends when no process has the other end open
     try:
-        started = TpuEmulator(control.ensure_running(state_dir, ends_with=ends), state_dir)
+        started = TpuEmulator(control.ensure_running(state_dir, ends_with=reading_end), state_dir)
     finally:
-        os.close(ends)
+        os.close(reading_end)
     try:
         started.settings(**AT_ONCE | settings)
         yield started
@@ -111,7 +111,7 @@ def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
         try:
             control.stop(state_dir)
         finally:
-            os.close(lives)
+            os.close(writing_end)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`tpujob drill` as anybody would start it, a promise that is broken, and a drill that is stopped half-way."""
+"""`tpujob drill` from the command line, a broken promise, and a drill that is stopped."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.drill import rehearse
+from orchestrator.drill import runner
 from orchestrator.drill.disasters import DISASTERS, power_cut_and_no_permission
 from orchestrator.promises import PROMISES
 from tests import ROOT
 from tests.waiting import until
 
-FINISHERS = {
-    **{1: "CLI", 2: "guardian", 3: "guardian", 4: "switch", 5: "switch"},
-    **{6: "CLI", 7: "CLI", 8: "guardian", 9: "switch", 10: "gc"},
+ENDED_BY = {
+    **{1: "CLI", 2: "guardian", 3: "guardian", 4: "watchdog", 5: "watchdog"},
+    **{6: "CLI", 7: "CLI", 8: "guardian", 9: "watchdog", 10: "gc"},
 }
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    def started(*words: str) -> subprocess.Popen[str]:
+    def started(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli", "drill", *words],
+            [sys.executable, "-m", "orchestrator.cli", "drill", *arguments],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": str(tmp_path)},
             stdin=subprocess.DEVNULL,
@@ -43,69 +43,69 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return started
 
 
-def drilled(directory: Path) -> list[str]:
-    """Every process that has to do with a drill in this directory."""
+def drill_processes(directory: Path) -> list[str]:
+    """Return every process of a drill in this directory."""
     found = []
     for process in psutil.process_iter():
         try:
-            words = [*process.cmdline(), process.cwd(), *process.environ().values()]
+            values = [*process.cmdline(), process.cwd(), *process.environ().values()]
         except psutil.Error:
             continue
-        if any(word.startswith(f"{directory}/tpujob-drill-") for word in words):
+        if any(value.startswith(f"{directory}/tpujob-drill-") for value in values):
             found.append(" ".join(process.cmdline()))
     return found
 
 
 @pytest.mark.exhaustive
-def test_ten_disasters_are_within_their_bounds_and_leave_nothing(
+def test_ten_disasters_are_within_their_bounds_and_leave_nothing_behind(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = start("--json")
     out, err = process.communicate()
     findings = json.loads(out)
     assert [(each["number"], each["problem"]) for each in findings] == [(number, None) for number in range(1, 11)], err
-    assert {each["number"]: each["finished_by"] for each in findings} == FINISHERS
+    assert {each["number"]: each["ended_by"] for each in findings} == ENDED_BY
     assert all(0 <= each["unclaimed_s"] <= each["bound_s"] for each in findings)
     assert process.returncode == 0
     assert "EMULATED" in err and "nothing left behind" in err
-    assert list(tmp_path.iterdir()) == [] and drilled(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [] and drill_processes(tmp_path) == []
 
 
 @pytest.mark.exhaustive
-def test_a_promise_that_is_not_kept_is_called_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rehearse, "LATE_S", 0.5)
-    monkeypatch.setattr(rehearse, "AFTER_S", 0.5)
-    # No gc runs, and the VM may not delete: what the guardian would have done in time stays undone.
+def test_a_promise_that_is_not_kept_is_reported_as_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runner, "LATE_S", 0.5)
+    monkeypatch.setattr(runner, "AFTER_S", 0.5)
+    # `tpujob gc` does not run, and the VM may not delete, so the promise of the guardian is broken.
     alone = replace(DISASTERS[9], promise=PROMISES["guardian"], script=power_cut_and_no_permission, gc=False)
-    finding = rehearse.play(alone, tmp_path / "alone", threading.Event())
-    assert finding.problem is not None and finding.finished_by == "nobody"
+    finding = runner.run_one(alone, tmp_path / "alone", threading.Event())
+    assert finding.problem is not None and finding.ended_by == "nothing"
     assert "billed for longer than promised" in finding.problem and "left behind: a node" in finding.problem
     assert finding.unclaimed_s is not None and finding.unclaimed_s > alone.bound.seconds
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.exhaustive
-def test_a_fault_that_never_strikes_is_no_rehearsal(tmp_path: Path) -> None:
+def test_a_fault_that_no_call_meets_is_a_problem(tmp_path: Path) -> None:
     spared = replace(DISASTERS[0], faults=({"kind": "operation_gone", "when": {"calls": "1000-"}},))
-    finding = rehearse.play(spared, tmp_path / "spared", threading.Event())
-    assert finding.problem == "the fault operation_gone never struck"
+    finding = runner.run_one(spared, tmp_path / "spared", threading.Event())
+    assert finding.problem == "no call met the fault operation_gone"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_drill_that_is_stopped_takes_everything_down(
+def test_a_drill_that_is_stopped_removes_everything(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
 ) -> None:
     process = start("--only", "4", "--only", "10")
-    until(lambda: len(list(tmp_path.glob("tpujob-drill-*/*/begun"))) == 2, "two jobs that have begun")
-    assert drilled(tmp_path)
+    until(lambda: len(list(tmp_path.glob("tpujob-drill-*/*/begun"))) == 2, "the start of two jobs")
+    assert drill_processes(tmp_path)
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == 128 + number and "stopping" in err
-    assert drilled(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    assert drill_processes(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
-def test_a_number_that_no_disaster_has_is_refused(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_an_unknown_number_is_refused(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start("--only", "11")
     _, err = process.communicate()
     assert process.returncode == 64 and "from 1 to 10" in err

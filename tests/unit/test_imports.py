@@ -290,6 +290,6 @@ def package_of(path: Path) -> str:
 
 
 def part_of(path: Path, package: str = "orchestrator") -> str:
-    """Return cli for `orchestrator/cli/commands/jobs/run.py`, errors for `orchestrator/errors.py`, '' for the package itself."""
+    """Return cli for `orchestrator/cli/commands/jobs/run.py`, errors for `orchestrator/errors.py`, '' for the package."""
     inner = path.relative_to(package).with_suffix("").parts
     return "" if inner == ("__init__",) else inner[0]

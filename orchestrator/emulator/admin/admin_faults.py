@@ -99,13 +99,13 @@ class FaultAdmin:
         check_value("worker", index, int, most=node.workers - 1)
         await self.driver.worker_faults.set(hosts, index, condition)
 
-    def _find(self, wanted: str) -> Node:
+    def _find(self, name: str) -> Node:
         """Find a node by its full name, or by an id that only one node has. Raises ApiError."""
-        found = [node for node in self.state.nodes.values() if wanted in (node.name, node.node_id)]
+        found = [node for node in self.state.nodes.values() if name in (node.name, node.node_id)]
         if not found:
-            raise ApiError("NOT_FOUND", f'There is no node "{wanted}".')
+            raise ApiError("NOT_FOUND", f'There is no node "{name}".')
         if len(found) > 1:
-            raise bad_field(f'Several nodes are called "{wanted}": {", ".join(node.name for node in found)}.')
+            raise bad_field(f'Several nodes are called "{name}": {", ".join(node.name for node in found)}.')
         return found[0]
 
 

@@ -1,4 +1,4 @@
-"""The API of the emulated cloud: REST and gRPC, who may call it, faults on the wire, and the request log.
+"""The API of the emulated cloud: REST and gRPC, authentication, faults on the wire, and the request log.
 
 `admin` (its request log) and `daemon` import this room; it may import every room below it. Nothing is decided here that
 `model` can decide.

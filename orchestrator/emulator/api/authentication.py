@@ -2,7 +2,7 @@
 
 Three checks: the Host header is loopback (a name that a web page rebinds to 127.0.0.1 is not), there is no Origin header
 (no browser sends requests here), and a 256-bit token, compared in constant time: the user's own, which opens everything, or
-that of an emulated VM, which opens what its service account may do. `request["caller"]` says whose token it was.
+that of an emulated VM, which opens what its service account may do. `request["caller"]` is "client" or "vm".
 """
 
 from __future__ import annotations

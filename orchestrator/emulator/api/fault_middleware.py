@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from orchestrator.emulator.api.authentication import cut
-from orchestrator.emulator.api.request_log import RequestLog
+from orchestrator.emulator.api.request_log import UNAUTHENTICATED, RequestLog
 from orchestrator.emulator.api.rest_calls import method_of, resource_of
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults import replies
@@ -43,7 +43,7 @@ def request_logging(log: RequestLog, driver: Driver) -> Middleware:
             call.status = response.status if request.transport and not request.transport.is_closing() else None
             return response
         finally:
-            call.caller = request.get("caller", "nobody")
+            call.caller = request.get("caller", UNAUTHENTICATED)
             call.faults = list(request.get("hits", ()))
             call.seconds = round(driver.clock() - call.at, 6)
 

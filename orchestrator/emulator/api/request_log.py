@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 KEPT = 5000
+UNAUTHENTICATED = "unauthenticated"
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class Call:
 
     number: int  # from 1; not reused by a daemon
     at: float  # Unix seconds of its arrival, by the cloud's clock
-    caller: str  # client, vm, or nobody: it was not authenticated
+    caller: str  # client, vm or unauthenticated
     method: str
     path: str  # with its query
     operation: str | None
@@ -41,7 +42,7 @@ class RequestLog:
 
     def begin(self, at: float, method: str, path: str, operation: str | None, resource: str | None) -> Call:
         self._count += 1
-        call = Call(self._count, at, "nobody", method, path, operation, resource)
+        call = Call(self._count, at, UNAUTHENTICATED, method, path, operation, resource)
         self._calls.append(call)
         return call
 

@@ -120,16 +120,16 @@ class RestApi:
 
     async def create_node(self, request: web.Request) -> web.Response:
         project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
-        wanted = node_request.parse_create(
+        create = node_request.parse_create(
             project, zone, query_of(request).get("nodeId", ""), await json_object(request), version
         )
         operation = self.state.create(
             project=project,
             zone=zone,
-            node_id=wanted.node_id,
-            spec=wanted.spec,
-            workers=wanted.workers,
-            usd_per_hour=wanted.usd_per_hour,
+            node_id=create.node_id,
+            spec=create.spec,
+            workers=create.workers,
+            usd_per_hour=create.usd_per_hour,
             api_version=version,
             now=self.driver.clock(),
             effect=effect_on(request),
@@ -177,8 +177,8 @@ class RestApi:
     async def guest_attributes(self, request: web.Request) -> web.Response:
         self.driver.advance()
         node, body = self.state.node(node_name(request)), await json_object(request)
-        asked = {camel(key): value for key, value in body.items()}
-        workers, query = asked.get("workerIds", []), asked.get("queryPath", "")
+        fields = {camel(key): value for key, value in body.items()}
+        workers, query = fields.get("workerIds", []), fields.get("queryPath", "")
         if not isinstance(query, str) or not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
             raise bad_field("Invalid value at 'query_path' or 'worker_ids'.")
         if node.state != "READY":
@@ -193,10 +193,12 @@ class RestApi:
         if request.match_info["verb"] == "performMaintenance":
             node = self.state.begin_maintenance(name, now)
         else:
-            asked = {camel(key): value for key, value in body.items()}.get("workerIds") or ["0"]
-            if not isinstance(asked, list) or not all(isinstance(w, str) and NUMBER.fullmatch(w) for w in asked):
+            worker_ids = {camel(key): value for key, value in body.items()}.get("workerIds") or ["0"]
+            if not isinstance(worker_ids, list) or not all(
+                isinstance(w, str) and NUMBER.fullmatch(w) for w in worker_ids
+            ):
                 raise bad_field("Invalid value at 'worker_ids'.")
-            notice_s, workers = self.state.settings.notice_s, [int(worker) for worker in asked[:1]]
+            notice_s, workers = self.state.settings.notice_s, [int(worker) for worker in worker_ids[:1]]
             node = self.state.maintain(name, now, notice_s=notice_s, workers=workers)
         return changed(
             self.driver, request, self.state.completed_operation(node, "update", request.match_info["version"])

@@ -88,10 +88,10 @@ class QueueApi:
         body, now = await json_object(request), self.driver.clock()
         self.driver.advance()
         row = self.queue.row(_name(request))
-        asked = {camel(key): value for key, value in body.items()}.get("nodeNames") or row.node_names
-        if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
+        given = {camel(key): value for key, value in body.items()}.get("nodeNames") or row.node_names
+        if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
             raise bad_field("Invalid value at 'node_names'.")
-        names = dict.fromkeys(name if "/" in name else f"{parent_of(request)}/nodes/{name}" for name in asked)
+        names = dict.fromkeys(name if "/" in name else f"{parent_of(request)}/nodes/{name}" for name in given)
         for name in names:
             if name not in row.node_names:
                 raise api_errors.not_found(name)

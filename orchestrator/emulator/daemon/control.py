@@ -74,18 +74,18 @@ def stop(state_dir: Path) -> bool:
 
     Raises RuntimeError if it does not stop.
     """
-    asked: Endpoint | None = None
+    stopping: Endpoint | None = None
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _is_running(state_dir):  # also one that is just starting or stopping
         found = _endpoint(state_dir)
-        if found is not None and found != asked:
+        if found is not None and found != stopping:
             with suppress(OSError):  # it is ending already
                 request(found, "POST", "/_emulator/shutdown")
-            asked = found
+            stopping = found
         if time.monotonic() > deadline:
             raise RuntimeError(f"The emulator does not stop: {_last_line(state_dir)}")
         time.sleep(POLL_S)
-    return _end_orphans(state_dir) > 0 or asked is not None
+    return _end_orphans(state_dir) > 0 or stopping is not None
 
 
 def request(endpoint: Endpoint, method: str, path: str, body: Any = None, timeout_s: float = 10.0) -> Any:

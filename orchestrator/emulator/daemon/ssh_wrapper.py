@@ -33,8 +33,8 @@ def main() -> None:
 def port_for(state_dir: Path, program: str, arguments: list[str]) -> int | None:
     """Return the port of the worker that the arguments name; None: they name none of this emulator, or give a port."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    named = next((match for word in options if (match := ALIAS.match(word))), None)
-    if named is None or any(word.startswith((PROGRAMS[program], "Port=", "-oPort=")) for word in options):
+    named = next((match for option in options if (match := ALIAS.match(option))), None)
+    if named is None or any(option.startswith((PROGRAMS[program], "Port=", "-oPort=")) for option in options):
         return None
     endpoint = control.running(state_dir)
     nodes = control.request(endpoint, "GET", "/_emulator/status")["nodes"] if endpoint else []

@@ -141,7 +141,7 @@ class Fault:
 
 
 def read(data: object) -> Fault:
-    """Return a fault from its JSON. Raises BadData with one line that says what is wrong."""
+    """Return a fault from its JSON. Raises BadData, whose message is one line."""
     data = check_object("a fault", data)
     name = data.get("kind")
     if not isinstance(name, str) or name not in KINDS:

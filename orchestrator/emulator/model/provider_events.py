@@ -123,8 +123,8 @@ class ProviderEvents(NodeTransitions):
     ) -> Node:
         """Announce maintenance, which begins after `notice_s` and powers the hosts off while it lasts.
 
-        `lasts_s` None: as in the settings; `workers`: whose metadata announce it, by default all. Raises ApiError if there is
-        no such node, or if it is not READY or has maintenance already.
+        `lasts_s` None: as in the settings; `workers`: those that see the notice in their metadata, by default all.
+        Raises ApiError if there is no such node, or if it is not READY or has maintenance already.
         """
         self.advance(now)
         node = self._existing(name)
@@ -184,7 +184,7 @@ class ProviderEvents(NodeTransitions):
         return node
 
     def vanish(self, name: str, now: float) -> Node:
-        """Delete a node as another party does: it is invisible from now on. Its name is free once its hosts are gone.
+        """Delete a node as another party does: it is invisible from now on. Its name is free once its hosts are removed.
 
         Raises ApiError if there is no such node.
         """

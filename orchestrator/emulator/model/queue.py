@@ -127,12 +127,12 @@ class ResourceQueue:
         self.cloud.end_operation(row, None)  # of a reset
 
     def _initiator(self, row: QueuedResource) -> str | None:
-        """Return who removed one of its nodes: USER or SERVICE; None: all are there."""
+        """Return USER or SERVICE, which removed one of its nodes; None: all are there."""
         present = self.nodes_of(row)
         if any(node.state in LOST for node in present):
             return "SERVICE"
-        gone = len(present) < len(row.node_uids) or any(node.state == "DELETING" for node in present)
-        return "USER" if gone else None
+        deleted = len(present) < len(row.node_uids) or any(node.state == "DELETING" for node in present)
+        return "USER" if deleted else None
 
     def _suspend(self, row: QueuedResource, initiator: str) -> None:
         """Suspend it, since a node is lost: the service deletes the others. Preempted ones stay listed."""
@@ -160,8 +160,8 @@ class ResourceQueue:
 
     def listed(self, project: str, zone: str, unreachable: list[str]) -> list[QueuedResource]:
         """Return the queued resources that a list shows, without those in unreachable zones. Zone `-`: all zones."""
-        mine = [row for row in self.rows.values() if row.project == project and zone in ("-", row.zone)]
-        return [row for row in mine if self._visible(row) and row.zone not in unreachable]
+        rows = [row for row in self.rows.values() if row.project == project and zone in ("-", row.zone)]
+        return [row for row in rows if self._visible(row) and row.zone not in unreachable]
 
     def admit(self, demands: list[Demand]) -> None:
         """Raise ApiError if a location or a quota forbids the demands beside what exists or is queued."""
@@ -219,7 +219,7 @@ class ResourceQueue:
         return operation
 
     def create_delayed(self, arguments: dict[str, Any], now: float) -> None:
-        """Do what a create under the fault "late" asked for. Raises ApiError if the API refuses it by now."""
+        """Perform a create that the fault "late" delayed. Raises ApiError if the API refuses it by now."""
         row = load_queued(arguments["queued"])
         self.create(row, arguments["api_version"], now, request_id=arguments["request_id"])
 

@@ -26,7 +26,7 @@ class State(StrEnum):
     DELETING = "DELETING"
 
 
-# In these states no node is to come any more; the request holds its name and its quota until it is deleted.
+# In these states no node is created any more; the request holds its name and its quota until it is deleted.
 TERMINAL_STATES = (State.SUSPENDED, State.FAILED)
 
 

@@ -136,7 +136,7 @@ class Maintenance:
     kind: str  # SCHEDULED or UNSCHEDULED
     starts_at: float
     ends_at: float
-    workers: tuple[int, ...] = ()  # whose metadata announce it; empty: all
+    workers: tuple[int, ...] = ()  # those that see the notice in their metadata; empty: all
     ongoing: bool = False
 
 

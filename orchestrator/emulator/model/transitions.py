@@ -116,7 +116,7 @@ class NodeTransitions:
     # --- capacity -----------------------------------------------------------------------------------------------------
 
     def demands_on(self, besides: Node | None = None) -> list[Demand]:
-        """Return what uses capacity now: the nodes whose hosts are, or go, on."""
+        """Return what uses capacity now: the nodes whose hosts are to be on."""
         return [n.demand for n in self.nodes.values() if n is not besides and n.target_power is Power.ON]
 
     def shortage(self, demands: list[Demand], besides: Node | None = None) -> ApiError | None:
@@ -193,7 +193,7 @@ class NodeTransitions:
     def begin_timed_operation(
         self, target: Node | QueuedResource, verb: str, api_version: str, effect: Fault
     ) -> OperationRecord:
-        """Return a new operation that does nothing, and that ends when and as the fault says."""
+        """Return a new operation that does nothing, and that ends as the fault sets it."""
         failure = failure_of(target, effect) if effect.kind == "operation_fails" else None
         operation = self.begin_operation(target, verb, api_version)
         operation.silent = effect.kind == "operation_forgets"

@@ -70,8 +70,8 @@ class Reservation:
     type: str = "*"
 
     def serves(self, demand: Demand) -> bool:
-        asked = demand.reservation.rpartition("/")[2]
-        return asked in ("", "-", self.name) and matches(self.zone, self.type, demand.zone, demand.accelerator_type)
+        name = demand.reservation.rpartition("/")[2]
+        return name in ("", "-", self.name) and matches(self.zone, self.type, demand.zone, demand.accelerator_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

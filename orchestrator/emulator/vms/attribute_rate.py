@@ -12,14 +12,14 @@ class AttributeRate:
     """The queries of one worker. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._asked: deque[float] = deque(maxlen=QUERIES)
+        self._queries: deque[float] = deque(maxlen=QUERIES)
 
     def within(self, now: float, speed: float) -> bool:
         """Count a query, and return whether it is within `speed` times the documented rate; `speed` 0: no limit."""
         if not speed:
             return True
-        asked = self._asked
-        many = len(asked) == QUERIES and now - asked[0] < WITHIN_S / speed
-        burst = len(asked) >= BURST and now - asked[-BURST] < BURST_S / speed
-        asked.append(now)
+        queries = self._queries
+        many = len(queries) == QUERIES and now - queries[0] < WITHIN_S / speed
+        burst = len(queries) >= BURST and now - queries[-BURST] < BURST_S / speed
+        queries.append(now)
         return not many and not burst

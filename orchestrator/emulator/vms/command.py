@@ -55,16 +55,16 @@ async def _serve_pipes(session: Session, argv: list[str], environment: Mapping[s
 
 
 async def _serve_terminal(session: Session, argv: list[str], environment: Mapping[str, str], home: Path) -> None:
-    ours, theirs = os.openpty()
-    _resize(ours, *session.term_size)
+    own_end, command_end = os.openpty()
+    _resize(own_end, *session.term_size)
     process = subprocess.Popen(
-        [SHELL, "-c", ON_TERMINAL, os.ttyname(theirs), *argv], cwd=home, env=environment, start_new_session=True
+        [SHELL, "-c", ON_TERMINAL, os.ttyname(command_end), *argv], cwd=home, env=environment, start_new_session=True
     )
-    input_side, output_side = os.fdopen(os.dup(ours), "wb", 0), os.fdopen(ours, "rb", 0)
+    input_side, output_side = os.fdopen(os.dup(own_end), "wb", 0), os.fdopen(own_end, "rb", 0)
     feed = asyncio.create_task(_feed(session, input_side, process))
     outputs = [asyncio.create_task(_drain(output_side, session.stdout))]
     # This end of the terminal stays open until the command ends: a terminal that no process has open reads as closed.
-    await _conclude(session, process, feed, outputs, also_close=theirs)
+    await _conclude(session, process, feed, outputs, also_close=command_end)
 
 
 async def _conclude(

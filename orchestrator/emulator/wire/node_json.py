@@ -73,10 +73,10 @@ def maintenance_json(planned: Maintenance, can_reschedule: bool) -> dict[str, An
 def guest_attributes_json(hosts: Sequence[HostRecord], workers: Sequence[str], query: str) -> dict[str, Any]:
     """Return one entry for each worker, in order; `query` is a namespace, a `namespace/key`, or empty for all."""
     by_name = {str(index): host for index, host in enumerate(hosts)}
-    wanted = [by_name[w] for w in workers if w in by_name]
+    named = [by_name[w] for w in workers if w in by_name]
     all_workers = not [w for w in workers if w]  # gcloud sends [""] for all
     entries = []
-    for host in hosts if all_workers else wanted:
+    for host in hosts if all_workers else named:
         items = []
         for path, value in sorted(host.attributes.items()):
             namespace, _, key = path.partition("/")
@@ -98,12 +98,12 @@ def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequen
         except (binascii.Error, ValueError):
             raise ApiError("INVALID_ARGUMENT", "The page token is invalid.") from None
     try:
-        asked = int(size or 0)
+        page_size = int(size or 0)
     except ValueError:
         raise ApiError("INVALID_ARGUMENT", f'The page size "{size}" is not a number.') from None
-    if asked < 0 or start < 0:
+    if page_size < 0 or start < 0:
         raise ApiError("INVALID_ARGUMENT", "The page size must not be negative.")
-    end = start + min(asked or DEFAULT_PAGE, MAX_PAGE)
+    end = start + min(page_size or DEFAULT_PAGE, MAX_PAGE)
     return rows[start:end], token_from(end) if end < len(rows) else None
 
 

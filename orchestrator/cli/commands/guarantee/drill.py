@@ -83,7 +83,7 @@ def shape(finding: Finding) -> dict[str, Any]:
         "number": disaster.number,
         "name": disaster.name,
         "broken": disaster.broken,
-        "finished_by": finding.ended_by,
+        "ended_by": finding.ended_by,
         "unclaimed_s": finding.unclaimed_s,
         "bound_s": bound.seconds,
         "formula": formula(bound),

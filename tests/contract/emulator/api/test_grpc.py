@@ -202,7 +202,7 @@ def test_nobody_enters_without_the_token(shared_emulator: Emulator) -> None:
             stranger.get_node(name=f"{ZONE}/nodes/stranger", metadata=bearer)
     rows = shared_emulator.request("GET", "/_emulator/requests?node=stranger")["requests"]
     assert [(row["caller"], row["operation"], row["status"]) for row in rows] == [
-        ("nobody", "nodes.get", 401),
+        ("unauthenticated", "nodes.get", 401),
         ("client", "nodes.get", 404),
     ]
 
@@ -213,7 +213,7 @@ def test_no_web_page_enters_even_with_the_token(
 ) -> None:
     with pytest.raises(exceptions.PermissionDenied, match="web pages are refused"):
         client.get_node(name=f"{ZONE}/nodes/page", metadata=[header])
-    assert shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "nobody"
+    assert shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "unauthenticated"
 
 
 def test_a_request_that_cannot_be_read_is_the_callers_mistake(channel: grpc.Channel) -> None:

@@ -537,7 +537,7 @@ def test_a_caller_without_a_token_is_in_the_log_and_meets_no_fault(
     with pytest.raises(AuthError):
         TpuApi(shared_emulator.url, emulator_credentials("wrong"), emulated=True).get(request().name)
     last = log(shared_emulator)[-1]
-    assert (last["caller"], last["status"], last["faults"]) == ("nobody", 401, [])
+    assert (last["caller"], last["status"], last["faults"]) == ("unauthenticated", 401, [])
 
 
 ASK_AS_THE_VM = """python3 - <<'END'

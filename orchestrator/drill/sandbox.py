@@ -1,6 +1,6 @@
-"""One private world for one disaster: a directory, an emulator, the real CLI in processes of its own, and who is dead.
+"""A private sandbox for one disaster: a directory, an emulator, and the real CLI in processes of its own.
 
-`Stage` is what a disaster acts on. Leaving it ends every process that it started, whatever happened, and leaves no file.
+Leaving it ends every process that it started, whatever happened, and leaves no file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from types import TracebackType
 from typing import Any
 
 import orchestrator
-from orchestrator.drill.measure import Deaths
+from orchestrator.drill.measure import KillTimes
 from orchestrator.emulator.daemon import control
 
-PATIENCE_S = 45.0  # for what a disaster needs before it can happen; the promise is not about this
-LOOK_S = 0.02
-FOREIGN = ("TPUJOB_", "GOOGLE_", "CLOUDSDK_", "XDG_")  # the user's own settings have no place here
+PATIENCE_S = 45.0  # for the preparation of a disaster, to which no promise applies
+POLL_S = 0.02
+FOREIGN = ("TPUJOB_", "GOOGLE_", "CLOUDSDK_", "XDG_")  # the user's own settings are not passed on
 JOB = """\
 name: drill
 tpu: {{zone: us-central1-a}}
@@ -36,33 +36,36 @@ command: |
 """
 
 
-class StageStopped(Exception):
-    """Somebody wants the drill to end."""
+class DrillStopped(Exception):
+    """The drill is being stopped."""
 
 
-class Stuck(Exception):
-    """What should have come about did not, with what was said last."""
+class ConditionTimeout(Exception):
+    """An expected condition did not occur in time; the message has the last line of output."""
 
 
-class Stage:
+class Sandbox:
+    """What a disaster acts on. Use it as a context manager, and call `open` first."""
+
     def __init__(self, directory: Path, *, speed: float, settings: dict[str, Any], stop: threading.Event) -> None:
         self.directory, self.speed, self.stop = directory, speed, stop
-        self.deaths = Deaths()
+        self.killed = KillTimes()
         self.claim_ended_at: float | None = None
-        self.ports: set[int] = set()  # at which workers listened
+        self.ports: set[int] = set()  # on which workers listened
         self._settings = settings
         self._state, self._home = directory / "state", directory / "home"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._endpoint: control.Endpoint | None = None
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Sandbox:
         return self
 
     def open(self) -> None:
+        """Start the emulator and write the job. Raises RuntimeError or OSError."""
         for each in (self.directory, self._state, self._home):
             each.mkdir(mode=0o700)
         self._endpoint = control.ensure_running(self._emulator)
-        self.ask("PATCH", "settings", self._settings)
+        self.emulator("PATCH", "settings", self._settings)
         paths = {"begun": shlex.quote(str(self._begun)), "end": shlex.quote(str(self._end))}
         (self.directory / "job.yaml").write_text(JOB.format(**paths))
 
@@ -75,113 +78,115 @@ class Stage:
         control.stop(self._emulator)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------------------
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The emulator's own paths: no cloud has these."""
+    def emulator(self, method: str, path: str, body: Any = None) -> Any:
+        """Call one of the emulator's own paths, and return the decoded JSON."""
         assert self._endpoint is not None
         return control.request(self._endpoint, method, f"/_emulator/{path}", body)
 
     def bills(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.ask("GET", "billing")["nodes"]
+        rows: list[dict[str, Any]] = self.emulator("GET", "billing")["nodes"]
         return rows
 
     def billed(self) -> bool:
         return any(row["until"] is None for row in self.bills())
 
     def requests(self, operation: str) -> list[dict[str, Any]]:
-        rows = self.ask("GET", "requests")["requests"]
+        rows = self.emulator("GET", "requests")["requests"]
         return [row for row in rows if row["operation"] == operation]
 
     def faults(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.ask("GET", "faults")["faults"]
+        rows: list[dict[str, Any]] = self.emulator("GET", "faults")["faults"]
         return rows
 
     def wait(self, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
         give_up_at = time.monotonic() + patience_s
         while not condition():
             if time.monotonic() > give_up_at:
-                raise Stuck(f"{what} did not come about within {patience_s:.0f} s; last words: {self.last_words()}")
-            self.pause(LOOK_S)
+                raise ConditionTimeout(f"{what}: not within {patience_s:.0f} s; last output: {self.last_line()}")
+            self.pause(POLL_S)
 
     def pause(self, seconds: float) -> None:
         if self.stop.wait(seconds):
-            raise StageStopped
+            raise DrillStopped
 
-    def said(self, words: str) -> bool:
-        return words in self._log.read_text(errors="replace")
+    def printed(self, text: str) -> bool:
+        """Return whether a command has printed this."""
+        return text in self._log.read_text(errors="replace")
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
+        """Return the last line that a command has printed."""
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
         return lines[-1] if lines else "(none)"
 
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def start_run(self) -> None:
-        """A person types `tpujob run`."""
+        """Start `tpujob run`."""
         self._start("run", "job.yaml")
 
     def run_until_the_job_runs(self) -> None:
         self.start_run()
-        self.wait(self._begun.exists, "the job's first line")
+        self.wait(self._begun.exists, "the start of the job")
 
     def submit(self) -> None:
-        """A person types `tpujob submit` and waits until it is done."""
+        """Run `tpujob submit` to its end."""
         process = self._start("submit", "job.yaml")
         self.wait(lambda: process.poll() is not None, "the end of `tpujob submit`")
         if process.returncode != 0:
-            raise Stuck(f"`tpujob submit` ended with {process.returncode}: {self.last_words()}")
+            raise ConditionTimeout(f"`tpujob submit` ended with {process.returncode}: {self.last_line()}")
 
     def until_creating(self) -> None:
-        """The API has confirmed the create, and the slice is not READY yet."""
+        """Wait until the API has confirmed the create; the slice is not READY yet."""
         self.wait(lambda: any(row["status"] == 200 for row in self.requests("nodes.create")), "the create call's reply")
 
     def until_armed(self) -> None:
-        self.wait(lambda: self.said("armed on every worker"), "an armed switch")
+        self.wait(lambda: self.printed("armed on every worker"), "an armed watchdog")
 
     def fault(self, **fault: Any) -> None:
-        self.ask("POST", "faults", fault)
+        self.emulator("POST", "faults", fault)
 
     def press_ctrl_c(self) -> None:
-        self._claim_ends()
+        self._end_claim()
         self._processes[0].send_signal(signal.SIGINT)
 
     def kill_cli(self) -> None:
-        self._claim_ends()
+        self._end_claim()
         self._processes[0].kill()
         self._processes[0].wait()
-        self.deaths.cli_at = time.time()
+        self.killed.cli_at = time.time()
 
     def kill_everything_local(self) -> None:
-        """What a power cut does. The guardian first: it must not see the CLI die."""
-        self._claim_ends()
+        """Kill every local process, as a power cut does; the guardian first, which must not notice the end of the CLI."""
+        self._end_claim()
         self._kill_local()
-        self.deaths.cli_at = self.deaths.local_at = time.time()
+        self.killed.cli_at = self.killed.local_at = time.time()
 
     def let_the_job_end(self) -> None:
-        self._claim_ends()
+        self._end_claim()
         self._end.touch()
 
     def gc(self) -> None:
-        """`tpujob gc` as from another machine: an empty home, no ledger, only a door to the cloud and its key."""
+        """Run `tpujob gc` as from another machine: an empty home, no ledger, only the emulator's address and token."""
         assert self._endpoint is not None
-        elsewhere = self.directory / "elsewhere"
-        shutil.rmtree(elsewhere, ignore_errors=True)
-        elsewhere.mkdir(mode=0o700)
+        other_machine = self.directory / "other_machine"
+        shutil.rmtree(other_machine, ignore_errors=True)
+        other_machine.mkdir(mode=0o700)
         environment = self._environment() | {
-            "HOME": str(elsewhere),
-            "TPUJOB_STATE_DIR": str(elsewhere / "state"),
+            "HOME": str(other_machine),
+            "TPUJOB_STATE_DIR": str(other_machine / "state"),
             "TPUJOB_ENDPOINT": self._endpoint.url,
             "TPUJOB_TOKEN_FILE": str(self._emulator / "token"),
         }
         process = self._start("gc", environment=environment)
         self.wait(lambda: process.poll() is not None, "the end of `tpujob gc`")
         if process.returncode != 0:
-            raise Stuck(f"`tpujob gc` ended with {process.returncode}: {self.last_words()}")
+            raise ConditionTimeout(f"`tpujob gc` ended with {process.returncode}: {self.last_line()}")
 
-    def _claim_ends(self) -> None:
-        """From now on nobody has a claim. Said before the blow falls, so that what is measured is never too short."""
-        found = self.ask("GET", "processes")["nodes"]
+    def _end_claim(self) -> None:
+        """Note the end of the claim, before the process is killed, so that no measured time is too short."""
+        found = self.emulator("GET", "processes")["nodes"]
         self.ports |= {port for row in found for port in row["ports"]}
         self.claim_ended_at = time.time()
 
@@ -189,32 +194,32 @@ class Stage:
 
     @property
     def cli_code(self) -> int | None:
-        """How the CLI ended; None while it lives."""
+        """The exit code of the CLI; None while it runs."""
         return self._processes[0].poll()
 
     def local_processes(self) -> list[Any]:
-        """All that tpujob started on this machine for this stage, youngest first. The emulator, our cloud, is not of them."""
+        """Return all processes that tpujob started for this sandbox, youngest first; the emulator is not one of them."""
         import psutil
 
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get("TPUJOB_STATE_DIR") == str(self._state):  # of a zombie nothing can be read
+                if process.environ().get("TPUJOB_STATE_DIR") == str(self._state):  # nothing of a zombie can be read
                     found.append(process)
         return sorted(found, key=lambda process: -process.pid)
 
     def left_behind(self) -> Iterator[str]:
-        """What is still there though all is over: nodes, processes, ports."""
+        """Yield what is left: nodes, processes, ports."""
         if self.billed():
             yield "a node"
-        for row in self.ask("GET", "processes")["nodes"]:
+        for row in self.emulator("GET", "processes")["nodes"]:
             yield f"{len(row['pids'])} processes of {row['name'].rpartition('/')[2]}"
         if processes := self.local_processes():
             yield f"{len(processes)} local processes"
         yield from (f"port {port}" for port in self.ports if _listens(port))
 
     def _kill_local(self) -> None:
-        """Until two looks in a row find nobody: one look can miss a process that is just being made."""
+        """Kill until two searches in a row find nothing: one search can miss a process that is just being created."""
         import psutil
 
         empty = 0
@@ -224,25 +229,25 @@ class Stage:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             for process in self._processes:
-                process.poll()  # a zombie is nobody
+                process.poll()  # so that no zombie stays
             empty = 0 if processes else empty + 1
 
-    def _start(self, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli", *words],
+                [sys.executable, "-m", "orchestrator.cli", *arguments],
                 cwd=self.directory,
                 env=environment or self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C on our terminal is for us alone
+                start_new_session=True,  # a Ctrl-C on the terminal reaches only the drill
             )
         self._processes.append(process)
         return process
 
     def _environment(self) -> dict[str, str]:
-        """In which nothing of the user is read or touched."""
+        """Return an environment in which the CLI reads and changes nothing of the user."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return own | {
             "HOME": str(self._home),
@@ -258,7 +263,7 @@ class Stage:
 
     @property
     def _log(self) -> Path:
-        return self.directory / "said.log"
+        return self.directory / "output.log"
 
     @property
     def _begun(self) -> Path:
