@@ -24,7 +24,7 @@ def place(session: Session) -> Place:
         owner=session.owner,
         lease_directory=session.lease_directory,
         timings=session.target.timings,
-        now=session.sure_now,
+        now=session.certain_now,
         network=session.target.network,
         service_account=session.target.service_account,
     )

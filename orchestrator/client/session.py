@@ -1,7 +1,7 @@
-"""The composition root of every command: which cloud, the ledger, the locks, the world, and what is overdue.
+"""The session of a command or a call: its cloud, ledger, locks and world, and the recovery of what earlier ones left.
 
-A command opens one Session. Opening touches no network: the cloud is connected when the first effect asks for it. Commands
-that find nothing to do are quick because nothing is imported either: the engine is, when there is a program to run.
+Opening a session uses no network: the first effect that needs the cloud connects to it. The engine is imported when there is
+a program to run, so that commands that find nothing to do stay quick.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.attempt import RunRecord
     from orchestrator.core.lease.slices import Capabilities, Cloud, SliceRequest
     from orchestrator.emulator.daemon.control import Endpoint
     from orchestrator.engine.effects.base import Program
@@ -46,11 +45,11 @@ T = TypeVar("T")
 
 OFF = ("off", "0", "no")
 EMULATED, GOOGLE = "emulated", "google"
-RECOVERY_S = 20.0  # how long a command that only wants to read waits for the proof of an old teardown
+RECOVERY_S = 20.0  # how long a command that only reads waits for the proof of an old teardown
 
 
 class Session:
-    """`unproven` collects leases that this command could not prove gone: with any of them it exits with 75."""
+    """`unproven` has the releases of this session without a proof, by lease: with any of them the exit code is 75."""
 
     def __init__(
         self,
@@ -91,9 +90,10 @@ class Session:
         light: bool = False,
         ends: bool = False,
     ) -> Session:
-        """`light` is for commands that only ask and delete: they connect without google-cloud-tpu.
+        """Return a session for this cloud, or for the configured one. Raises ConfigError.
 
-        They, and those that say `ends`, make nothing new, so they work in a state directory that others could change.
+        `light`: connect without google-cloud-tpu, for commands that only read and delete. `ends`: for commands that create
+        nothing. Both accept a state directory that other users could change. `quiet`: report no release that is proven.
         """
         target = settings.resolve(cloud, project, os.environ)
         reporter = reporter or Reporter(_ignore)
@@ -111,11 +111,11 @@ class Session:
     # -- the world ------------------------------------------------------------------------------------------------
 
     def now(self, cloud: str | None = None) -> float:
-        """The time of the ledger, in unix seconds: of this command's cloud, or of another one (`core.lease.timekeeping`)."""
+        """Return the ledger's time of this session's cloud, or of another one, in unix seconds (`core.lease.timekeeping`)."""
         return self.clocks.now(cloud or self.target.kind)
 
-    def sure_now(self) -> float:
-        """The same, for what is to be claimed from now on. Raises CloudUnavailable after a restart, until the cloud said it."""
+    def certain_now(self) -> float:
+        """Return the same, for the start of a claim. Raises CloudUnavailable after a restart, until the cloud told its time."""
         if not self.clocks.is_certain(self.target.kind):
             raise CloudUnavailable(
                 "this machine was restarted, and the cloud does not say how long it was off",
@@ -124,7 +124,7 @@ class Session:
         return self.now()
 
     def announce(self) -> None:
-        """The first line of every command that acts: which cloud it is, and why."""
+        """Report the cloud of this session, and why it is that one."""
         self.reporter.notice("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
@@ -170,17 +170,17 @@ class Session:
         return result
 
     def interrupt(self, number: int = signal.SIGINT, by: str = "") -> None:
-        """Act as this signal on the program that runs, or else on the next one, from any thread: it unwinds and releases."""
+        """Interrupt the running program, or else the next one, as this signal does. Called from any thread."""
         with fork.no_fork():
             self._asked_to_end = (number, by)
             for interpreter in self._running:
                 interpreter.interrupt(number, by)
 
     def close(self) -> None:
-        """End what a process that lives on would keep: heartbeats, locks, the guardian's wait. No program runs any more.
+        """Close locks, connections, ledger and the guardian's pipe, once no program runs any more.
 
-        The guardian then releases what is owed and not proven gone, as it does after the end of a process. In a forked child
-        this closes nothing of the parent's.
+        The guardian then releases what is owed and not proven gone, as after the end of a process. In a forked child this
+        closes nothing of the parent's.
         """
         self.locks.close()
         for world in self._worlds.values():
@@ -188,17 +188,19 @@ class Session:
         self.ledger.close()
 
     def _left_behind(self, interrupted: Interrupted | None) -> TpujobError:
-        """The person left before the proof: say what that means for each slice that this process answers for."""
+        """Report every slice that this process still owes; return the error of a command that ended before the proof."""
         reason = TeardownUnproven("you left before it was proven")
         owed = [lease for lease in self.ledger.open_leases() if self.locks.is_held(lease.id)]
         for lease in owed:
-            self._loud(_unasked(lease, reason))
+            self._alert(_unchecked(lease, reason))
         if not owed and interrupted is not None:
-            return interrupted  # somebody else was quicker with the proof
-        return TeardownUnproven("left before the slice was proven gone", hint="any tpujob command goes on with it")
+            return interrupted  # another process has the proof
+        return TeardownUnproven(
+            "left before the slice was proven gone", hint="every tpujob command continues the deletion"
+        )
 
     def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
-        """Run a program that needs to know what the cloud can promise."""
+        """Run a program that needs the capabilities of the cloud."""
         return self.run(build(self.world(cloud).cloud.capabilities), cloud)
 
     def _guardian(self) -> Callable[[], Guardian] | None:
@@ -218,18 +220,18 @@ class Session:
     def _connect(self, kind: str) -> Cloud:
         from orchestrator.clouds.google.credentials import connect, connect_light, read_token
 
-        # Who only tears down needs no google-cloud-tpu; a create would be a bug there, and fail as one.
-        door = cast("Callable[..., Cloud]", connect_light if self._light else connect)
+        # A light session only deletes: a create would be a bug there, and fail as one.
+        connector = cast("Callable[..., Cloud]", connect_light if self._light else connect)
         target = self.target
         if kind != target.kind:
             target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = self.emulator()
             self.reporter.secrets.add(endpoint.token)
-            return door(target, endpoint.url, endpoint.token)
+            return connector(target, endpoint.url, endpoint.token)
         if kind == EMULATED:
             self.reporter.secrets.add(read_token(target.token_file))
-        return door(target)
+        return connector(target)
 
     def _emulator_still_there(self) -> bool:
         from orchestrator.emulator.daemon import control
@@ -237,7 +239,7 @@ class Session:
         return self._endpoint is None or control.running(self.emulator_directory) == self._endpoint
 
     def emulator(self) -> Endpoint:
-        """The embedded Cloud TPU, started if it is not running."""
+        """Return the endpoint of the embedded emulator; start it if it is not running. Raises CloudUnavailable."""
         from orchestrator.emulator.daemon import control
 
         try:
@@ -246,13 +248,14 @@ class Session:
             raise CloudUnavailable(str(error), hint=f"its log is {self.emulator_directory / 'daemon.log'}") from error
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
-        """The exact API request that a create would send. Connects to nothing."""
+        """Return the method, URL and body of a create call. Sends nothing."""
         from orchestrator.clouds.tpu.client import preview
 
         return preview(request)
 
     @property
     def runs_directory(self) -> Path:
+        """The directory below which every run gets its own."""
         return Path(self.target.runs_dir or "runs").absolute()
 
     @property
@@ -260,17 +263,19 @@ class Session:
         return self.directory / "emulator"
 
     def lease_directory(self, lease_id: str) -> Path:
+        """Return the private directory of a lease, for its SSH keys; create it if it is missing. Raises ConfigError."""
         directory = self.directory / "leases" / lease_id
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{directory} cannot be made: {error.strerror}", hint="its keys would go there"
+                f"{directory} cannot be created: {error.strerror}", hint="the SSH keys of the slice go there"
             ) from error
         return directory
 
     @property
     def owner(self) -> str:
+        """The owner id of this user on this machine, as in node names."""
         import socket
 
         return names.owner_id(user_name(), socket.gethostname())
@@ -278,9 +283,11 @@ class Session:
     # -- what is owed ---------------------------------------------------------------------------------------------
 
     def recover(self, *, budget_s: float = RECOVERY_S, spare: str | None = None, look: bool = False) -> None:
-        """First of all, finish what an earlier command left behind: in whichever cloud that was.
+        """Finish what earlier commands left, in every cloud: releases that are overdue, attempts whose process died.
 
-        `look`: ask the cloud also after slices that are held or detached, which may have been deleted by their switch.
+        `spare`: leave the slices of this handle alone. `look`: ask the cloud also about slices that are held or detached; their
+        watchdog may have deleted them. Waits `budget_s` at most for proofs; a cloud that fails is reported, not raised. Raises
+        Interrupted.
         """
         if not self.ledger.open_leases() and not self.ledger.attempts_open():
             return
@@ -300,11 +307,11 @@ class Session:
             for released in results:
                 self.note(released)
             if self._interrupted is not None:
-                raise self._interrupted  # Ctrl-C meant the command, not only what it did first
+                raise self._interrupted  # Ctrl-C is for the command, not only for its recovery
             self.run(close_attempts())
 
     def _ask_time(self, kind: str) -> None:
-        """Once a command, and only after a restart of this machine: how long was it off?"""
+        """Ask the cloud how long this machine was off: once a session, and only after a restart."""
         from orchestrator.engine.leases.renewal import ask_time
 
         owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
@@ -313,8 +320,8 @@ class Session:
             try:
                 self.run(ask_time(owed[0]), kind)
             except Interrupted:
-                raise  # Ctrl-C means the command, not only the question
-            except TpujobError as error:  # such as no credentials for a cloud that is not this command's own
+                raise  # Ctrl-C is for the command, not only for the question
+            except TpujobError as error:  # such as no credentials for a cloud that this session does not use
                 self.reporter.notice("clock", f"how long this machine was off is not known yet: {error.message}")
 
     def _recovery_failed(self, kind: str, error: TpujobError) -> None:
@@ -323,10 +330,10 @@ class Session:
         self.reporter.fail(error)
         for lease, why in self.run(overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
-            self.unproven[lease.id] = _unasked(lease, error)
+            self.unproven[lease.id] = _unchecked(lease, error)
 
     def note(self, released: Released) -> None:
-        """Say how a release ended, and remember it for the exit code."""
+        """Report how a release ended, and remember it for the exit code."""
         from orchestrator.report.layout import clock
 
         if released.gone:
@@ -338,9 +345,9 @@ class Session:
                 )
             return
         self.unproven[released.lease.id] = released
-        self._loud(released)
+        self._alert(released)
 
-    def _loud(self, released: Released) -> None:
+    def _alert(self, released: Released) -> None:
         from orchestrator.core.lease import claim_labels
         from orchestrator.report.messages import unproven_alert
 
@@ -352,58 +359,42 @@ class Session:
         self.reporter.alert(unproven_alert(released, self._guardian_words, watchdog_by=watchdog_by))
 
     def note_overdue(self) -> None:
-        """Deletions that another process is at, and that take longer than any should: somebody has to look."""
+        """Report deletions of other processes that take longer than they should."""
         for lease in self.ledger.open_leases():
             timings = settings.timings_of(lease.cloud, os.environ)
             if lease.id in self.unproven or lease.down_at is None:
                 continue
             if self.now(lease.cloud) - lease.down_at < 2 * timings.absent_s:
                 continue
-            self.note(_unasked(lease, TeardownUnproven("another process is still at it")))
-
-    def collect_later(self, run: RunRecord) -> None:
-        """A process that waits for the end of a detached run, as if somebody had left `tpujob attach` open.
-
-        Nothing depends on it but who brings the artifacts home: it may be killed, and another `attach` takes its place.
-        """
-        import subprocess
-        import sys
-
-        if os.environ.get("TPUJOB_COLLECTOR", "").lower() in OFF:
-            return
-        with (self.directory / "collector.log").open("ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-P", "-m", "orchestrator.cli", "attach", run.id],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
-                start_new_session=True,
-            )
+            self.note(_unchecked(lease, TeardownUnproven("another process is still deleting it")))
 
     def forget_keys(self, lease_id: str) -> None:
-        """The keys of a slice that is gone open nothing any more."""
+        """Delete the SSH keys of a slice that is gone."""
         import shutil
 
         shutil.rmtree(self.directory / "leases" / lease_id, ignore_errors=True)
 
     def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
-        """Delete the keys of leases that came to nothing, or whose slices are proven gone. `kept`: the slice that stays."""
+        """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""
         for lease_id in made:
             if (kept is None or lease_id != kept.id) and lease_id not in self.unproven:
                 self.forget_keys(lease_id)
 
     def exit_code(self, code: int = 0) -> int:
+        """Return 75 if a release of this session is not proven, else `code`."""
         return TeardownUnproven.exit_code if self.unproven else code
 
     # -- leases by name -------------------------------------------------------------------------------------------
 
     def open_leases(self) -> list[Lease]:
-        """Of this command's cloud."""
+        """Return the open leases of this session's cloud."""
         return [lease for lease in self.ledger.open_leases() if lease.cloud == self.target.kind]
 
     def named(self, handle: str | None) -> list[Lease]:
-        """Every open lease that may be meant, those that are being deleted included. Without a name: what `up` brought."""
+        """Return the open leases of this name, node or id, those being deleted included.
+
+        None: the user's own slice of `tpujob up`, else every slice of `tpujob up`.
+        """
         every = self.open_leases()
         if handle is not None:
             return [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id)]
@@ -411,20 +402,20 @@ class Session:
         return [lease for lease in held if lease.handle == default_handle()] or held
 
     def held(self, handle: str | None = None) -> Lease | None:
-        """The slice that is meant, unless it is on its way out."""
+        """Return the lease of this name unless it is being deleted. Raises UserError when several are meant."""
         found = [lease for lease in self.named(handle) if lease.state is not LeaseState.DOWN]
         return self.one_of(found)
 
-    def of_run(self, text: str) -> Lease | None:
-        """The open lease that the run of this name or id works on, in whichever cloud. None for no such run too."""
+    def lease_of_run(self, text: str) -> Lease | None:
+        """Return the open lease of the run of this name or id, in any cloud; None also for an unknown run."""
         try:
             _, attempt = self.ledger.find_run(text)
         except UnknownRun:
             return None
         return next((lease for lease in self.ledger.open_leases() if lease.id == attempt.lease_id), None)
 
-    def results_on(self, lease: Lease) -> str | None:
-        """The run whose results are all that this slice is held for."""
+    def uncollected_run(self, lease: Lease) -> str | None:
+        """Return the run whose results are the only reason to hold this slice; None if there is another one."""
         if lease.run is None:
             return None
         from orchestrator.core.lease.attempt import has_uncollected_results
@@ -436,33 +427,36 @@ class Session:
         return lease.run if has_uncollected_results(attempt, lease) else None
 
     def is_followed(self, lease: Lease) -> bool:
-        """Does a process here follow the job on it to its end, to bring its artifacts home? (The collector, or an `attach`.)"""
+        """Return whether a process on this machine, the collector or an `attach`, follows the job on the slice to its end."""
         return any(a.lease_id == lease.id and self.locks.is_locked(a.id) for a in self.ledger.attempts_open())
 
     @staticmethod
     def one_of(found: list[Lease]) -> Lease | None:
+        """Return the only lease, or None. Raises UserError for several."""
         if len(found) > 1:
             listed = ", ".join(f"{lease.handle} ({lease.name.node})" for lease in found)
             raise UserError(f"several slices are meant: {listed}", hint="name one of them")
         return found[0] if found else None
 
-    def alone(self, work: str) -> None:
-        """Wait until no other process does the same, such as `up` of one name. Held until this process ends."""
-        told = False
-        while not self.locks.lock(work):
-            if not told:
-                self.reporter.notice("wait", f"another tpujob process is at it ({work}); waiting for that one")
-                told = True
+    def lock(self, name: str) -> None:
+        """Wait for a lock of this name, such as `up alice`. It is held until the session closes or its process ends."""
+        reported = False
+        while not self.locks.lock(name):
+            if not reported:
+                self.reporter.notice("wait", f"another tpujob process has the lock `{name}`; waiting for its end")
+                reported = True
 
-    def need(self, handle: str | None) -> Lease:
+    def require(self, handle: str | None) -> Lease:
+        """Return the lease of this name. Raises UserError when there is none, or several are meant."""
         lease = self.held(handle)
         if lease is None:
             what = f"no slice named {handle!r}" if handle else "no slice"
-            raise UserError(f"there is {what} on the {self.target.kind} cloud", hint="`tpujob up` brings one")
+            raise UserError(f"there is {what} on the {self.target.kind} cloud", hint="`tpujob up` creates one")
         return lease
 
 
-def _unasked(lease: Lease, error: TpujobError) -> Released:
+def _unchecked(lease: Lease, error: TpujobError) -> Released:
+    """Return a release without a proof, of a slice about which the cloud was not asked."""
     from orchestrator.core.lease.absence import Verdict
     from orchestrator.engine.leases.release import Released
 
@@ -470,7 +464,7 @@ def _unasked(lease: Lease, error: TpujobError) -> Released:
 
 
 def _ignore(event: Event) -> None:
-    """Of a session that nobody watches."""
+    """Ignore the event: the session has no listener."""
 
 
 def user_name() -> str:
@@ -483,5 +477,5 @@ def user_name() -> str:
 
 
 def default_handle() -> str:
-    """The user's name, as `ctpu` did it, in the form that a label can carry."""
+    """Return the user's name as a valid label value: the name of a slice without a name."""
     return names.to_job_name(user_name())

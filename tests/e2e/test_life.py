@@ -353,7 +353,7 @@ def test_a_missing_code_directory_is_named_by_its_line_in_plan_and_run(tpujob: T
 def test_runs_that_is_a_file_is_the_persons_mistake(tpujob: Tpujob) -> None:
     (tpujob.directory / "runs").write_text("")
     done = tpujob("run", tpujob.job(HELLO))
-    assert done.returncode == 64 and "cannot be made" in done.stderr
+    assert done.returncode == 64 and "cannot be created" in done.stderr
 
 
 @pytest.mark.exhaustive

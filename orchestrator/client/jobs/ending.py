@@ -26,7 +26,7 @@ from orchestrator.errors import TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report.layout import clock
-from orchestrator.report.messages import fate
+from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -54,14 +54,14 @@ def cancel(session: Session, run: str) -> Cancelled:
     session.recover(look=True)
     found, attempt = session.ledger.find_run(run)
     if attempt.state.ended:
-        kept = session.of_run(found.id)
+        kept = session.lease_of_run(found.id)
         line = f"{found.id} has ended already: {attempt.state}"
         if kept is not None:
-            session.reporter.notice("note", fate(kept))
+            session.reporter.notice("note", lease_outcome(kept))
         return Cancelled(found.id, True, kept is None, session.exit_code(), line)
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)
-    lease = session.of_run(found.id)
+    lease = session.lease_of_run(found.id)
     if lease is None:
         raise UserError(f"{found.id} has no slice yet", hint="press Ctrl-C where it was started")
     if lease.mode is Mode.HOLD:
@@ -105,7 +105,7 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     found, attempt = session.ledger.find_run(run)
     _lock(session, found, attempt)
     found, attempt = session.ledger.find_run(found.id)  # as the last holder of the lock left it
-    lease = session.of_run(found.id)
+    lease = session.lease_of_run(found.id)
     if lease is None or not _may_have_some(lease, found, attempt):
         return _nothing_left(session, found, attempt, lease)
     most_bytes = found.spec.get("limits", {}).get("max_results") if max_results is None else max_results
@@ -141,5 +141,5 @@ def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: L
     lines = [f"result   {'all results are at home' if success else 'there is nothing left to bring home'}; {where}"]
     if attempt.lease_id is not None:
         lease = lease or session.ledger.lease(attempt.lease_id)
-        lines.append(f"released {fate(lease)}")
+        lines.append(f"released {lease_outcome(lease)}")
     return results.ended_before(session, found, attempt, lease, lines, 0 if success else attempt.exit_code)

@@ -15,7 +15,7 @@ from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.jobs import attach as engine
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.report.messages import fate
+from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -50,7 +50,7 @@ def attach(session: Session, run: str) -> RunResult:
 
 
 def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
-    lease = session.of_run(found.id)
+    lease = session.lease_of_run(found.id)
     if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
     session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
@@ -80,7 +80,7 @@ def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt
 
 def _after_lock(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
     """Return the attempt as the last holder of its lock left it: that process may have ended it, or died near its end."""
-    lease = session.of_run(found.id)
+    lease = session.lease_of_run(found.id)
     if lease is None or lease.state is not LeaseState.READY:
         session.locks.unlock(attempt.id)
         session.recover(look=True)
@@ -92,6 +92,6 @@ def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:
     lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
     lines = [
         f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}",
-        f"released {fate(lease) if lease is not None else 'nothing was created'}",
+        f"released {lease_outcome(lease) if lease is not None else 'nothing was created'}",
     ]
     return results.ended_before(session, found, attempt, lease, lines, attempt.exit_code)

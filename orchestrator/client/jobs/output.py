@@ -18,7 +18,7 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True)
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
-        raise ConfigError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
+        raise ConfigError(f"{path} cannot be created: {error.strerror}", hint=hint) from error
 
 
 class JobOutput:

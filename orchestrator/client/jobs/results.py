@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
+from orchestrator.client.session import OFF, Session
 from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.errors import SliceLost, TpujobError
 from orchestrator.report import costs
 from orchestrator.report.layout import day_clock
+from orchestrator.report.messages import lease_outcome, outcome_lines, release_outcome, uncollected_alert
 from orchestrator.report.results import describe, metrics, payload_spans
-from orchestrator.report.messages import fate, left_behind, outcome_lines, released_words
 
 if TYPE_CHECKING:
-    from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
     from orchestrator.engine.jobs.progress import Outcome
 
@@ -32,7 +34,7 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     if collected is not None and collected.waiting and lease is not None:
-        session.reporter.alert(left_behind(outcome))
+        session.reporter.alert(uncollected_alert(outcome))
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
     usd = _cost(session, outcome)
@@ -48,7 +50,7 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     lease, run = outcome.lease, outcome.run.id
     assert lease is not None
     session.forget_drafts(drafted, kept=lease)
-    session.collect_later(outcome.run)
+    _start_collector(session, run)
     worst = "an unknown amount"
     if lease.usd_per_hour is not None:
         worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
@@ -88,7 +90,7 @@ def ended_before(
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
-        release="nothing was created" if lease is None else fate(lease),
+        release="nothing was created" if lease is None else lease_outcome(lease),
         error=None if code == 0 else TpujobError(attempt.detail or str(attempt.state), exit_code=code),
         lines=tuple(lines),
     )
@@ -110,7 +112,7 @@ def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lin
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
         released=_is_released(outcome),
-        release="it ran on this machine" if outcome.run.cloud == LOCAL else released_words(outcome),
+        release="it ran on this machine" if outcome.run.cloud == LOCAL else release_outcome(outcome),
         detached=outcome.detached,
         error=outcome.error,
         lines=tuple(lines),
@@ -159,6 +161,21 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
         session.reporter.notice("saved", f"what the job had made when it was lost: {relative(saved)}")
+
+
+def _start_collector(session: Session, run: str) -> None:
+    """Start a process that follows the run to its end. If it is killed, another `tpujob attach` takes its place."""
+    if os.environ.get("TPUJOB_COLLECTOR", "").lower() in OFF:
+        return
+    with (session.directory / "collector.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestrator.cli", "attach", run],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
+            start_new_session=True,
+        )
 
 
 def _bounds(session: Session, lease: Lease) -> str:

@@ -143,6 +143,6 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
     fitting = (
         lease
         for lease in session.open_leases()
-        if prepare.fits(lease, plan, spec, session.now()) and session.results_on(lease) is None
+        if prepare.fits(lease, plan, spec, session.now()) and session.uncollected_run(lease) is None
     )
     return next(fitting, None)

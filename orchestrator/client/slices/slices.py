@@ -121,7 +121,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     """
     handle = _handle(options)
     session.announce()
-    session.alone(f"up {handle}")
+    session.lock(f"up {handle}")
     _finish_ending(session, handle)
     existing = session.held(handle)
     plan = _plan(session, options, handle, existing)
@@ -158,7 +158,7 @@ def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
     """
     handle = _handle(options)
     session.announce()
-    session.alone(f"up {handle}")
+    session.lock(f"up {handle}")
     _finish_ending(session, handle)
     plan = _plan(session, options, handle, session.held(handle))
     _report_plan(session, plan, options)
@@ -296,7 +296,7 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
     """Stop a held slice; it keeps its disk, its name and its quota. Raises UserError where there is none or it is in use."""
     session.announce()
     session.recover()
-    lease = session.need(name)
+    lease = session.require(name)
     if session.locks.is_locked(lease.id):
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
@@ -309,7 +309,7 @@ def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
     session.announce()
     session.recover()
-    lease = session.need(name)
+    lease = session.require(name)
     session.on_cloud(partial(held.start, lease))
     return SliceStatus(lease.handle, lease.name.node, "READY")
 
@@ -318,7 +318,7 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
     """Move the end of a slice (its name, or a run's id) by `by_s` seconds. Raises UserError beyond its limits."""
     session.announce()
     session.recover(look=True)
-    lease = session.of_run(name) or session.need(name)
+    lease = session.lease_of_run(name) or session.require(name)
     extended = session.on_cloud(partial(extension.extend, lease, by_s))
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
 
@@ -332,7 +332,7 @@ def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[
         raise UserError("there is no `ssh` on this machine's PATH", hint="install an OpenSSH client")
     session.announce()
     session.recover()
-    lease = session.need(name)
+    lease = session.require(name)
     give_up_at = session.now() + SSH_S
     view = session.run(until(give_up_at, Get(lease.name)))
     if view is None or view.state is not SliceState.READY:

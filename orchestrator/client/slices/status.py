@@ -138,7 +138,7 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
 
 
 def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
-    now, waiting = session.now(lease.cloud), session.results_on(lease)
+    now, waiting = session.now(lease.cloud), session.uncollected_run(lease)
     view = asked.view_of(lease) if asked is not None else CloudError("it was made after the question")
     return SliceRow(
         name=lease.handle,

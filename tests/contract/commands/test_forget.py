@@ -120,4 +120,4 @@ def test_a_deletion_that_another_process_has_been_at_for_too_long_is_loud_in_sta
     finally:
         other.unlock(lease_id)
     assert shown.returncode == 75
-    assert "NOT VERIFIED GONE" in shown.stderr and "another process is still at it" in shown.stderr
+    assert "NOT VERIFIED GONE" in shown.stderr and "another process is still deleting it" in shown.stderr
