@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.client.events import Progress as Progress
     from orchestrator.client.events import RunResult as RunResult
     from orchestrator.client.guarantee.gc import GcResult as GcResult
+    from orchestrator.client.history import RunSummary as RunSummary
     from orchestrator.client.job import Emulated as Emulated
     from orchestrator.client.job import Job as Job
     from orchestrator.client.job import Limits as Limits
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import Vanished as Vanished
     from orchestrator.errors import WatchdogNotArmed as WatchdogNotArmed
     from orchestrator.errors import WrongState as WrongState
+    from orchestrator.report.results import RunReport as RunReport
 
     Plan = _Plan
 
@@ -80,6 +82,7 @@ _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
     "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult"),
     "client.guarantee.gc": ("GcResult",),
+    "client.history": ("RunSummary",),
     "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
@@ -117,6 +120,7 @@ _NAMES = {  # module of each name
         "WatchdogNotArmed",
         "WrongState",
     ),
+    "report.results": ("RunReport",),
 }
 _HOMES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names}
 _OTHERWISE = {"Plan": "PlanPreview"}  # named otherwise there

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.client import history
 from orchestrator.client.events import Event, Reporter, RunResult
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
+from orchestrator.client.history import RunSummary
 from orchestrator.client.job import Duration, Job, ProvisioningKind, path_of, spec_of
 from orchestrator.client.jobs import ending, following, logs
 from orchestrator.client.jobs.job_files import environment
@@ -30,6 +32,7 @@ from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.sizes import parse_size
 from orchestrator.errors import TeardownUnproven, UserError
+from orchestrator.report.results import RunReport
 
 OnEvent = Callable[[Event], object]
 
@@ -168,14 +171,25 @@ class Client:
         `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. Raises the run's own error if the run was
         not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
         """
+        most_bytes = _size(max_results)
         with self._session(on_event) as session:
-            result = ending.collect(session, _id(run), max_results=_size(max_results))
+            result = ending.collect(session, _id(run), max_results=most_bytes)
             return _successful(session, result)
 
     def get(self, run: str) -> Run:
         """Return the run of this id, its first letters, or a job's name (its newest run). Raises UnknownRun."""
         with self._session() as session:
             return Run(self, session.ledger.find_run(run)[0].id)
+
+    def runs(self) -> list[RunSummary]:
+        """Return the runs of this machine, newest first."""
+        with self._session() as session:
+            return list(history.runs(session))
+
+    def show(self, run: str | Run) -> RunReport:
+        """Return everything about a run: attempts, slice, cost, metrics, files, and its story in events. Raises UnknownRun."""
+        with self._session() as session:
+            return history.show(session, _id(run))
 
     def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.

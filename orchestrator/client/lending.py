@@ -6,6 +6,7 @@ the block ends, it releases the slice. When the process dies in the block, the g
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -83,6 +84,7 @@ class Slice:
     def __init__(self, open_session: Callable[[], AbstractContextManager[Session]], options: SliceOptions) -> None:
         self._open_session = open_session
         self._options = options
+        self._pid = os.getpid()
         self._given_back = threading.Event()
         self._begun = threading.Event()  # the block may begin, or there is no slice
         self._session: Session | None = None
@@ -163,6 +165,8 @@ class Slice:
     def _there(self) -> tuple[Lease, Fleet]:
         if self._lease is None or self._fleet is None:
             raise UserError("the slice exists only inside its `with` block")
+        if os.getpid() != self._pid:
+            raise UserError("a forked child cannot use the slice of its parent")
         if self._loan is not None:
             raise self._loan.error or UserError("the slice was given back")
         return self._lease, self._fleet

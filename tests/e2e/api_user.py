@@ -77,6 +77,9 @@ def main() -> None:
         print(line.worker, text)
     print(run.id, run.state, run.wait().state, client.get(run.id) == run)
     run.cancel()
+    for summary in client.runs():
+        ended: float | None = summary.ended_at
+        print(summary.run, ended, client.show(summary.run).metrics)
     client.collect(run, max_results="80GB")
 
     with client.slice("v5litepod-16", zone="us-central1", provisioning="spot") as rented:

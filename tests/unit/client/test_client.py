@@ -16,6 +16,7 @@ import tpujob
 from orchestrator import errors
 from tests import ROOT
 from tests.unit.test_import_cost import heavy, imported
+from tests.unit.test_imports import imports, is_within, read
 
 SLICE: dict[str, Any] = {"accelerator": "v5litepod-8"}
 
@@ -38,13 +39,19 @@ def test_every_name_is_there_and_documented(name: str) -> None:
 
 def test_the_names_are_those_that_type_checkers_see() -> None:
     tree = ast.parse((ROOT / "tpujob" / "__init__.py").read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    block = next(node for node in tree.body if isinstance(node, ast.If))
     imported_names = {
         alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname
     }
     assigned = {target.id for node in block.body if isinstance(node, ast.Assign) for target in node.targets}  # type: ignore[attr-defined]
     assert {name for name in imported_names | assigned if not name.startswith("_")} == set(tpujob.__all__)
     assert set(tpujob.__all__) <= set(dir(tpujob))
+
+
+def test_the_public_face_knows_the_client_the_reports_and_the_errors_alone() -> None:
+    found = set(imports(read(Path("tpujob/__init__.py")), "tpujob"))
+    ours = {name for name in found if name.startswith("orchestrator") and name != "orchestrator.__version__"}
+    assert all(is_within(name, {"orchestrator.client", "orchestrator.errors", "orchestrator.report"}) for name in ours)
 
 
 def test_every_error_is_exported() -> None:
