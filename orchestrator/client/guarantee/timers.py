@@ -1,11 +1,12 @@
-"""What runs `tpujob gc --local` every few minutes on this machine: a systemd user timer, a launchd agent or a cron line.
+"""Timers that run `tpujob gc --local` on this machine: a systemd user timer, a launchd agent, or a cron line.
 
-`install-gc` writes and removes them, `doctor` looks for them. Each is written out whole from a `Schedule`, so that
-installing twice is the same as once.
+`install-gc` installs and removes them, `doctor` looks for them. Each is written whole from a `Schedule`: installing one twice
+is the same as once.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
 import plistlib
 import shlex
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from orchestrator.engine.guardian.process import has_user_manager
 from orchestrator.errors import ConfigError, TpujobError
 
 NAME = "tpujob-gc"
@@ -27,7 +29,7 @@ LINGER = Path("/var/lib/systemd/linger")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to run and how often. `environ` is all that the command is to know of today's environment."""
+    """What to run and how often. `environ` is the whole environment of the command."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
@@ -40,30 +42,30 @@ class Timer(Protocol):
     kind: ClassVar[str]
 
     def written(self, schedule: Schedule) -> dict[str, str]:
-        """Where → what: files, or for cron its one line."""
+        """Return the text to write by file; for cron its line, under `crontab`."""
 
-    def install(self, schedule: Schedule) -> None: ...
+    def install(self, schedule: Schedule) -> None:
+        """Write and start the timer, in place of an earlier one. Raises TpujobError when its program fails."""
 
     def remove(self) -> bool:
-        """False: there was none."""
+        """Remove the timer. False: there was none."""
 
     def present(self) -> str | None:
-        """In words what is installed and whether it is active; None when nothing is."""
+        """Return what is installed and whether it is active; None when nothing is."""
 
 
 def choose(environ: Mapping[str, str], platform: str) -> Timer:
-    """The best that this machine has. Raises ConfigError where there is nothing."""
+    """Return the best timer of this machine. Raises ConfigError where there is none."""
     for timer in every(environ, platform):
         return timer
     raise ConfigError(
-        "this machine has neither a systemd of yours, nor launchd, nor crontab",
+        "this machine has neither a systemd user manager, nor launchd, nor crontab",
         hint=f"run `{shlex.join(['tpujob', 'gc', '--local', '--quiet'])}` every few minutes by other means",
     )
 
 
 def every(environ: Mapping[str, str], platform: str) -> list[Timer]:
-    from orchestrator.engine.guardian.process import has_user_manager
-
+    """Return every timer that this machine can have, the best first."""
     found: list[Timer] = []
     path = environ.get("PATH")
     if platform == "darwin" and shutil.which("launchctl", path=path):
@@ -95,7 +97,7 @@ TimeoutStartSec=30min
 Nice=5
 """
         timer = f"""[Unit]
-Description=Finish the teardowns that tpujob owes, now and then
+Description=Finish the teardowns that tpujob owes, every few minutes
 
 [Timer]
 OnBootSec=1min
@@ -205,7 +207,7 @@ class Cron:
 
     @staticmethod
     def _lines() -> list[str]:
-        """Raises unless it is certain what is there: what is not read would be lost when it is written."""
+        """Raise TpujobError unless the crontab was read whole: what is not read would be lost when it is written."""
         done = _call("crontab", "-l")
         if done.returncode != 0 and "no crontab" not in done.stderr:
             raise _failed(done)
@@ -228,7 +230,7 @@ def _write(files: Mapping[str, str]) -> None:
 
 
 def _run(*argv: str, stdin: str | None = None, must: bool = True) -> str:
-    """What the program printed; empty when it failed and need not succeed."""
+    """Return what the program printed; empty when it failed and `must` is off."""
     done = _call(*argv, stdin=stdin)
     if done.returncode != 0 and must:
         raise _failed(done)
@@ -243,13 +245,13 @@ def _call(*argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[s
 
 
 def _failed(done: subprocess.CompletedProcess[str]) -> TpujobError:
-    said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+    reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
     command = shlex.join(done.args)
-    return TpujobError(f"`{command}` did not work: {said}", hint="`--print` shows what would be installed")
+    return TpujobError(f"`{command}` failed: {reason}", hint="`--print` shows what would be installed")
 
 
 def _quoted(word: str, *, command: bool = False) -> str:
-    """As systemd reads it: % begins a specifier, and in a command line $ a variable."""
+    """Quote for systemd: % begins a specifier, and in a command line $ a variable."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return '"' + (text.replace("$", "$$") if command else text) + '"'
 
@@ -267,9 +269,7 @@ def _config(environ: Mapping[str, str]) -> Path:
 
 
 def lingers(directory: Path = LINGER) -> bool:
-    """Does systemd keep this user's processes and timers when nobody is logged in?"""
-    import getpass
-
+    """Return whether systemd keeps this user's processes and timers after logout."""
     try:
         return (directory / getpass.getuser()).exists()
     except (KeyError, OSError):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.guarantee import install_gc
-from orchestrator.cli.commands.guarantee.install_gc import schedule
+from orchestrator.cli.commands.guarantee.install_gc import seconds
 from orchestrator.client.guarantee import timers
+from orchestrator.client.guarantee.install_gc import KEPT_VARIABLES, schedule
 from orchestrator.client.guarantee.timers import Cron, Launchd, Schedule, Systemd, lingers
 from orchestrator.errors import ConfigError, TpujobError, UserError
 from tests import ROOT
@@ -41,7 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     for name in ("sh", "cat", "basename"):
         (programs / name).symlink_to(shutil.which(name) or f"/bin/{name}")
-    for name in (*install_gc.CARRIED, "XDG_RUNTIME_DIR"):
+    for name in (*KEPT_VARIABLES, "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -69,10 +69,10 @@ def asked(machine: Path) -> list[str]:
 
 
 def made(**environ: str) -> Schedule:
-    return schedule("5m", {**os.environ, **environ})
+    return schedule(300, {**os.environ, **environ})
 
 
-# -- what is carried ---------------------------------------------------------------------------------------------------
+# -- what is kept ------------------------------------------------------------------------------------------------------
 
 
 def test_a_timer_keeps_the_state_directory_the_cloud_and_the_project_of_today(machine: Path) -> None:
@@ -94,15 +94,15 @@ def test_the_default_state_directory_is_written_out_because_the_timer_may_have_o
     assert made().environ["TPUJOB_STATE_DIR"] == str(machine / "elsewhere" / "tpujob")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1m", 60), ("5m", 300), ("1h", 3600), ("6h", 21600), ("1d", 86400)])
-def test_how_often(machine: Path, text: str, seconds: int) -> None:
-    assert schedule(text, os.environ).every_s == seconds
+@pytest.mark.parametrize(("text", "every_s"), [("1m", 60), ("5m", 300), ("1h", 3600), ("6h", 21600), ("1d", 86400)])
+def test_how_often(text: str, every_s: int) -> None:
+    assert seconds(text) == every_s
 
 
 @pytest.mark.parametrize("text", ["", "5", "30s", "90s", "90m", "2d", "soon", "0m"])
-def test_how_often_in_other_words_is_refused(machine: Path, text: str) -> None:
+def test_how_often_in_other_words_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--every"):
-        schedule(text, os.environ)
+        seconds(text)
 
 
 def test_a_value_of_several_lines_is_refused(machine: Path) -> None:
@@ -150,9 +150,7 @@ def test_a_systemd_timer_is_written_and_started_and_twice_is_once(machine: Path,
     units = machine / "home" / ".config" / "systemd" / "user"
     before = {path.name: path.read_text() for path in units.iterdir()}
     assert set(before) == {"tpujob-gc.service", "tpujob-gc.timer"}
-    assert (
-        "OnUnitActiveSec=300s" in before["tpujob-gc.timer"] and "OnBootSec=1min" in before["tpujob-gc.timer"]
-    )
+    assert "OnUnitActiveSec=300s" in before["tpujob-gc.timer"] and "OnBootSec=1min" in before["tpujob-gc.timer"]
     assert "Persistent=true" in before["tpujob-gc.timer"]
     assert asked(machine)[:3] == [
         "systemctl --user daemon-reload",
@@ -189,7 +187,7 @@ def test_systemd_itself_accepts_the_units(machine: Path, systemd: Systemd) -> No
 
 def test_a_manager_that_does_not_answer_is_said(machine: Path, systemd: Systemd) -> None:
     (machine / "broken").touch()
-    with pytest.raises(TpujobError, match="daemon-reload` did not work: Failed to connect to bus"):
+    with pytest.raises(TpujobError, match="daemon-reload` failed: Failed to connect to bus"):
         systemd.install(made())
     assert systemd.present() == "systemd user timer tpujob-gc.timer, unknown"
 
@@ -229,7 +227,7 @@ def test_a_cron_line_is_added_beside_what_is_there_and_twice_is_once(machine: Pa
 
 def test_a_first_crontab_is_made(machine: Path, cron: Cron) -> None:
     assert cron.present() is None
-    cron.install(schedule("2h", os.environ))
+    cron.install(schedule(7200, os.environ))
     [line] = crontab(machine)
     assert line.startswith("0 */2 * * * ")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli.commands.guarantee.drill import line, shape
+from orchestrator.cli.commands.guarantee.drill import as_json_object, line
 from orchestrator.drill.disasters import DISASTERS, Disaster
 from orchestrator.drill.runner import Finding
 from orchestrator.emulator.faults.fault import read
@@ -32,7 +32,7 @@ def test_a_line_shows_the_disaster_what_ended_the_slice_the_billed_time_and_the_
     text = line(Finding(cut, "watchdog", 9.44, None))
     assert text == (
         " 4 power cut · kill -9 of everything local while the job runs · ended by watchdog · billed unclaimed 9.4 s · "
-        "bound 15.5 s = time to live 9 s + grace 1.8 s + the switch's own 3.2 s + deletion 1.5 s "
+        "bound 15.5 s = time to live 9 s + grace 1.8 s + the watchdog's own 3.2 s + deletion 1.5 s "
         "(on Google Cloud 18 m 20 s + D) · ok"
     )
 
@@ -41,4 +41,4 @@ def test_a_broken_promise_is_reported_with_its_problem() -> None:
     finding = Finding(DISASTERS[0], "nothing", None, "the start of the job: not within 45 s")
     assert line(finding).endswith("· BROKEN: the start of the job: not within 45 s")
     assert "never came to its end" in line(finding)
-    assert (shape(finding)["ok"], shape(finding)["problem"]) == (False, finding.problem)
+    assert (as_json_object(finding)["ok"], shape(finding)["problem"]) == (False, finding.problem)

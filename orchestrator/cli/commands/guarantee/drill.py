@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import signal
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json
-
-if TYPE_CHECKING:
-    from orchestrator.drill.runner import Finding
+from orchestrator.core.text.durations import format_duration
+from orchestrator.drill.bound_text import formula, symbolic
+from orchestrator.drill.disasters import DISASTERS
+from orchestrator.drill.runner import Finding, run_all
+from orchestrator.errors import Interrupted, TpujobError, UserError
 
 
 def drill(
@@ -19,22 +28,11 @@ def drill(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Rehearse ten disasters on a private emulator: who is killed, who deletes the slice, and within which bound."""
-    import tempfile
-    import time
-    from contextlib import closing
-    from pathlib import Path
-
-    from orchestrator.cli.console import console, emit, emit_json
-    from orchestrator.core.text.durations import format_duration
-    from orchestrator.drill.disasters import DISASTERS
-    from orchestrator.drill.runner import run_all
-    from orchestrator.errors import TpujobError, UserError
-
+    """Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and within which bound."""
     wanted = [each for each in DISASTERS if not only or each.number in only]
     if only and len(wanted) < len(set(only)):
         raise UserError(f"the disasters are numbered from 1 to {len(DISASTERS)}")
-    _hear_signals()
+    _handle_signals()
     speeds = " to ".join(f"{speed:.0f}" for speed in sorted({each.speed for each in wanted}))
     console().notice("drill", f"EMULATED Cloud TPU: claims are judged {speeds} times faster than on Google Cloud")
     began, findings = time.monotonic(), []
@@ -47,7 +45,9 @@ def drill(
             if not as_json:
                 emit(line(finding))
     if as_json:
-        emit_json([shape(finding) for finding in sorted(findings, key=lambda finding: finding.disaster.number)])
+        emit_json(
+            [as_json_object(finding) for finding in sorted(findings, key=lambda finding: finding.disaster.number)]
+        )
     broken = [finding for finding in findings if not finding.ok]
     kept = f"{len(findings) - len(broken)} of {len(findings)} promises kept"
     left = "" if broken else ", nothing left behind"
@@ -57,9 +57,7 @@ def drill(
 
 
 def line(finding: Finding) -> str:
-    from orchestrator.core.text.durations import format_duration
-    from orchestrator.drill.bound_text import formula, symbolic
-
+    """Return the line of one disaster."""
     disaster, bound = finding.disaster, finding.disaster.bound
     billed = "never came to its end" if finding.unclaimed_s is None else f"billed unclaimed {finding.unclaimed_s:.1f} s"
     google = symbolic(disaster.bound_on_google)
@@ -75,9 +73,8 @@ def line(finding: Finding) -> str:
     )
 
 
-def shape(finding: Finding) -> dict[str, Any]:
-    from orchestrator.drill.bound_text import formula, symbolic
-
+def as_json_object(finding: Finding) -> dict[str, Any]:
+    """Return the JSON object of one disaster."""
     disaster, bound = finding.disaster, finding.disaster.bound
     return {
         "number": disaster.number,
@@ -94,14 +91,8 @@ def shape(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _hear_signals() -> None:
-    """All of them unwind, once, so that every stage takes itself down. Children start with them unheard, nohup or not."""
-    import signal
-    from types import FrameType
-
-    from orchestrator.cli.console import console
-    from orchestrator.errors import Interrupted
-
+def _handle_signals() -> None:
+    """Unwind at the first signal, so that every sandbox is removed. Children start with the default handlers."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def arrived(number: int, frame: FrameType | None) -> None:
