@@ -1,28 +1,29 @@
-"""What tpujob promises: for how long a slice may still be billed after its last claim ended, by what happened. Written by hand.
+"""The promised bounds: how long a slice may still be billed after its claim ended, by event. Written by hand.
 
-docs/guarantee.md prints this table; `tpujob drill`, the fault matrix and the simulator hold what they measure to it. It imports
-nothing of what keeps the promise, and nothing of that may import it: a change of a period cannot move the promise with it.
-tests/unit/test_promises.py derives each number from the periods of the code, so such a change is seen. Times are seconds.
+docs/guarantee.md prints this table; `tpujob drill`, the fault matrix and the simulator compare their measurements with it. It
+imports nothing of the code that keeps the promises, and that code must not import it: a changed period cannot change a promise.
+tests/unit/test_promises.py derives each number from the periods of the code, so it fails after such a change. All times are
+seconds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-EMULATED_SPEED = 30.0  # the emulated cloud judges claims so much faster, unless it is told otherwise
-EMULATED_READY_S = 2.0  # and from create to READY it takes so long there, unless it is told otherwise
-LOOK_S = 30.0  # the longest pause between two looks of a teardown; at first it is a quarter of what was waited
+EMULATED_SPEED = 30.0  # by default, claims of the emulated cloud are this much faster
+EMULATED_READY_S = 2.0  # and by default, this is its time from create to READY
+LOOK_S = 30.0  # the longest pause between two reads during a teardown; at first it is a quarter of the time waited
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
     """A part of a formula, in seconds on Google Cloud.
 
-    `emulated_s`: the same on an emulated cloud, before its speed divides it. `real_s` is added there, whatever the speed.
-    `letter`: how long it takes is not ours to promise.
+    `emulated_s`: its value on an emulated cloud, before its speed divides it; None: the same. `real_s` is added there at any
+    speed. `letter`: the symbol of a term whose length tpujob cannot promise.
     """
 
-    words: str
+    label: str
     google_s: float
     emulated_s: float | None = None
     real_s: float = 0.0
@@ -34,10 +35,10 @@ TERMS = {
     "guardian": Term("the guardian's own", 5, 0, real_s=5),
     "timer": Term("until the timer", 300, 0, real_s=300),
     "gc": Term("the gc run's own", 5, 0, real_s=5),
-    "switch": Term("the switch's own", 20, real_s=3),  # processes start no quicker there
+    "watchdog": Term("the watchdog's own", 20, real_s=3),  # processes start no faster there
     "retry": Term("the longest pause between two tries", 30, 0, real_s=30),
-    "look": Term("the next look", LOOK_S),
-    "beat": Term("beat", 60),
+    "look": Term("the next read", LOOK_S),
+    "heartbeat": Term("heartbeat", 60),
     "poll": Term("poll", 60),
     "rare poll": Term("poll of a worker that is not the first", 300),
     "ttl": Term("time to live", 900),
@@ -47,9 +48,9 @@ TERMS = {
     "margin": Term("margin", 120),
     "stagger": Term("the worker's turn", 60),
     "renew": Term("until the label is renewed", 1800),
-    "label": Term("what a renewed label promises", 4500),
-    "provision": Term("what the first label grants the create", 2700, 9000),
-    "claimed": Term("what the label still promises", 4500, 9600),  # there the first one reaches furthest
+    "label": Term("claim of a renewed label", 4500),
+    "provision": Term("provisioning in the first label", 2700, 9000),
+    "claimed": Term("what is left of the label", 4500, 9600),  # there the first label reaches furthest
     "READY": Term("until READY", 2700),
     "D": Term("deletion", 300, letter="D"),
     "O": Term("outage", 0, letter="O"),
@@ -59,11 +60,11 @@ TERMS = {
 
 @dataclass(frozen=True, slots=True)
 class PromisedBound:
-    """A line of the page. `formula` names terms; it is empty where another line says how long, or nobody can."""
+    """A line of the page. `formula` names terms; it is empty if another line has the bound, or if there is none."""
 
     class_: str
-    happened: str
-    deletes: str  # who does
+    event: str
+    deleted_by: str
     formula: str
     google: str
     emulated: str
@@ -86,44 +87,44 @@ PROMISES = {
         "C2", "the guardian was killed, too; the machine lives", "timer; without one, as C3",
         "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D",
     ),
-    "switch": PromisedBound(
-        "C3", "the machine died, slept or left; the run was attached", "switch",
-        "ttl + grace + switch + D", "18 m 20 s + D", "39.7 s + D",
+    "watchdog": PromisedBound(
+        "C3", "the machine died, slept or lost its network; the run was attached", "watchdog",
+        "ttl + grace + watchdog + D", "18 m 20 s + D", "39.7 s + D",
     ),
-    "switch of a detached run": PromisedBound(
-        "C3", "… the run was detached: after the end of its job", "switch",
-        "linger + grace + 3 poll + switch + D", "1 h 6 m + D", "2 m 16 s + D",
+    "watchdog of a detached run": PromisedBound(
+        "C3", "… the run was detached: after the end of its job", "watchdog",
+        "linger + grace + 3 poll + watchdog + D", "1 h 6 m + D", "2 m 16 s + D",
     ),
-    "switch of a held slice": PromisedBound(
-        "C3", "… the slice was held: after the end of its time", "switch",
-        "grace + grace + 3 poll + switch + D", "9 m 20 s + D", "21.7 s + D",
+    "watchdog of a held slice": PromisedBound(
+        "C3", "… the slice was held: after the end of its time", "watchdog",
+        "grace + grace + 3 poll + watchdog + D", "9 m 20 s + D", "21.7 s + D",
     ),
-    "switch of a create": PromisedBound(
-        "C3'", "… a run or an `up` lost everybody here while its slice was CREATING or booting", "switch",
-        "READY + boot + ttl + grace + switch + D", "1 h 13 m + D", "1 m 2 s + D",
+    "watchdog of a create": PromisedBound(
+        "C3'", "… everything on this machine died while the slice was CREATING or booting", "watchdog",
+        "READY + boot + ttl + grace + watchdog + D", "1 h 13 m + D", "1 m 2 s + D",
     ),
     "cut off": PromisedBound(
-        "C4", "the client is cut off from the cloud for good", "switch",
+        "C4", "the client is cut off from the cloud for good", "watchdog",
         "", "as C3", "as C3",
     ),
     "outage": PromisedBound(
-        "C5", "the API was away: the command or its guardian is there", "it",
+        "C5", "the API was unreachable; the command or its guardian lives", "it",
         "command + O + retry + D", "40 s + O + D", "40 s + O + D",
     ),
-    "switch after an outage": PromisedBound(
-        "C5", "… nobody but the switch is there", "switch",
-        "ttl + grace + switch + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
+    "watchdog after an outage": PromisedBound(
+        "C5", "… only the watchdog lives", "watchdog",
+        "ttl + grace + watchdog + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
     ),
     "dead VM": PromisedBound(
         "C6", "a VM hangs or died, the client lives", "the command",
-        "", "as C0, at the latest 10 min after its last word", "the same",
+        "", "as C0, at the latest 10 min after its last reply", "the same",
     ),
     "gc": PromisedBound(
-        "C7", "C3, and the switch is dead, not armed, or may not delete", "gc",
+        "C7", "C3, and the watchdog is dead, not armed, or may not delete", "gc",
         "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
     "revoked": PromisedBound(
-        "C8", "the client's credentials were revoked", "switch",
+        "C8", "the client's credentials were revoked", "watchdog",
         "", "as C3", "as C3",
     ),
     "all revoked": PromisedBound(
@@ -131,51 +132,55 @@ PROMISES = {
         "", "as C7", "as C7",
     ),
     "clock": PromisedBound(
-        "C9", "a clock shows another time, by whatever much", "",
+        "C9", "a clock is wrong, by any amount", "",
         "", "labels are in the server's time; + 1 %", "+ 1 %",
     ),
     "no ledger": PromisedBound(
         "C10", "the ledger is lost or damaged", "gc",
-        "", "as C7; by hand: at once after the label", "as C7",
+        "", "as C7; with `tpujob gc` by hand: once the label has expired", "as C7",
     ),
     "stuck": PromisedBound(
         "C11", "the cloud accepts deletes, and the node stays", "",
-        "", "not bounded by us: said at once, tried without end", "the same",
+        "", "not bounded by tpujob: reported at once, retried without end", "the same",
     ),
     "frozen": PromisedBound(
         "C12", "403 to everything: project, billing or organisation is frozen", "",
-        "", "not bounded: said at once, exit code 75", "the same",
+        "", "not bounded: reported at once, exit code 75", "the same",
     ),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class PromiseWorld:
-    """What a bound depends on beside the table. `speed` None: Google Cloud."""
+    """What a bound depends on besides the table. `speed` None: Google Cloud."""
 
     speed: float | None = None
     deletion_s: float = TERMS["D"].google_s  # D
     outage_s: float = 0.0  # O
     gc_every_s: float = TERMS["S"].google_s  # S
     ready_s: float = TERMS["READY"].google_s  # from the create call to READY
-    failed_deletes: int = 0  # accepted, and they came to nothing
-    slowness: float = 1.0  # how many times as long as on a quiet machine its own work takes
+    failed_deletes: int = 0  # deletes that were accepted and had no effect
+    slowness: float = 1.0  # how many times longer than on a quiet machine tpujob's own work takes
 
     @property
     def on_google(self) -> PromiseWorld:
-        """The same disaster there."""
+        """The same event on Google Cloud."""
         return PromiseWorld(outage_s=self.outage_s, failed_deletes=self.failed_deletes)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    words: str
+    """One addend of a bound."""
+
+    label: str
     seconds: float
     letter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
+    """A formula with its numbers."""
+
     parts: tuple[Part, ...]
 
     @property
@@ -184,7 +189,7 @@ class Bound:
 
 
 def seconds(name: str, speed: float | None = None, *, slowness: float = 1.0) -> float:
-    """One term of the table, at this speed of an emulated cloud or on Google Cloud."""
+    """Return one term in seconds, at this speed of an emulated cloud; None: on Google Cloud."""
     term = TERMS[name]
     if speed is None:
         return term.google_s
@@ -193,7 +198,7 @@ def seconds(name: str, speed: float | None = None, *, slowness: float = 1.0) -> 
 
 
 def bound(promise: PromisedBound, world: PromiseWorld) -> Bound:
-    """The formula in this world. Each delete that came to nothing costs a D and a look more."""
+    """Return the bound in this world. Each delete without effect adds one deletion and one pause until the next read."""
     assert promise.formula, f"{promise.class_} has no formula of its own"
     parts: list[Part] = []
     for word in promise.formula.split(" + "):
@@ -211,13 +216,13 @@ def _part(name: str, count: int, world: PromiseWorld) -> Part:
         "look": _look_s(world.ready_s),
     }
     each_s = given[name] if name in given else seconds(name, world.speed, slowness=world.slowness)
-    return Part(f"{count} × {term.words}" if count > 1 else term.words, count * each_s, term.letter)
+    return Part(f"{count} × {term.label}" if count > 1 else term.label, count * each_s, term.letter)
 
 
 def _deletion(world: PromiseWorld) -> list[Part]:
     failed, d = world.failed_deletes, TERMS["D"]
     if not failed:
-        return [Part(d.words, world.deletion_s, d.letter)]
+        return [Part(d.label, world.deletion_s, d.letter)]
     looks_s = sum(_look_s(times * world.deletion_s) for times in range(1, failed + 1))
     deletions = Part(f"{failed + 1} deletions", (failed + 1) * world.deletion_s, f"{failed + 1} {d.letter}")
     return [Part(f"{failed} looks", looks_s), deletions]

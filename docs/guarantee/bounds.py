@@ -16,7 +16,7 @@ BEGIN, END = "<!-- bounds: written by docs/guarantee/bounds.py -->", "<!-- end o
 def table() -> str:
     lines = ["| class | what happened | who deletes | Google Cloud | emulated |", "|---|---|---|---|---|"]
     for promise in PROMISES.values():
-        cells = (promise.class_, promise.happened, promise.deletes, promise.google, promise.emulated)
+        cells = (promise.class_, promise.event, promise.deleted_by, promise.google, promise.emulated)
         lines.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
     return "\n".join(lines)
 

@@ -1,8 +1,7 @@
-"""What Cloud TPU offers: accelerator types, their shapes, the zones that have them, dated prices. Facts, no decisions.
+"""The Cloud TPU catalog: accelerator types, their topologies, the zones that offer them, and dated prices. No decisions.
 
-I read `tpu_catalog.csv` once and answer from memory; the standard library is all I need, so anybody may import me. The
-client plans with me and the emulator imitates with me: I am the only code that both share. What the table does not know
-is None or empty, never zero.
+`tpu_catalog.csv` is read once. Every package may import this one, which uses only the standard library: it is the only code
+that client and emulator share. What the table does not have is None or empty, never zero.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PRICES_AS_OF = "price table 2026-11"
 _FLEX_START = {"v6e": ("asia-northeast1-b", "us-east5-a"), "v5e": ("us-west4-a",)}
 _FLEX_START_SERVING = dict.fromkeys(("v5litepod-1", "v5litepod-4", "v5litepod-8"), ("us-central1-a",))
 
-# What people and libraries call a family, where the API's name is another one.
+# Common names of families that the API calls by another name.
 _FAMILIES = {"v5e": "v5litepod", "v5lite": "v5litepod"}
 
 _API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
@@ -30,11 +29,11 @@ _API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """One accelerator type, such as v5litepod-8. (The number in the name counts chips or cores, by generation.)"""
+    """One accelerator type, such as v5litepod-8. The number counts chips or cores, depending on the generation."""
 
     name: str
     family: str  # the part before the number: "v5litepod"
-    generation: str  # what people call it: "v5e"
+    generation: str  # its common name: "v5e"
     api_type: str  # acceleratorConfig.type of the API: "V5LITE_POD"
     topology: str  # acceleratorConfig.topology of the API, in chips: "2x4"
     chips: int
@@ -65,62 +64,68 @@ class Offer:
 
 
 def lookup(accelerator_type: str) -> AcceleratorType | None:
-    """None: the table does not know this type (which may only mean that it is newer than the table)."""
+    """Return the type; None if it is not in the table, as a type that is newer than the table."""
     return _table().types.get(accelerator_type)
 
 
 def canonical(text: str) -> str:
-    """The API's name of the accelerator type that somebody means: `v5e-8`, `tpu-v5e-8`, `V5LITEPOD-8` → `v5litepod-8`.
+    """Return the API's name of an accelerator type: `v5e-8`, `tpu-v5e-8`, `V5LITEPOD-8` → `v5litepod-8`.
 
-    What the table does not know comes back as it was written. The API itself takes only its own names.
+    A type that is not in the table is returned unchanged. The API accepts only its own names.
     """
-    found = _said(text)
+    found = _normalized(text)
     return found if found in _table().types else text
 
 
-def _said(text: str) -> str:
+def _normalized(text: str) -> str:
     family, dash, number = text.strip().lower().removeprefix("tpu-").rpartition("-")
     return f"{_FAMILIES.get(family, family)}{dash}{number}"
 
 
 def types() -> tuple[str, ...]:
+    """Return every accelerator type of the table."""
     return tuple(_table().types)
 
 
 def offers() -> tuple[Offer, ...]:
+    """Return every row of the table."""
     return _table().offers
 
 
 def zones() -> tuple[str, ...]:
+    """Return every zone with TPUs."""
     return tuple(dict.fromkeys(offer.zone for offer in offers()))
 
 
 def regions() -> tuple[str, ...]:
+    """Return every region with TPUs."""
     return tuple(dict.fromkeys(offer.region for offer in offers()))
 
 
 def zones_of(region: str) -> tuple[str, ...]:
+    """Return the zones of a region; empty if it is not in the table."""
     return tuple(dict.fromkeys(offer.zone for offer in offers() if offer.region == region))
 
 
 def types_in_zone(zone: str) -> tuple[str, ...]:
+    """Return the types that a zone offers."""
     return tuple(dict.fromkeys(name for offer in offers() if offer.zone == zone for name in offer.accelerator_types))
 
 
 def zones_with(accelerator_type: str) -> tuple[str, ...]:
-    """The zones that offer this type, in the order of the table."""
+    """Return the zones that offer this type, in the order of the table."""
     return tuple(dict.fromkeys(offer.zone for offer in offers() if accelerator_type in offer.accelerator_types))
 
 
 def flex_start_zones(accelerator_type: str) -> tuple[str, ...]:
-    """Where Google says that it has flex-start for this type."""
+    """Return the zones in which Google documents flex-start for this type."""
     kind = lookup(accelerator_type)
     training = _FLEX_START.get(kind.generation, ()) if kind else ()
     return training + _FLEX_START_SERVING.get(accelerator_type, ())
 
 
 def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool) -> float | None:
-    """Dollars for an hour of the whole slice, as of PRICES_AS_OF; None when the table has no price."""
+    """Return dollars for an hour of the whole slice, as of PRICES_AS_OF; None if the table has no price."""
     kind = lookup(accelerator_type)
     for offer in offers():
         if kind and offer.zone == zone and accelerator_type in offer.accelerator_types:
@@ -130,28 +135,28 @@ def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool) -> float | Non
 
 
 def runtimes(generation: str) -> tuple[str, ...]:
-    """Runtime versions for a generation ("v5e"), the default first."""
+    """Return the runtime versions for a generation ("v5e"), the default first."""
     kinds = _table().types.values()
     return tuple(dict.fromkeys(kind.default_runtime for kind in kinds if kind.generation == generation))
 
 
 def nearest(text: str, *, count: int = 3) -> list[str]:
-    """Types that somebody who wrote `text` may have meant: same family and closest number, else similar letters."""
-    import difflib  # only a mistake needs it
+    """Return the types closest to a mistyped one: same family and closest number, else similar letters."""
+    import difflib  # needed only after a mistake
 
-    said = _said(text)
-    if said.isdecimal():
-        return [name for name in reversed(types()) if name.endswith(f"-{said}")][:count]
-    family, _, number = said.rpartition("-")
-    kin = [kind.name for kind in _table().types.values() if kind.family == family]
-    if kin and number.isdecimal():
-        wanted = int(number[:9])
-        return sorted(kin, key=lambda name: abs(int(name.rpartition("-")[2]) - wanted))[:count]
-    return kin[:count] or difflib.get_close_matches(said[:80], types(), n=count, cutoff=0.5)
+    name = _normalized(text)
+    if name.isdecimal():
+        return [each for each in reversed(types()) if each.endswith(f"-{name}")][:count]
+    family, _, number = name.rpartition("-")
+    same_family = [kind.name for kind in _table().types.values() if kind.family == family]
+    if same_family and number.isdecimal():
+        size = int(number[:9])
+        return sorted(same_family, key=lambda each: abs(int(each.rpartition("-")[2]) - size))[:count]
+    return same_family[:count] or difflib.get_close_matches(name[:80], types(), n=count, cutoff=0.5)
 
 
 def nearest_place(text: str, *, count: int = 3) -> list[str]:
-    """Zones and regions that somebody who wrote `text` may have meant."""
+    """Return the zones and regions closest to a mistyped one."""
     import difflib
 
     return difflib.get_close_matches(text.strip().lower()[:80], regions() + zones(), n=count, cutoff=0.7)
@@ -177,7 +182,7 @@ def _table() -> _Table:
 
 def _lines() -> list[str]:
     data = pkgutil.get_data(__name__, "tpu_catalog.csv")  # a fifth of the import time of importlib.resources
-    assert data is not None, "the package was built without its table"
+    assert data is not None, "the package was built without tpu_catalog.csv"
     return [line for line in data.decode().splitlines() if not line.startswith("#")]
 
 

@@ -1,7 +1,7 @@
-"""How the chips of a slice are wired when nobody asks for a particular shape: "2x4", "4x4x12". Pure arithmetic.
+"""The default topology of a slice: "2x4", "4x4x12". Pure arithmetic.
 
-The catalog calls me for every type. Small 3-D slices are listed; from 64 chips on they are built of 4x4x4 cubes, put
-together as compactly as the count allows (compared with every v4 and v5p shape that Google's xpk lists).
+Small 3-D slices are listed; from 64 chips on they consist of 4x4x4 cubes, arranged as compactly as their number allows
+(compared with every v4 and v5p shape that Google's xpk lists).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _CUBE_CHIPS = 64
 
 
 def default_topology(chips: int, *, dimensions: int) -> str:
-    """The API's text for `chips` chips in a plane (v2, v3, v5e, v6e) or in a torus of three dimensions (v4, v5p)."""
+    """Return the API's text for a plane (v2, v3, v5e, v6e) or a torus of three dimensions (v4, v5p) of `chips` chips."""
     if dimensions == 2:
         rows = 2 ** ((chips.bit_length() - 1) // 2)
         return f"{rows}x{chips // rows}"
@@ -21,7 +21,7 @@ def default_topology(chips: int, *, dimensions: int) -> str:
 
 
 def _most_compact(cubes: int) -> tuple[int, int, int]:
-    """Three ascending factors with the smallest sum."""
+    """Return three ascending factors with the smallest sum."""
     boxes = [
         (a, b, cubes // (a * b))
         for a in range(1, int(cubes ** (1 / 3)) + 2)

@@ -8,7 +8,7 @@ from orchestrator.promises import Bound
 
 def formula(bound: Bound) -> str:
     """Return `time to live 9 s + grace 1.8 s + …`."""
-    return " + ".join(f"{part.words} {format_duration(part.seconds)}" for part in bound.parts)
+    return " + ".join(f"{part.label} {format_duration(part.seconds)}" for part in bound.parts)
 
 
 def symbolic(bound: Bound) -> str:

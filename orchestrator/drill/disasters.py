@@ -121,11 +121,11 @@ DISASTERS = (
     ),
     Disaster(
         4, "power cut", "kill -9 of everything local while the job runs",
-        power_cut, PROMISES["switch"],
+        power_cut, PROMISES["watchdog"],
     ),
     Disaster(
         5, "power cut and outage", f"kill -9 of everything local as the API goes down for {OUTAGE_S:.0f} s",
-        power_cut_and_outage, PROMISES["switch after an outage"], outage_s=OUTAGE_S,
+        power_cut_and_outage, PROMISES["watchdog after an outage"], outage_s=OUTAGE_S,
     ),
     Disaster(
         6, "lost reply", "the reply to the create call is lost",
@@ -144,7 +144,7 @@ DISASTERS = (
     ),
     Disaster(
         9, "unattended", "a detached job ends, and no client is there",
-        detached_and_unattended, PROMISES["switch of a detached run"], speed=300.0,
+        detached_and_unattended, PROMISES["watchdog of a detached run"], speed=300.0,
     ),
     Disaster(
         10, "no permission", "kill -9 of everything local, and the VM may not delete",

@@ -57,15 +57,15 @@ class Bounds:
 
     def watchdog(self, *, boot: bool = False) -> float:
         """C3, C4, C8: no local layer is left. `boot`: the VM was not up yet."""
-        return self.of("switch of a create") if boot else self.of("switch")
+        return self.of("watchdog of a create") if boot else self.of("watchdog")
 
     def creating(self, ready_in_s: float) -> float:
         """C3': no local layer is left, and the slice is still being created."""
-        return self.of("switch of a create", ready_in_s=ready_in_s)
+        return self.of("watchdog of a create", ready_in_s=ready_in_s)
 
     def detached(self) -> float:
         """C3 of a detached run, from the end of its job."""
-        return self.of("switch of a detached run")
+        return self.of("watchdog of a detached run")
 
     def unarmed(self) -> float:
         """A detached run whose watchdog never reports that it is armed: refused."""
@@ -74,7 +74,7 @@ class Bounds:
     def after_label(self, *, worker: int = 0) -> float:
         """C3 from the end of the label: worker 0 is dead, worker `worker` acts."""
         late_s = self.seconds("rare poll") + worker * self.seconds("stagger")
-        return self.seconds("grace") + late_s + self.seconds("switch") + self.absent_s
+        return self.seconds("grace") + late_s + self.seconds("watchdog") + self.absent_s
 
     def collected(self) -> float:
         """C7 and C10, from the end of the label: only gc is left, and it runs as soon as it may."""

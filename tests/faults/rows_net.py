@@ -152,7 +152,7 @@ def results_never_collected(w: World) -> None:
     held_until = float(w.leases()[-1]["hold_until"])
     w.until_absent()
     assert w.unclaimed_s(held_until) > 0, "its time was not over"
-    w.check_bound("C3 held, from the end of its time", held_until, w.bounds.of("switch of a held slice"))
+    w.check_bound("C3 held, from the end of its time", held_until, w.bounds.of("watchdog of a held slice"))
     assert w.do("collect", "work").code() == 65 and w.states() == {"gone"}
 
 

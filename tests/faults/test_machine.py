@@ -38,7 +38,7 @@ def test_a_machine_on_which_work_takes_five_times_as_long_makes_them_five_times_
     assert machine.slowness(NOW - 15) == 1.0, "that was before"
     slow, quiet = Bounds(30, 0, 5.0), Bounds(30, 0)
     assert slow.guardian() == pytest.approx(5 * quiet.guardian())
-    assert slow.watchdog() - quiet.watchdog() == pytest.approx(4 * (quiet.seconds("switch") - 20 / 30 + 2.0)), (
+    assert slow.watchdog() - quiet.watchdog() == pytest.approx(4 * (quiet.seconds("watchdog") - 20 / 30 + 2.0)), (
         "periods stay"
     )
 

@@ -1,4 +1,4 @@
-"""The table of promises is what the periods of the code add up to, and what its page says."""
+"""The table of promises agrees with the periods of the code and with its page."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ EVERY = [promise for promise in PROMISES.values() if promise.formula]
 
 
 def derived(timings: Timings) -> dict[str, float]:
-    """Every period of the table, from the code's."""
+    """Every period of the table, from the code."""
     return {
-        "beat": timings.heartbeat_s,
+        "heartbeat": timings.heartbeat_s,
         "poll": timings.poll_s,
         "rare poll": RARELY * timings.poll_s,
         "ttl": timings.ttl_s,
@@ -56,7 +56,7 @@ def test_every_period_of_the_table_is_that_of_the_code(name: str) -> None:
         assert promises.seconds(name, speed) == pytest.approx(derived(claim_timings.emulated(speed))[name])
 
 
-def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -> None:
+def test_the_code_s_own_times_are_those_of_the_table() -> None:
     from orchestrator.cli.commands.guarantee.install_gc import install_gc
     from orchestrator.engine.runtime.retry import pauses
 
@@ -67,12 +67,12 @@ def test_what_the_code_does_besides_its_periods_is_as_long_as_the_table_says() -
     assert promises.seconds("READY") == GOOGLE.provision_s and promises.seconds("D") == GOOGLE.absent_s
     longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
     assert longest == promises.LOOK_S
-    # After its countdown the switch looks again within a beat, asks the API, and deletes.
-    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / SOON <= promises.seconds("switch")
+    # After its countdown the watchdog looks again within a heartbeat, asks the API, and deletes.
+    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / SOON <= promises.seconds("watchdog")
 
 
-@pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.happened}")
-def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: PromisedBound) -> None:
+@pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.event}")
+def test_the_page_has_the_sum_of_each_formula(promise: PromisedBound) -> None:
     assert symbolic(bound(promise, PromiseWorld())) == promise.google
     assert symbolic(bound(promise, EMULATED)) == promise.emulated
 
@@ -83,9 +83,9 @@ def test_what_the_page_says_is_what_the_formula_adds_up_to(promise: PromisedBoun
         ("command", 10 + 1.5),
         ("guardian", 5 + 1.5),
         ("guardian of a create", 5 + 6 + 1.5 + 1.5),
-        ("switch", 9 + 1.8 + 3.2 + 1.5),
-        ("switch of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
-        ("switch of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
+        ("watchdog", 9 + 1.8 + 3.2 + 1.5),
+        ("watchdog of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
+        ("watchdog of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
         ("gc", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
     ],
 )
@@ -94,25 +94,25 @@ def test_the_bounds_on_a_faster_emulator_are_these(name: str, seconds: float) ->
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: promise.formula)
-def test_every_delete_that_comes_to_nothing_costs_one_deletion_and_one_look_more(promise: PromisedBound) -> None:
+def test_every_delete_without_effect_adds_one_deletion_and_one_read(promise: PromisedBound) -> None:
     unlucky = bound(promise, replace(HERE, failed_deletes=2))
     looks_s = 1.5 / 4 + 3.0 / 4
     assert unlucky.seconds == pytest.approx(bound(promise, HERE).seconds + 2 * HERE.deletion_s + looks_s)
     assert symbolic(unlucky).endswith(" + 3 D")
 
 
-def test_on_google_cloud_a_look_is_half_a_minute_away_at_most() -> None:
+def test_on_google_cloud_the_next_read_is_at_most_half_a_minute_away() -> None:
     assert symbolic(bound(PROMISES["command"], PromiseWorld(failed_deletes=2))) == "1 m 10 s + 3 D"
 
 
-def test_what_runs_in_processes_is_not_promised_faster_than_processes_are() -> None:
-    assert promises.seconds("switch", 1000) > 3.0
-    assert promises.seconds("switch", 100) == pytest.approx(3.2)
-    assert promises.seconds("switch") == 20.0
+def test_a_faster_emulator_does_not_shorten_the_work_of_processes() -> None:
+    assert promises.seconds("watchdog", 1000) > 3.0
+    assert promises.seconds("watchdog", 100) == pytest.approx(3.2)
+    assert promises.seconds("watchdog") == 20.0
 
 
 def test_a_slow_machine_stretches_its_own_work_and_no_period() -> None:
-    for promise, own_s in (("command", 10), ("guardian", 5), ("switch", 3)):
+    for promise, own_s in (("command", 10), ("guardian", 5), ("watchdog", 3)):
         slow = bound(PROMISES[promise], replace(HERE, slowness=5.0)).seconds
         assert slow == pytest.approx(bound(PROMISES[promise], HERE).seconds + 4 * own_s)
 

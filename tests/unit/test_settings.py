@@ -1,4 +1,4 @@
-"""Which cloud: what is configured where, what goes before what, and what is refused."""
+"""Which cloud is used: the sources of settings, their order, and what is refused."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Home:
     def gcloud(self, text: str, name: str = "default") -> None:
         self.write(f".config/gcloud/configurations/config_{name}", text)
 
-    def adc(self, **said: str) -> None:
-        self.write(".config/gcloud/application_default_credentials.json", json.dumps(said))
+    def adc(self, **fields: str) -> None:
+        self.write(".config/gcloud/application_default_credentials.json", json.dumps(fields))
 
     def resolve(self, cloud: str | None = None, project: str | None = None, **environ: str) -> Target:
         return resolve(cloud, project, self.environ | environ)
@@ -53,7 +53,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_with_nothing_configured_it_is_the_emulator_and_says_so(home: Home) -> None:
+def test_without_any_configuration_it_is_the_emulator_and_the_reason_is_shown(home: Home) -> None:
     target = home.resolve()
     assert (target.kind, target.project, target.zone) == ("emulated", "emulated", None)
     assert "EMULATED" in target.why
@@ -93,7 +93,7 @@ def test_an_adc_file_without_a_project_configures_none(home: Home) -> None:
     assert home.resolve().kind == "emulated"
 
 
-def test_a_credentials_file_that_is_named_and_unusable_is_not_passed_over(home: Home) -> None:
+def test_a_named_credentials_file_that_is_unusable_is_refused(home: Home) -> None:
     assert "does not exist" in home.refusal(GOOGLE_APPLICATION_CREDENTIALS=str(home.path / "none.json"))
     broken = home.write("key.json", "{")
     assert "is not JSON" in home.refusal(GOOGLE_APPLICATION_CREDENTIALS=str(broken))
@@ -110,7 +110,7 @@ def test_gclouds_active_configuration_is_the_one_that_counts(home: Home) -> None
     assert home.resolve(CLOUDSDK_CONFIG=str(elsewhere)).project == "other-proj"
 
 
-def test_a_zone_comes_from_the_environment_then_our_file_then_gcloud(home: Home) -> None:
+def test_a_zone_comes_from_the_environment_then_the_settings_file_then_gcloud(home: Home) -> None:
     home.gcloud("[core]\nproject = gcloud-proj\n[compute]\nzone = us-central1-a\n")
     assert home.resolve().zone == "us-central1-a"
     assert home.resolve("emulated").zone is None, "gcloud's zone is about Google's cloud"
@@ -123,7 +123,7 @@ def test_a_region_is_a_place_too(home: Home) -> None:
     assert home.resolve(TPUJOB_ZONE="us-central1").zone == "us-central1"
 
 
-def test_gclouds_zone_for_other_machines_is_left_aside_with_a_word(home: Home) -> None:
+def test_gclouds_zone_without_tpus_is_ignored_with_a_remark(home: Home) -> None:
     home.gcloud("[core]\nproject = gcloud-proj\n[compute]\nzone = us-west1-x\n")
     target = home.resolve()
     assert target.zone is None
@@ -165,7 +165,7 @@ def test_a_shell_that_points_gcloud_at_an_emulator_does_not_select_google(home: 
 @pytest.mark.parametrize(
     "project", ["-oProxyCommand=x", "MyProject", "a" * 31, "short", "ends-", "a b cdef", "../../x"]
 )
-def test_what_is_no_project_id_is_refused_wherever_it_stands(home: Home, project: str) -> None:
+def test_an_invalid_project_id_is_refused_from_every_source(home: Home, project: str) -> None:
     assert "--project" in home.refusal(None, project)
     assert "--project" in home.refusal("emulated", project)
     assert "TPUJOB_PROJECT" in home.refusal(TPUJOB_PROJECT=project)
@@ -173,17 +173,17 @@ def test_what_is_no_project_id_is_refused_wherever_it_stands(home: Home, project
 
 
 @pytest.mark.parametrize("zone", ["; rm -rf ~", "../..", "us-centrall1-", "-z", "US-CENTRAL1-A"])
-def test_what_is_no_zone_is_refused(home: Home, zone: str) -> None:
+def test_an_invalid_zone_is_refused(home: Home, zone: str) -> None:
     assert "TPUJOB_ZONE" in home.refusal(TPUJOB_ZONE=zone)
     home.own(f"zone: {json.dumps(zone)}\n")
     assert "settings.yaml:1: zone: " in home.refusal()
 
 
-def test_a_zone_near_a_real_one_is_answered_with_it(home: Home) -> None:
+def test_a_mistyped_zone_gets_the_nearest_one(home: Home) -> None:
     assert "nearest: us-central1" in home.refusal(TPUJOB_ZONE="us-centrall1-a-")
 
 
-def test_our_settings_file_holds_these_keys(home: Home) -> None:
+def test_the_settings_file_has_these_keys(home: Home) -> None:
     home.own(
         "# mine\nproject: my-project\nzone: us-central1-a\nservice_account: vm@my-project.iam.gserviceaccount.com\n"
         "network: projects/host-proj/global/networks/shared\nruns_dir: ~/runs\nemulated_cores: 4\n"
@@ -202,7 +202,7 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("project: my-project\nproyect: x\n", ":2: proyect: unknown setting | the settings are project, zone"),
         ("zone: us-central1-a\nzone: us-east5-b\n", ":2: zone: set twice"),
@@ -221,11 +221,11 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
         ("network: 'a b'\n", "not a name"),
     ],
 )
-def test_a_mistake_in_our_settings_file_is_named_with_its_place(home: Home, text: str, words: str) -> None:
+def test_a_mistake_in_the_settings_file_is_reported_with_its_place(home: Home, text: str, message: str) -> None:
     path = home.own(text)
     refusal = home.refusal()
     assert refusal.startswith(str(path))
-    assert words in refusal
+    assert message in refusal
 
 
 def test_a_tag_in_the_settings_file_constructs_nothing(home: Home) -> None:
@@ -284,7 +284,7 @@ def test_the_state_directory_has_three_possible_places(tmp_path: Path) -> None:
     assert settings.state_dir(home | {"TPUJOB_STATE_DIR": str(tmp_path / "mine")}) == tmp_path / "mine"
 
 
-def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_state_directory_is_private_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     before = os.umask(0)
     try:
@@ -297,7 +297,7 @@ def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None
     assert path.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -> None:
+def test_a_state_directory_that_other_users_can_write_is_refused(tmp_path: Path) -> None:
     def refusal(path: Path) -> str:
         with pytest.raises(ConfigError) as caught:
             settings.open_state_dir(path)
@@ -319,7 +319,7 @@ def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -
     assert "cannot be used" in refusal(tmp_path / "file")
 
 
-def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="belongs to another user"):
         settings.open_state_dir(tmp_path)

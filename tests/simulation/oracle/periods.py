@@ -57,7 +57,7 @@ class Periods:
 
 
 TERMS = {  # field → its term in `orchestrator.promises`
-    "heartbeat_s": "heartbeat" if "heartbeat" in promises.TERMS else "beat",
+    "heartbeat_s": "heartbeat",
     "poll_s": "poll",
     "ttl_s": "ttl",
     "grace_s": "grace",
@@ -68,7 +68,7 @@ TERMS = {  # field → its term in `orchestrator.promises`
     "renew_s": "renew",
     "label_ttl_s": "label",
     "provision_s": "provision",
-    "watchdog_s": "watchdog" if "watchdog" in promises.TERMS else "switch",
+    "watchdog_s": "watchdog",
 }
 
 

@@ -72,17 +72,17 @@ def test_every_shape_adds_up(name: str) -> None:
         ("", ""),
     ],
 )
-def test_one_type_has_one_name_whatever_people_call_it(written: str, name: str) -> None:
+def test_common_names_of_a_type_map_to_the_name_of_the_api(written: str, name: str) -> None:
     assert catalog.canonical(written) == name
 
 
 @pytest.mark.parametrize("written", ["tpu-v5e-7", "v5e-7", "v5lite-7", "v5litepod-7"])
-def test_a_size_that_does_not_exist_is_answered_with_sizes_of_its_own_family(written: str) -> None:
+def test_the_nearest_types_of_a_size_that_does_not_exist_are_of_its_family(written: str) -> None:
     assert catalog.nearest(written)[0] == "v5litepod-8"
     assert {name.partition("-")[0] for name in catalog.nearest(written)} == {"v5litepod"}
 
 
-def test_the_api_itself_takes_only_its_own_names() -> None:
+def test_the_api_accepts_only_its_own_names() -> None:
     assert catalog.lookup("v5e-8") is None and catalog.lookup("tpu-v6e-8") is None
 
 

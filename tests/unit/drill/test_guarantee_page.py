@@ -41,7 +41,7 @@ def test_every_class_has_its_row() -> None:
 @pytest.mark.parametrize(
     ("name", "google_s", "emulated_s"),
     [
-        ("beat", GOOGLE.heartbeat_s, EMULATED.heartbeat_s),
+        ("heartbeat", GOOGLE.heartbeat_s, EMULATED.heartbeat_s),
         ("time to live", GOOGLE.ttl_s, EMULATED.ttl_s),
         ("grace", GOOGLE.grace_s, EMULATED.grace_s),
         ("label", GOOGLE.label_ttl_s, EMULATED.label_ttl_s),
