@@ -41,4 +41,4 @@ def test_a_broken_promise_is_reported_with_its_problem() -> None:
     finding = Finding(DISASTERS[0], "nothing", None, "the start of the job: not within 45 s")
     assert line(finding).endswith("· BROKEN: the start of the job: not within 45 s")
     assert "never came to its end" in line(finding)
-    assert (as_json_object(finding)["ok"], shape(finding)["problem"]) == (False, finding.problem)
+    assert (as_json_object(finding)["ok"], as_json_object(finding)["problem"]) == (False, finding.problem)
