@@ -45,6 +45,7 @@ class Cli:
 
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = (sys.executable, "-m", "orchestrator.cli")
     _bills_before, _requests_before = 0, 0
 
     def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
@@ -61,7 +62,7 @@ class Cli:
     ) -> subprocess.Popen[Any]:
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*before, sys.executable, "-m", "orchestrator.cli", *words],
+            [*before, *self.program, *words],
             cwd=self.directory,
             env={**os.environ, **self.env, **(env or {})},
             preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals

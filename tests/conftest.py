@@ -27,7 +27,8 @@ from tests.waiting import HANG_S  # noqa: E402
 
 FIXTURES = (cli, clouds, emulator, left_as_found, python310, python310_with_torch, shared_emulator, tpujob)
 
-IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "tests/payload/")  # their rows, kills and trainings
+# Their rows, kills, builds and trainings.
+IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "e2e/test_wheel.py", "tests/payload/")
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
 PROCESSES_PER_CORE = 2  # much of what these tests do is wait
 
