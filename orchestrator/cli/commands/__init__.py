@@ -109,9 +109,11 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
     },
     "Results": {
-        "list": Command("The runs of this machine, newest first.", "results.list_runs:list_runs", ("tpujob list",)),
+        "list": Command(
+            "List the runs of this machine, newest first.", "results.list_runs:list_runs", ("tpujob list",)
+        ),
         "show": Command(
-            "One run: what became of it, how long each part took, what it cost, and its files.",
+            "Show one run: its state and events, how long each part took, what it cost, and its files.",
             "results.show:show",
             ("tpujob show mnist", "tpujob show mnist --json"),
         ),
@@ -121,7 +123,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob logs mnist", "tpujob logs -f mnist", "tpujob logs mnist --worker 1"),
         ),
         "compare": Command(
-            "Runs side by side: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
+            "Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
             "results.compare:compare",
             ("tpujob compare mnist-ddp mnist-single", "tpujob compare mnist-ddp mnist-single --markdown"),
         ),
@@ -133,7 +135,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob gc --dry-run", "tpujob gc --zone us-central1", "tpujob gc --local"),
         ),
         "install-gc": Command(
-            "Have this machine run `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.",
+            "Install a timer that runs `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.",
             "guarantee.install_gc:install_gc",
             ("tpujob install-gc",),
         ),
@@ -148,7 +150,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob forget trainer",),
         ),
         "drill": Command(
-            "Rehearse ten disasters on a private emulator: who is killed, who deletes the slice, and within which bound.",
+            "Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and within which bound.",
             "guarantee.drill:drill",
             ("tpujob drill", "tpujob drill --only 3"),
         ),
