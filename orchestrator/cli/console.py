@@ -127,7 +127,7 @@ class Console:
     def fit(self, text: str) -> str:
         """Return the text, of one line or several, without control characters and secrets."""
         if not text.isprintable():
-            from orchestrator.remote.ssh.terminal import harmless
+            from orchestrator.core.text.terminal import harmless
 
             text = "\n".join(harmless(line) for line in text.split("\n"))
         return self.secrets.hide(text)

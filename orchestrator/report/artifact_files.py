@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.remote.ssh.terminal import printable
+from orchestrator.core.text.terminal import printable
 
 MAX_JSON_BYTES = 1 << 20
 MAX_MEASURED = 1e15

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import console
 from orchestrator.core.lease import watchdog_report
 from orchestrator.errors import UserError
-from orchestrator.remote.ssh.terminal import LINE_CHARS
+from orchestrator.core.text.terminal import LINE_CHARS
 from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest
 from tests.cli_fixture import Tpujob
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import LogLines
 from orchestrator.errors import UnknownRun
-from orchestrator.remote.ssh.terminal import LineSplitter
+from orchestrator.core.text.terminal import LineSplitter
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

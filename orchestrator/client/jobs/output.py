@@ -1,4 +1,4 @@
-"""Job output on its way to the person: one log file per worker, and `worker0 | …` lines on stdout; secrets in neither."""
+"""The output of a job: one log file per worker, and log events; secrets in neither."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def make_directory(path: Path) -> None:
 
 
 class JobOutput:
-    """The sink that the fleet's follower threads write to. Keeps everything but secrets in `logs/worker<i>.log`.
+    """The sink of the job's output, called from any thread. Writes `logs/worker<i>.log` and reports lines, without secrets.
 
-    `anew`: the log comes from its first byte again, so the files begin again too.
+    `anew`: the output comes from its first byte again, so the files are written anew too.
     """
 
     def __init__(self, directory: Path, reporter: Reporter, *, anew: bool = False) -> None:
-        from orchestrator.remote.ssh.terminal import LineSplitter
+        from orchestrator.core.text.terminal import LineSplitter
 
         self._directory = directory / "logs"
         self._new_splitter = LineSplitter
@@ -54,14 +54,14 @@ class JobOutput:
                 file.close()
 
     def _keep(self, worker: int, data: bytes) -> None:
-        """A full disk costs the log, and is said; the job goes on."""
+        """Write to the log file. A full disk is reported and ends the file, not the job."""
         try:
             if not self._full:
                 self._file(worker).write(data)
         except OSError as error:
             self._full = True
             self._reporter.notice(
-                "warning", f"{self._directory} cannot be written: {error.strerror}; the log goes on on the screen only"
+                "warning", f"{self._directory} cannot be written: {error.strerror}; the log is on the screen only"
             )
         splitter = self._splitters.setdefault(worker, self._new_splitter())
         self._show(worker, splitter.feed(data))

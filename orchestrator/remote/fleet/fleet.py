@@ -25,7 +25,7 @@ from orchestrator.remote.ssh.connection import Connection, Credentials
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
-from orchestrator.remote.ssh.terminal import clean
+from orchestrator.core.text.terminal import clean
 from orchestrator.remote.transfer.bundle import Bundle
 from orchestrator.remote.transfer.collect import Collection, Collector, CollectRequest
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.connection import Connection
-from orchestrator.remote.ssh.terminal import printable
+from orchestrator.core.text.terminal import printable
 
 if TYPE_CHECKING:
     import paramiko

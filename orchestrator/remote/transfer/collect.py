@@ -20,7 +20,7 @@ from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
-from orchestrator.remote.ssh.terminal import printable
+from orchestrator.core.text.terminal import printable
 from orchestrator.remote.transfer.disk_space import DiskSpace
 from orchestrator.remote.transfer.extract import (
     CHANGED,

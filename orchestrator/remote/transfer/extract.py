@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.remote.ssh.terminal import printable
+from orchestrator.core.text.terminal import printable
 
 BLOCK = tarfile.BLOCKSIZE
 LONG_NAME_BYTES = 4096

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.remote.ssh.terminal import LINE_CHARS, LineSplitter, clean
+from orchestrator.core.text.terminal import LINE_CHARS, LineSplitter, clean
 
 
 def lines(*pieces: bytes) -> list[str]:
