@@ -1,4 +1,4 @@
-"""What bears on a plan beside the shipped table: what was granted, what the project was said to have, where the bucket is."""
+"""The inputs of a plan beside the shipped table: grants, the project's availability, the region of the bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
-    """`spec`: the job that is planned, whose bucket is looked for. Says so where that is not found."""
+    """Return the plan inputs. `spec`: the job, whose bucket is looked up; an unknown region is reported. Raises BadRequest."""
     return PlanInputs(
         grants=grants.remaining(session.target.grants, _used(session)),
         availability=availability.known(session),
@@ -25,12 +25,12 @@ def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
 
 
 def _used(session: Session) -> list[tuple[str, str, bool]]:
-    """The slices that this machine knows of. Those of others are the cloud's to refuse."""
+    """Return the slices in this machine's ledger. Those of other machines count when the cloud refuses a request."""
     return [(lease.accelerator_type, lease.name.zone, lease.spot) for lease in session.open_leases()]
 
 
 def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
-    """None when nothing is to be said against any region."""
+    """Return the job's bucket and its region; None if no region is excluded. Raises BadRequest if there is no such bucket."""
     from orchestrator.clouds.google import storage
     from orchestrator.errors import BadRequest, CloudError
 
@@ -41,12 +41,12 @@ def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
     name = spec.bucket.removeprefix("gs://").partition("/")[0]
     try:
         found = storage.bucket(name, emulator=emulator)
-        why = f"{emulator} does not say where" if emulator else "its description names no place"
+        why = f"{emulator} does not tell" if emulator else "its description names no region"
     except CloudError as error:
         if isinstance(error, BadRequest):
-            raise  # no such bucket: the artifacts would go nowhere
+            raise  # no such bucket: the upload of the artifacts would fail
         found, why = None, error.message
     if found is None:
-        unknown = f"where gs://{name} lies is not known ({why}); if in another region, copying costs {egress.ANYWHERE}"
+        unknown = f"the region of gs://{name} is unknown ({why}); copying from another region costs {egress.ANYWHERE}"
         session.reporter.notice("bucket", unknown)
     return found

@@ -1,4 +1,4 @@
-"""What `up` and `run` share: the plan in their notices, and the place where they ask for slices."""
+"""What every plan shares: its report in sentences, and the place where its slices are created."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ DEFAULT_EMULATED_CORES = 2
 
 
 def place(session: Session) -> Place:
+    """Return where the slices of this session are created."""
     return Place(
         cloud=session.target.kind,
         project=session.target.project,
@@ -39,16 +40,16 @@ def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, s
 def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> list[str]:
     """Return the plan in sentences."""
     emulated = session.target.kind == "emulated"
-    brings_code = spec is not None and (spec.train is None or spec.train.entry is not None)
+    has_code = spec is not None and (spec.train is None or spec.train.entry is not None)
     lines = plan_lines(
         plan,
         session.now(),
         emulated=emulated,
         emulated_cores=emulated_cores,
         overlap_s=session.target.timings.absent_s,
-        python="{}.{}".format(*sys.version_info) if emulated and brings_code else None,
+        python="{}.{}".format(*sys.version_info) if emulated and has_code else None,
         torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
     )
     if spec is not None and spec.limits.max_results is not None:
-        lines.append(f"brings home {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
+        lines.append(f"collects {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
     return [*lines, *dropped_lines(plan.dropped)]

@@ -79,7 +79,7 @@ def test_ctrl_c_ends_the_bench_and_the_same_command_goes_on(ready: Tpujob) -> No
     assert any("started" in line for line in process.stderr)
     press(process, signal.SIGINT)
     _, err = process.communicate()
-    assert process.returncode == 130 and "the same command goes on where it was" in err
+    assert process.returncode == 130 and "the same command continues here" in err
     assert [run["state"] for run in runs(ready)] == ["interrupted", "succeeded"]
     ready.job(slow.replace(waits, "python3 write.py"), "slow.yaml")
     done = ready("bench", "slow.yaml")

@@ -81,7 +81,7 @@ def test_submit_leaves_and_attach_brings_everything_home(detached: Tpujob) -> No
     assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
     assert detached.alive() == []
     late = detached("collect", run)
-    assert late.returncode == 0 and "all results are at home" in late.stdout
+    assert late.returncode == 0 and "all results are collected" in late.stdout
 
 
 @pytest.mark.exhaustive
@@ -91,7 +91,7 @@ def test_who_leaves_an_attach_changes_nothing_and_the_code_of_the_job_is_that_of
     detached.until("begun", left)
     press(left)
     _, err = left.communicate()
-    assert left.returncode == 130 and "goes on without us" in err
+    assert left.returncode == 130 and "goes on; `tpujob attach" in err
     killed = detached.start("attach", run)
     detached.until("begun", killed)
     killed.kill()
@@ -118,7 +118,7 @@ def test_reading_along_while_the_collector_is_attached_ends_with_the_run(detache
     detached.until("begun", process)
     let_go(detached)
     out, err = process.communicate()
-    assert process.returncode == 0 and "succeeded" in out and "reading along" in err
+    assert process.returncode == 0 and "succeeded" in out and "ready to take over" in err
 
 
 def until_followed(cli: Tpujob) -> None:
@@ -144,7 +144,7 @@ def test_who_reads_along_takes_the_place_of_a_collector_that_died(detached: Tpuj
     let_go(detached)
     out, err = process.communicate()
     assert process.returncode == 0 and "absent" in out, err
-    assert "reading along" in err
+    assert "ready to take over" in err
     assert list(detached.directory.glob("runs/*/worker0/artifacts/result.txt"))
 
 

@@ -116,7 +116,7 @@ def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: T
     process = tpujob.start("run", tpujob.job(SLEEPER))
     tpujob.until("started", process)
     done = tpujob("cancel", "sleeper")
-    assert done.returncode == 0 and "cancelled; nothing of it runs on this machine any more" in done.stdout, done.stderr
+    assert done.returncode == 0 and "cancelled; none of its processes runs any more" in done.stdout, done.stderr
     _, err = process.communicate()
     assert process.returncode == 143 and "interrupted by `tpujob cancel`" in err
     assert (artifacts(tpujob) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(tpujob))
@@ -187,7 +187,7 @@ def test_a_tpu_section_is_said_to_mean_nothing_and_a_bucket_is_refused(tpujob: T
 
 def test_the_plan_of_a_local_job_asks_no_cloud_for_anything(tpujob: Tpujob) -> None:
     done = tpujob("plan", job(tpujob, "true"))
-    assert (done.returncode, done.stdout) == (0, "this machine\tnothing is asked of any cloud\n")
+    assert (done.returncode, done.stdout) == (0, "this machine\tno cloud is asked for anything\n")
     shape = json.loads(tpujob("plan", job(tpujob, "true"), "--json").stdout)
     assert (shape["cloud"], shape["candidates"], shape["request"], shape["worst_case_usd"]) == ("local", [], None, 0.0)
 

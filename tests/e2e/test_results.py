@@ -76,7 +76,7 @@ def test_a_disk_that_is_full_costs_no_results_and_collect_brings_them_once_there
     shown = tpujob.only_run()
     assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
     idle = tpujob("collect", run)
-    assert idle.returncode == 0 and "all results are at home" in idle.stdout
+    assert idle.returncode == 0 and "all results are collected" in idle.stdout
 
 
 def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_them(tpujob: Tpujob) -> None:
@@ -94,12 +94,12 @@ def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monke
     assert came(tpujob) == {"a", "c"}
     assert tpujob("down", re.findall("tpujob down (\\S+)`", done.stderr)[0]).returncode == 0
     lost = tpujob("collect", "big")
-    assert lost.returncode == 65 and "nothing left to bring home" in lost.stdout and "absent" in lost.stdout
+    assert lost.returncode == 65 and "no results are left to collect" in lost.stdout and "absent" in lost.stdout
 
 
 def test_a_jobs_own_limit_can_be_lifted_for_what_it_kept_back(tpujob: Tpujob) -> None:
     limited = tpujob.job(JOB + "limits: {max_results: 1MB}\n")
-    assert "brings home 1.0 MB of results at most" in tpujob("plan", limited).stderr
+    assert "collects 1.0 MB of results at most" in tpujob("plan", limited).stderr
     done = tpujob("run", limited)
     assert done.returncode == 65 and came(tpujob) == {"a", "c"}, done.text
     assert tpujob("collect", "big").returncode == 65
@@ -113,7 +113,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
     run_on_a_full_disk(tpujob)
     until_then = held_until(tpujob)
     other = tpujob("run", tpujob.job("name: other\ntpu: {zone: us-central1-a}\ncommand: echo hi\n", "other.yaml"))
-    assert other.returncode == 0 and "which `tpujob up` brought" not in other.stderr, other.text
+    assert other.returncode == 0 and "the held slice of `tpujob up`" not in other.stderr, other.text
     paused = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WaitForCollection:1:before:STOP"})
     until(lambda: is_stopped(paused.pid), "the moment before the results are looked for")
     second = tpujob("collect", "big")
@@ -140,4 +140,4 @@ def test_when_nobody_comes_the_hold_ends_by_itself_and_not_before(
     until(lambda: tpujob.alive() == [], "the slice's deletion of itself")
     assert time.time() >= until_then
     gone = tpujob("collect", "big")
-    assert gone.returncode == 65 and "there is nothing left to bring home" in gone.stdout
+    assert gone.returncode == 65 and "no results are left to collect" in gone.stdout

@@ -20,12 +20,13 @@ class Command(NamedTuple):
 GROUPS: dict[str, dict[str, Command]] = {
     "Jobs": {
         "run": Command(
-            "Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it.",
+            "Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion.",
             "jobs.run:run",
             (
                 "tpujob run jobs/mnist.yaml",
                 "tpujob run jobs/mnist.yaml --keep 30m  # hold the slice for the next run",
                 "tpujob run jobs/mnist.yaml --ttl 2h --cloud google --project my-project",
+                "tpujob run jobs/mnist.yaml --json  # events for a program, one JSON object a line",
             ),
         ),
         "submit": Command(
@@ -39,12 +40,12 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob attach mnist  # the newest run of this job", "tpujob attach 20261122-0930-mnist-7k2f"),
         ),
         "collect": Command(
-            "Bring home the results that a run left on its slice, and release it, proven.",
+            "Collect the results that a run left on its slice, then release the slice, proven.",
             "jobs.collect:collect",
             ("tpujob collect mnist", "tpujob collect mnist --max-results 80GB"),
         ),
         "cancel": Command(
-            "End a run, detached or in another terminal: its slice is deleted, and proven gone.",
+            "End a run, detached or in another terminal: delete its slice and prove it.",
             "jobs.cancel:cancel",
             ("tpujob cancel mnist",),
         ),

@@ -31,7 +31,7 @@ class BenchResult:
 
     runs: tuple[str, ...]
     failed: Mapping[str, int]  # variant → exit code
-    stopped: bool  # before the last variant; the same call goes on there
+    stopped: bool  # before the last variant; the same call continues there
     exit_code: int
 
 
@@ -59,7 +59,7 @@ def run_bench(session: Session, file: Path, *, again: bool = False) -> BenchResu
         failed[name] = result.exit_code
         session.reporter.notice("bench", f"{name} ended with code {result.exit_code}")
         if result.exit_code not in GO_ON:
-            session.reporter.notice("bench", "stopped; the same command goes on where it was")
+            session.reporter.notice("bench", "stopped; the same command continues here")
             return BenchResult((), failed, True, result.exit_code)
     runs = tuple(run for name in specs if name not in failed and (run := _succeeded(session, keys[name])))
     return BenchResult(runs, failed, False, session.exit_code(next(iter(failed.values()), 0)))
@@ -73,7 +73,7 @@ def _read(file: Path) -> tuple[Path, dict[str, JobSpec]]:
 
 
 def _check(session: Session, specs: Mapping[str, JobSpec], base: Path) -> None:
-    """Raise what the last variant lacks before the first one is run."""
+    """Raise UserError for what any variant lacks, before the first one is run."""
     for spec in specs.values():
         prepare.check_directories(spec, base)
         model.resolve_env(spec, os.environ)

@@ -66,7 +66,7 @@ def cancel(session: Session, run: str) -> Cancelled:
         raise UserError(f"{found.id} has no slice yet", hint="press Ctrl-C where it was started")
     if lease.mode is Mode.HOLD:
         raise UserError(
-            f"{found.id} works on {lease.handle}, which `tpujob up` brought",
+            f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
     (released,) = session.on_cloud(
@@ -88,9 +88,9 @@ def _cancel_here(session: Session, run: str, attempt: str) -> Cancelled:
     give_up_at = time.monotonic() + STOP_GRACE_S + COLLECT_S
     while session.locks.is_locked(attempt):
         if time.monotonic() > give_up_at:
-            raise TpujobError(f"{run} has not ended", hint="it has been asked to; `tpujob list` shows when it has")
+            raise TpujobError(f"{run} has not ended", hint="it was told to end; `tpujob list` shows when it has")
         time.sleep(0.1)
-    line = f"{run} cancelled; nothing of it runs on this machine any more"
+    line = f"{run} cancelled; none of its processes runs any more"
     return Cancelled(run, False, True, session.exit_code(), line)
 
 
@@ -124,21 +124,21 @@ def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:
     """One process collects, and only after the end."""
     if not attempt.state.ended:
         hint = "wait for its end" if found.cloud == LOCAL else f"`tpujob attach {found.id}` follows a detached one"
-        raise UserError(f"{found.id} has not ended: whoever follows it brings its results home", hint=hint)
+        raise UserError(f"{found.id} has not ended; its results are collected when it ends", hint=hint)
     if not session.locks.lock(attempt.id):
-        raise UserError(f"another process is bringing the results of {found.id} home", hint="wait for its end")
+        raise UserError(f"another process is collecting the results of {found.id}", hint="wait for its end")
 
 
 def _may_have_some(lease: Lease, found: RunRecord, attempt: Attempt) -> bool:
-    """Held for its results, or brought by `tpujob up`. The results of a slice that `--keep` keeps are collected already."""
+    """Return whether the slice may have results: it is held for them, or by `tpujob up`. Those of `--keep` are collected."""
     there = lease.state is LeaseState.READY and lease.hold_until is not None
     return there and (lease.run != found.id or has_uncollected_results(attempt, lease))
 
 
 def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: Lease | None) -> RunResult:
     success = attempt.state is AttemptState.SUCCEEDED
-    where = f"what came home is in {found.directory}"
-    lines = [f"result   {'all results are at home' if success else 'there is nothing left to bring home'}; {where}"]
+    where = f"the collected files are in {found.directory}"
+    lines = [f"result   {'all results are collected' if success else 'no results are left to collect'}; {where}"]
     if attempt.lease_id is not None:
         lease = lease or session.ledger.lease(attempt.lease_id)
         lines.append(f"released {lease_outcome(lease)}")

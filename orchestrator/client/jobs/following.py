@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def attach(session: Session, run: str) -> RunResult:
     """Follow the run of this id or name to its end, collect its artifacts, release its slice, and return the result.
 
-    One process follows a run. Beside another one this reads the log along, and takes its place if it dies. Of a run that
+    One process follows a run. Beside another one this reports the log, and takes over if that process dies. Of a run that
     has ended, the log is reported and the result comes from the ledger. With `result.detached` the run goes on: Ctrl-C
     ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached.
     """
@@ -34,9 +34,7 @@ def attach(session: Session, run: str) -> RunResult:
     found, attempt = session.ledger.find_run(run)
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
-            session.reporter.notice(
-                "attach", "another process follows it already: reading along, and ready to take its place"
-            )
+            session.reporter.notice("attach", "another process follows the run: showing its log, ready to take over")
         attempt = _read_along(session, found, attempt)
         if attempt.state.ended:
             return _ended(session, found, attempt)

@@ -1,4 +1,4 @@
-"""Reading a job file from disk, with the variables that it names from our environment."""
+"""Read a job file, with the variables that it names from the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load(path: Path, reporter: Reporter) -> tuple[JobSpec, dict[str, str]]:
-    """The job and its resolved environment, whose secrets nobody sees from here on. Raises JobSpecError."""
+    """Return the job and its resolved environment; see `environment`. Raises JobSpecError with the lines of all mistakes."""
     from orchestrator.core.jobfile import model
 
     spec = model.load(read_file(path), path=str(path))
@@ -22,7 +22,7 @@ def load(path: Path, reporter: Reporter) -> tuple[JobSpec, dict[str, str]]:
 
 
 def read_file(path: Path) -> bytes:
-    """One byte more than a job file may have, at most."""
+    """Return the file's bytes, at most one more than a job file may have. Raises UserError."""
     from orchestrator.core.jobfile import model
 
     try:
@@ -35,7 +35,7 @@ def read_file(path: Path) -> bytes:
 
 
 def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
-    """The job's variables, resolved; its secrets are hidden from here on, and its warnings are said."""
+    """Return the job's variables, resolved. Hides their secrets in all later events, and reports the job's warnings."""
     from orchestrator.core.jobfile import model
     from orchestrator.core.jobfile.rules import secret_values
 

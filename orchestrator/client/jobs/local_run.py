@@ -25,7 +25,7 @@ def run_here(
     """Run the job, collect its artifacts in the run's directory, and return the result."""
     if spec.train is not None:
         prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
-    session.reporter.notice("cloud", "none: the job says `on: local`; it runs on this machine, as you")
+    session.reporter.notice("cloud", "none: `on: local` runs the job on this machine, as your user")
     session.recover()
     working = session.directory / "local"
     remove_leftovers(working, session.locks.is_locked)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import LogLines
-from orchestrator.errors import UnknownRun
 from orchestrator.core.text.terminal import LineSplitter
+from orchestrator.errors import UnknownRun
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

@@ -88,7 +88,7 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
         prepare.check_directories(spec, path)
     session.recover()
     if spec.on == "local":
-        return PlanPreview(None, (), _local_shape(spec), table=("this machine\tnothing is asked of any cloud",))
+        return PlanPreview(None, (), _local_shape(spec), table=("this machine\tno cloud is asked for anything",))
     prepare.check_bucket(spec, session.target.kind, os.environ)
     plan = plan_of(session, spec)
     drafter = PlanDrafter(plan, plan_report.place(session), handle=str(spec.name), purpose=Purpose.RUN)

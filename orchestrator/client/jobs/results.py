@@ -63,11 +63,11 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
 
 
 def left_again(session: Session, outcome: Outcome) -> RunResult:
-    """Report that `attach` leaves a run that goes on."""
+    """Report that `attach` ends and the run goes on."""
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     run = outcome.run.id
-    session.reporter.notice("attach", f"{run} goes on without us; `tpujob attach {run}` comes back to it")
+    session.reporter.notice("attach", f"{run} goes on; `tpujob attach {run}` follows it again")
     return _ended(session, _result(session, outcome))
 
 
@@ -160,7 +160,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
-        session.reporter.notice("saved", f"what the job had made when it was lost: {relative(saved)}")
+        session.reporter.notice("saved", f"the job's work up to the loss of its slice: {relative(saved)}")
 
 
 def _start_collector(session: Session, run: str) -> None:
@@ -179,7 +179,7 @@ def _start_collector(session: Session, run: str) -> None:
 
 
 def _bounds(session: Session, lease: Lease) -> str:
-    """Return what would end the slice if this machine never came back."""
+    """Return what ends the slice if this machine does not."""
     ran_here = [ran for ran in session.ledger.gc_runs(lease.cloud, lease.name.project) if ran.scope != "local"]
     gc = f"gc ran {format_duration(session.now() - ran_here[0].at)} ago" if ran_here else "no gc run was ever seen here"
-    return f"the switch on every worker ✓ · {gc} (`tpujob doctor`) · no end by the cloud itself"
+    return f"the watchdog on every worker ✓ · {gc} (`tpujob doctor`) · no limit by the cloud itself"

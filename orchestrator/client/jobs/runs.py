@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunOptions", "RunResult", "run_file", "start_run"]
 
-LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project mean nothing"
+LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project do not apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,17 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     prepare.check_directories(spec, path)
     if spec.on == "local":
         return run_here(session, spec, env, path, bench=options.bench)
+    return _run_on_slice(session, spec, env, path, options)
 
+
+def _run_on_slice(
+    session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, options: RunOptions
+) -> RunResult:
     emulated = session.target.kind == "emulated"
     plan = plan_of(session, spec, keep_s=options.keep_s or 0.0)
     if options.detach and spec.on_preemption == "restart":
         raise UserError(
-            "on_preemption: restart needs somebody who makes the next attempt; a detached run has nobody",
+            "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
             hint="run it attached (`tpujob run`), or leave on_preemption out",
         )
     if emulated and spec.train is not None:
@@ -79,10 +84,9 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
     session.announce()
     emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
-    if not options.detach and (there := _held(session, plan, spec)) is not None:
-        session.reporter.notice(
-            "plan", f"on {there.name.node} ({there.handle}), which `tpujob up` brought; if it is busy or gone:"
-        )
+    if not options.detach and (held := _held(session, plan, spec)) is not None:
+        text = f"on {held.name.node} ({held.handle}), the held slice of `tpujob up`; if it is busy or gone:"
+        session.reporter.notice("plan", text)
     plan_report.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
@@ -99,7 +103,8 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         linger_s=spec.limits.linger,
         run=run.id,
     )
-    with closing(JobOutput(Path(run.directory), session.reporter)) as output:
+    with ExitStack() as stack:
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter)))
         job = prepare.job_run(
             spec,
             run,
@@ -113,11 +118,12 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
             keep_s=options.keep_s,
             detach=options.detach,
         )
-        if not emulated and not options.detach and not inhibit_sleep(f"run {run.id} is attached to this machine"):
-            ttl = format_duration(session.target.timings.ttl_s)
-            session.reporter.notice(
-                "note", f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
-            )
+        if not emulated and not options.detach:
+            inhibited = stack.enter_context(inhibit_sleep(f"run {run.id} is attached to this machine"))
+            if not inhibited:
+                ttl = format_duration(session.target.timings.ttl_s)
+                text = f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
+                session.reporter.notice("note", text)
         outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
     if outcome.detached:
         return results.left_running(session, outcome, drafter.made)
@@ -126,7 +132,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
 
 def _check(spec: JobSpec, options: RunOptions) -> None:
     if options.keep_s is not None and options.detach:
-        raise UserError("--keep holds a slice after a run that is followed to its end; a detached one ends by itself")
+        raise UserError("--keep holds the slice of an attached run; the slice of a detached run deletes itself")
     if spec.on == "local" and (options.keep_s is not None or options.detach):
         raise UserError(LOCAL_ONLY)
 

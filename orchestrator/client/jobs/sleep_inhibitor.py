@@ -1,8 +1,4 @@
-"""Keep this machine from falling asleep while a run is attached to it: a sleeping laptop gives no sign of life.
-
-A small program of the system does it for as long as we live, however we end: it waits for the end of a pipe of ours.
-Where there is none, or it is refused, sleep is what the person decides; the plan's words say so.
-"""
+"""Inhibit suspend while a run is attached: a suspended machine sends no heartbeat."""
 
 from __future__ import annotations
 
@@ -10,22 +6,40 @@ import select
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-ANSWERS_WITHIN_S = 5.0  # or it hangs, and promises nothing
-SAYS_SO = ("sh", "-c", "echo; exec cat")  # started once the system has promised; `cat` ends with the pipe, as we do
+ANSWER_S = 5.0
+GRANTED = (
+    "sh",
+    "-c",
+    "echo; exec cat",
+)  # runs once suspend is inhibited; `cat` ends with the pipe, so with this process
 
 
-def inhibit_sleep(why: str) -> bool:
-    """True when the system promised not to suspend by itself. Closing a lid may still do it."""
-    if sys.platform == "darwin":
-        argv = ["caffeinate", "-i", *SAYS_SO]
-    else:
-        words = ["--what=sleep:idle", "--who=tpujob", f"--why={why}", "--mode=block"]
-        argv = ["systemd-inhibit", *words, *SAYS_SO]
-    if shutil.which(argv[0]) is None:
-        return False
+@contextmanager
+def inhibit_sleep(why: str) -> Iterator[bool]:
+    """Inhibit suspend within the block; yield whether the system promised it. Closing a laptop may suspend it all the same.
+
+    A program of the system does it: `systemd-inhibit` or `caffeinate`. It ends with the block, or with this process.
+    """
+    process = _start(why)
     try:
-        # The other end of its stdin is ours alone (not inheritable), so it ends when we do.
+        yield process is not None
+    finally:
+        if process is not None:
+            _end(process)
+
+
+def _start(why: str) -> subprocess.Popen[bytes] | None:
+    if sys.platform == "darwin":
+        argv = ["caffeinate", "-i", *GRANTED]
+    else:
+        options = ["--what=sleep:idle", "--who=tpujob", f"--why={why}", "--mode=block"]
+        argv = ["systemd-inhibit", *options, *GRANTED]
+    if shutil.which(argv[0]) is None:
+        return None
+    try:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -34,12 +48,15 @@ def inhibit_sleep(why: str) -> bool:
             start_new_session=True,
         )
     except OSError:
-        return False
+        return None
     assert process.stdout is not None
-    with process.stdout as said:
-        answered, _, _ = select.select([said], [], [], ANSWERS_WITHIN_S)
-        promised = bool(answered) and said.read(1) == b"\n"
-    if not promised:
-        process.kill()
-        process.wait()
-    return promised
+    readable, _, _ = select.select([process.stdout], [], [], ANSWER_S)
+    if readable and process.stdout.read(1) == b"\n":
+        return process
+    _end(process)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()

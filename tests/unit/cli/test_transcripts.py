@@ -153,7 +153,7 @@ def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujo
         assert allowed.returncode == 0
         storage.answers(Reply(501, "objects only"))
         unknown = tpujob("plan", job, env=there)
-        assert unknown.returncode == 0 and "bucket   where gs://my-bucket lies is not known" in unknown.stderr
+        assert unknown.returncode == 0 and "bucket   the region of gs://my-bucket is unknown" in unknown.stderr
 
 
 def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(tpujob: Tpujob) -> None:

@@ -19,14 +19,14 @@ from orchestrator.errors import UserError
 
 def bench(
     file: Annotated[Path, typer.Argument(metavar="BENCH.yaml", help="The bench file: a base job and its variants.")],
-    again: Annotated[bool, typer.Option("--again", help="Run every variant, also what was run before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Run every variant, also those that succeeded before.")] = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
     as_csv: Csv = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
-    """Run the variants of a job one after the other, then print the comparison. What is done already is not run again."""
+    """Run the variants of a job one after the other, then print the comparison. What succeeded before is not run again."""
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
     session = open_session(cloud, project)

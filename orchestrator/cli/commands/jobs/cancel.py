@@ -15,7 +15,7 @@ from orchestrator.client.jobs import ending
 def cancel(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
 ) -> None:
-    """End a run, detached or in another terminal: its slice is deleted, and proven gone. Artifacts are not collected.
+    """End a run, detached or in another terminal: delete its slice and prove it. Artifacts are not collected.
 
     A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts.
     """

@@ -20,9 +20,9 @@ def collect(
         str | None, typer.Option(metavar="SIZE|none", help="Instead of the job's limits.max_results, such as 80GB.")
     ] = None,
 ) -> None:
-    """Bring home the results that a run left on its slice, and release it, proven. What is at home is not sent again.
+    """Collect the results that a run left on its slice, then release the slice, proven. Only missing files are sent.
 
-    Exits with the job's own code once everything is at home, with 65 while it is not. Ctrl-C leaves the slice held.
+    Exits with the job's own code once everything is collected, with 65 until then. Ctrl-C leaves the slice held.
     """
     most_bytes = None if max_results is None else _bytes(max_results)
     session = open_session()

@@ -1,4 +1,4 @@
-"""`tpujob plan`: check a job file and show what would be asked of the cloud."""
+"""`tpujob plan`: check a job file and show what `run` would ask the cloud for."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ def run(
         str | None, typer.Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` comes back to it.")
+        bool, typer.Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
     ] = False,
     as_json: EventStream = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
-    """Run a job: create a slice (or use the one `up` brought), train, collect, delete, prove it."""
+    """Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion."""
     if as_json:
         console().stream_json()
     options = RunOptions(

@@ -1,4 +1,4 @@
-"""The inhibitor is a process of the system's that must end with ours; fake ones on PATH play it."""
+"""The inhibitor is a program of the system that ends with the block or with our process; fake ones on PATH play it."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ GRANTED = 'while [ "$1" != sh ]; do shift; done; exec "$@"'
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleep_inhibitor, "ANSWERS_WITHIN_S", HANG_S)
+    monkeypatch.setattr(sleep_inhibitor, "ANSWER_S", HANG_S)
 
 
 def put(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,30 +30,42 @@ def put(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_such_a_program_nothing_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert inhibit_sleep("why") is False
+    with inhibit_sleep("why") as inhibited:
+        assert inhibited is False
 
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 0.3; echo Access denied >&2; exit 1"], ids=["at once", "late"])
 def test_a_refusal_is_not_taken_for_a_promise(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, script, monkeypatch)
-    assert inhibit_sleep("why") is False
+    with inhibit_sleep("why") as inhibited:
+        assert inhibited is False
 
 
 def test_one_that_never_answers_promises_nothing_and_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600", monkeypatch)
-    monkeypatch.setattr(sleep_inhibitor, "ANSWERS_WITHIN_S", 0.5)
-    assert inhibit_sleep("why") is False
+    monkeypatch.setattr(sleep_inhibitor, "ANSWER_S", 0.5)
+    with inhibit_sleep("why") as inhibited:
+        assert inhibited is False
     assert not (tmp_path / "pid").exists() or has_ended(int((tmp_path / "pid").read_text() or "0"))
 
 
 def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
-    code = "from orchestrator.client.jobs import sleep_inhibitor as awake; import os; awake.ANSWERS_WITHIN_S = 180; "
-    code += "print(awake.inhibit_sleep('why'), flush=True); os._exit(9)"
+    code = "from orchestrator.client.jobs import sleep_inhibitor; import os; sleep_inhibitor.ANSWER_S = 180; "
+    code += "print(sleep_inhibitor.inhibit_sleep('why').__enter__(), flush=True); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True"
     pid = int((tmp_path / "pid").read_text())
     until(lambda: has_ended(pid), "the end of the inhibitor")
+
+
+def test_the_inhibitor_ends_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
+    with inhibit_sleep("why") as inhibited:
+        assert inhibited is True
+        pid = int((tmp_path / "pid").read_text())
+        assert not has_ended(pid)
+    assert has_ended(pid)
 
 
 def has_ended(pid: int) -> bool:
