@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.client import history
+from orchestrator.client import history, reports
 from orchestrator.client.events import Event, Reporter, RunResult
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
 from orchestrator.client.history import RunSummary
@@ -189,7 +189,7 @@ class Client:
     def show(self, run: str | Run) -> RunReport:
         """Return everything about a run: attempts, slice, cost, metrics, files, and its story in events. Raises UnknownRun."""
         with self._session() as session:
-            return history.show(session, _id(run))
+            return reports.show(session, _id(run))
 
     def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.

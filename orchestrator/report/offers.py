@@ -89,6 +89,8 @@ def _with_grants(
 ) -> Offered:
     has = known.has(name, zone) if known else None
     own = [grant for grant in grants if grant.zone == zone]
+    if not own:
+        return Offered(name, kind, zone, plain, spot, has, None, None)
     counts = [next((each.count for each in own if each.covers(name, zone, spot=way)), None) for way in (False, True)]
     return Offered(name, kind, zone, plain, spot, has, *counts)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ def known(session: Session) -> Availability | None:
 
 def refresh(session: Session) -> Availability:
     """Ask every zone, keep the answer and return it. Raises CloudError when no zone answers."""
-    from orchestrator.client.guarantee import teardown_client  # a connection costs time, and `known` needs none
+    from orchestrator.client.guarantee import teardown_client  # `offers` without --refresh needs neither
 
     cloud = teardown_client.connect(session.target, session.reporter.secrets)
     zones = cloud.zones(session.target.project).rows
@@ -45,6 +44,8 @@ def refresh(session: Session) -> Availability:
 
 
 def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str) -> Availability:
+    from concurrent.futures import ThreadPoolExecutor  # as above
+
     answers: dict[str, tuple[str, ...]] = {}
     silent: dict[str, str] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:

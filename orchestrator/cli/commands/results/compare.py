@@ -11,7 +11,7 @@ from orchestrator.cli.console import emit, emit_json
 from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Csv, Json, Markdown
 from orchestrator.cli.session import open_session
-from orchestrator.client import history
+from orchestrator.client import reports
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 from orchestrator.report import compare as tables
@@ -37,7 +37,7 @@ def print_table(
     session: Session, runs: Sequence[str], *, as_json: bool = False, as_markdown: bool = False, as_csv: bool = False
 ) -> None:
     """Print one column for each run, in this order. Raises UnknownRun."""
-    found = history.compare(session, runs)
+    found = reports.compare(session, runs)
     if as_json:
         emit_json(found.as_json())
     elif as_csv:

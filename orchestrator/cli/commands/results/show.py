@@ -10,7 +10,7 @@ from orchestrator.cli.console import emit, emit_json
 from orchestrator.cli.exit import ExitCode
 from orchestrator.cli.options import Json
 from orchestrator.cli.session import open_session
-from orchestrator.client import history
+from orchestrator.client import reports
 from orchestrator.report.results import lines
 
 
@@ -20,7 +20,7 @@ def show(
 ) -> None:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""
     session = open_session()
-    found = history.show(session, run)
+    found = reports.show(session, run)
     if as_json:
         emit_json(found.as_json())
     else:

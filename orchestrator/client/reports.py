@@ -1,0 +1,42 @@
+"""Runs of this machine, from its ledger and their files: `show` for one, `compare` for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.client.session import Session
+from orchestrator.report import compare as comparison
+from orchestrator.report import costs, results
+from orchestrator.report.figures import RunFigures, figures
+from orchestrator.report.results import RunReport
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One column for each run, in the order in which they were named; a run named twice has one."""
+
+    runs: tuple[RunFigures, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return comparison.as_json(self.runs)
+
+
+def show(session: Session, run: str) -> RunReport:
+    """Return everything about a run: the beginning of its id, or the name of its job. Raises UnknownRun."""
+    session.recover()
+    found, attempt = session.ledger.find_run(run)
+    return results.report(session.ledger, found, attempt, session.now(found.cloud))
+
+
+def compare(session: Session, names: Sequence[str]) -> Comparison:
+    """Return the figures of these runs side by side, each named as for `show`. Raises UnknownRun."""
+    session.recover()
+    ledger = session.ledger
+    found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, names)}
+    columns = []
+    for run, last in found.values():
+        usd = costs.of_run(ledger, run, session.now(run.cloud))
+        columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, usd))
+    return Comparison(tuple(columns))
