@@ -1,12 +1,13 @@
-"""Does anybody bring the artifacts of a detached run home? `tpujob status` says so, for people and for scripts."""
+"""Is a detached run followed by a process that collects its results? `tpujob status` shows it."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.slices.status import _claim
+from orchestrator.cli.commands.slices.status import table
 from orchestrator.client.session import Session
+from orchestrator.client.slices.status import SliceRow
 from orchestrator.core.lease.attempt import Attempt, Began, Leased, RunRecord
 from orchestrator.core.lease.lease import Intent
 from orchestrator.engine.runtime.locks import FileLocks
@@ -14,7 +15,7 @@ from orchestrator.settings import Target
 from tests.unit.engine.virtual import lease_and_request
 
 
-def test_a_run_is_followed_while_a_process_has_the_claim_on_its_attempt(tmp_path: Path) -> None:
+def test_a_run_is_followed_while_a_process_has_the_lock_of_its_attempt(tmp_path: Path) -> None:
     session = Session(Target("emulated", "emulated"), tmp_path)
     lease, _ = lease_and_request()
     run, attempt = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path)), Attempt("r1-1", "r1")
@@ -28,7 +29,37 @@ def test_a_run_is_followed_while_a_process_has_the_claim_on_its_attempt(tmp_path
     assert not session.is_followed(lease)
 
 
-@pytest.mark.parametrize(("followed", "said"), [(True, "detached, followed"), (False, "detached")])
-def test_status_says_so_of_a_detached_run(followed: bool, said: str) -> None:
-    row = {"mode": "detached", "followed": followed, "in_use": False, "down_at": None, "ends_at": 2.0, "remark": None}
-    assert _claim(row) == f"{said}, until 1970-01-01 00:00:02Z"
+@pytest.mark.parametrize(("followed", "shown"), [(True, "detached, followed"), (False, "detached")])
+def test_status_shows_it_for_a_detached_run(followed: bool, shown: str) -> None:
+    row = SliceRow(
+        name="job",
+        node="tpujob-k3f9ab-7q2m",
+        project="emulated",
+        zone="us-central1-a",
+        accelerator_type="v5litepod-8",
+        spot=False,
+        purpose="run",
+        lease="ready",
+        lease_id="7q2m",
+        state="READY",
+        created_at=0.0,
+        deadline=2.0,
+        ends_at=2.0,
+        hold_until=None,
+        down_at=None,
+        in_use=False,
+        followed=followed,
+        usd_per_hour=9.6,
+        usd_so_far=0.0,
+        usd_at_most=1.0,
+        budget_usd=None,
+        mode="detached",
+        emulated=True,
+        run="r1",
+        owner="k3f9ab",
+        yours=True,
+        remark=None,
+        now=1.0,
+    )
+    _, line = table([row], complete=True)
+    assert f"  {shown}, until 1970-01-01 00:00:02Z  " in line
