@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.tpu import error_translation
+from orchestrator.clouds.google import error_translation
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 from tests.cli_fixture import Tpujob
@@ -240,7 +240,7 @@ def _huge(code: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        pytest.param(_loop, "loop is a link that leads nowhere", id="20-symlink-loop"),
+        pytest.param(_loop, "loop is a broken link", id="20-symlink-loop"),
         pytest.param(_out, "passwd is a link out of", id="20-symlink-out"),
         pytest.param(_fifo, "pipe is neither a file nor a directory", id="20-fifo"),
         pytest.param(_huge, "85,899.3 MB, more than 1,073.7 MB; the biggest: data.bin (85,899.3 MB)", id="20-80-gb"),

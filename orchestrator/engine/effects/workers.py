@@ -148,7 +148,7 @@ class StopCollection(Effect["CollectResult"]):
     why: str
 
     def perform(self, world: World) -> CollectResult:
-        return self.collection.give_up(self.why)
+        return self.collection.stop(self.why)
 
 
 @dataclass(frozen=True, slots=True)

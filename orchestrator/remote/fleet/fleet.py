@@ -1,7 +1,7 @@
-"""All workers of a slice at once: the way in to everything over SSH. The engine and the CLI call it.
+"""All workers of a slice at once: the interface to everything over SSH. The engine and the client use it.
 
-A fleet works on one attempt at a time. Its calls raise errors of ours only, and have an end; `cancel` ends them all
-within a blink by shutting the sockets. What was started on the workers goes on without us.
+A fleet works on one attempt at a time. Its calls raise only errors of `orchestrator.errors`, and all have a timeout; `cancel`
+ends them at once by shutting the sockets. Phases that were started on the workers continue.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.core.text.terminal import clean
 from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.heartbeats import Heartbeats
@@ -25,7 +26,6 @@ from orchestrator.remote.ssh.connection import Connection, Credentials
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
-from orchestrator.core.text.terminal import clean
 from orchestrator.remote.transfer.bundle import Bundle
 from orchestrator.remote.transfer.collect import Collection, Collector, CollectRequest
 
@@ -60,7 +60,7 @@ class Fleet:
         on_notice: Callable[[str], None],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`known_hosts` is written here, one file per node. `on_notice` hears what a person should know, in sentences."""
+        """`known_hosts` is written here, one file per node. `on_notice` receives messages for the user."""
         self.workers = tuple(workers)
         self._user, self._key_path, self._known_hosts = user, key_path, known_hosts
         self._now = now
@@ -74,18 +74,18 @@ class Fleet:
         self._heartbeats: dict[int, Heartbeats] = {}
         self._callback_lock = threading.Lock()
 
-    # -- reaching them --
+    # -- connections --
 
     def connect(self, deadline_s: float) -> None:
-        """Knock until everyone lets us in: sshd of a fresh VM takes minutes, and our key arrives later still.
+        """Connect to every worker, retrying until `deadline_s`: sshd of a new VM takes minutes, and the key arrives even later.
 
-        Unreachable names who is missing; a wrong host key is raised at once. Nothing runs there yet: a command costs a
-        worker some 50 ms of processor time, and the first step will show soon enough whether it can run one.
+        Raises Unreachable with the names of missing workers, and HostKeyMismatch at once. Nothing runs there yet: a command
+        costs a worker some 50 ms of processor time, and the first step shows whether it can run one.
         """
         deadline = time.monotonic() + deadline_s
         missing: dict[int, str] = {}
 
-        def knock(connection: Connection) -> None:
+        def connect_one(connection: Connection) -> None:
             try:
                 self._persist(connection, Connection.connect, deadline)
             except HostKeyMismatch:
@@ -93,7 +93,7 @@ class Fleet:
             except Unreachable as error:
                 missing[connection.worker.index] = error.message
 
-        fan_out(self._connections, knock, self._wakeup)
+        fan_out(self._connections, connect_one, self._wakeup)
         if missing:
             names = ", ".join(f"worker{index}" for index in sorted(missing))
             raise Unreachable(
@@ -102,7 +102,7 @@ class Fleet:
             )
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
-        """From now on show the switch on worker 0 (or on all) that this process lives, in the background, until `cancel`."""
+        """Send heartbeats to the watchdog on worker 0 (or on all), in the background, until `cancel`."""
         for connection in self._connections if everywhere else [self._connection(0)]:
             if connection.worker.index not in self._heartbeats:
                 beats = self._heartbeats[connection.worker.index] = Heartbeats(
@@ -111,7 +111,7 @@ class Fleet:
                 beats.thread.start()
 
     def facts(self, worker: int = 0) -> WorkerFacts:
-        """Asked anew each time: `free_port` is free now."""
+        """Return what a worker reports about itself; asked on every call, so `free_port` is free now. Raises RemoteError."""
         return self._on_one(worker, self._facts)
 
     def _facts(self, connection: Connection) -> WorkerFacts:
@@ -126,13 +126,13 @@ class Fleet:
     # -- the steps of an attempt --
 
     def push(self, bundle: Bundle, on_progress: Callable[[int], None] | None = None) -> list[PushResult]:
-        """The bundle to every worker that lacks it. `on_progress` hears the bytes sent since it last did."""
+        """Send the bundle to every worker that lacks it. `on_progress` receives the bytes sent since its last call."""
         return self.push_each([bundle] * len(self.workers), on_progress)
 
     def push_each(
         self, bundles: Sequence[Bundle | None], on_progress: Callable[[int], None] | None = None
     ) -> list[PushResult]:
-        """A bundle for each worker, in their order, unless it is there."""
+        """Send each worker its bundle, in the order of workers, unless it has it. None: nothing for that worker."""
         assert len(bundles) == len(self.workers), "one bundle per worker, or None"
 
         def push_one(connection: Connection) -> PushResult:
@@ -155,7 +155,7 @@ class Fleet:
         return self._on_all(push_one)
 
     def start(self, request: StartRequest) -> None:
-        """On every worker, once: starting again changes nothing, so a cut connection is answered by trying again."""
+        """Start a phase on every worker. Starting again has no effect, so a cut connection is retried. Raises RemoteError."""
         assert len(request.env_by_worker) == len(self.workers), "one environment per worker"
         self.attach(request.attempt, request.phase)
         common = {
@@ -174,13 +174,13 @@ class Fleet:
                 call.send(json.dumps({**common, "env": env, "saved_sha256": saved}).encode())
                 call.end_input()
                 call.answer()
-                self._streams[connection.worker.index] = call  # it goes on as the stream that `follow` wants
+                self._streams[connection.worker.index] = call  # `follow` reads on from this stream
                 unless_started.pop_all()
 
         self._on_all(start_one, START_S)
 
     def attach(self, attempt: str, phase: str) -> None:
-        """Speak of this phase from now on, for instance one that an earlier process started."""
+        """Select the phase that later calls act on, for example one that an earlier process started."""
         self._attempt, self._phase = attempt, phase
         self._following = _Following()
         for call in self._streams.values():
@@ -188,7 +188,7 @@ class Fleet:
         self._streams = {}
 
     def follow(self, sink: Callable[[int, bytes], None], offsets: Mapping[int, int] | None = None) -> None:
-        """Fetch every worker's log from its offset on, in the background. `sink` hears one piece at a time."""
+        """Fetch every worker's log from its offset, in the background. `sink` is called with one piece at a time."""
 
         def deliver(index: int, piece: bytes) -> None:
             with self._callback_lock:
@@ -205,7 +205,7 @@ class Fleet:
             each.thread.start()
 
     def wait(self, timeout_s: float) -> FleetStatus:
-        """Until a worker's state differs from what the last `wait` said, `timeout_s` at most; at once if all ended."""
+        """Wait until a worker's state changes, `timeout_s` at most; return all states. Returns at once when all ended."""
         following = self._following
         assert following.followers, "follow comes before wait"
 
@@ -225,7 +225,7 @@ class Fleet:
         return sum(follower.changes + (follower.error is not None) for follower in following.followers)
 
     def stop(self, grace_s: float) -> None:
-        """End the phase and everything it started on every worker: TERM, and after the grace KILL."""
+        """End the phase and everything it started on every worker: SIGTERM, and after `grace_s` SIGKILL. Raises RemoteError."""
 
         def stop_one(connection: Connection) -> None:
             arguments = ("stop", self._attempt, self._phase, str(grace_s))
@@ -241,7 +241,7 @@ class Fleet:
             self._wakeup.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
 
     def collect(self, order: CollectRequest) -> Collection:
-        """Every worker's results, checked, on their way into `order.destination/worker<i>/`."""
+        """Start collecting every worker's results into `order.destination/worker<i>/`; return the running collection."""
         order = replace(order, attempt=order.attempt or self._attempt)
         return Collection(Collector(order), self._connections, self._wakeup)
 
@@ -250,7 +250,7 @@ class Fleet:
     def run(
         self, worker: int, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = False
     ) -> Completed:
-        """Tried once. With `check`, a code other than 0 is CommandFailed."""
+        """Run a short command, one try. With `check`, a nonzero code raises CommandFailed. Raises Unreachable."""
         connection = self._connection(worker)
         completed = fan_out(
             [connection], lambda it: run(it, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES), self._wakeup
@@ -261,7 +261,7 @@ class Fleet:
         return completed
 
     def tail(self, worker: int, phase: str, lines: int) -> list[str]:
-        """The last lines of a phase's log, clean."""
+        """Return the last lines of a phase's log, without control characters."""
         path = f"tpujob/runs/{self._attempt}/{phase}/log"
         text = self.run(worker, ["tail", "-n", str(lines), "--", path], check=True).stdout
         return [clean(line) for line in text.splitlines()][-lines:]
@@ -270,12 +270,12 @@ class Fleet:
         address = self._connection(worker).worker
         return openssh_argv(address, command, user=self._user, key_path=self._key_path, known_hosts=self._known_hosts)
 
-    # -- letting go --
+    # -- the end --
 
     def cancel(self) -> None:
-        """Every call under way, in any thread, ends now with Abandoned, and so does every later one.
+        """End every running call, in any thread, with FanOutAbandoned; every later call, too.
 
-        Connections close themselves once their sockets are shut; waiting for that is not worth a person's time.
+        Connections close themselves once their sockets are shut; nothing waits for that.
         """
         self._wakeup.cancel()
         for connection in self._connections:
@@ -300,7 +300,7 @@ class Fleet:
         )[0]
 
     def _persist(self, connection: Connection, work: Callable[[Connection], T], deadline: float) -> T:
-        """Every step may be repeated without harm, so a cut connection is answered by a new one, until the deadline."""
+        """Retry `work` over a new connection after every cut, until the deadline; every step may be repeated."""
         pause_s = RETRY_FIRST_S
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Follows one phase on one worker to its end, over as many connections as it takes.
+"""Follows one phase on one worker to its end, over as many connections as necessary.
 
-The log is fetched by byte offset, so a cut connection loses and repeats nothing. The end of a stream is never taken for
-the end of the phase: only a final status from the worker is, and that comes after the log's last byte.
+The log is fetched by byte offset, so a cut connection loses and repeats nothing. Only a final status from the worker ends the
+phase, and that comes after the last byte of the log; the end of a stream does not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
 class WorkerState(StrEnum):
     RUNNING = "running"
     EXITED = "exited"
-    LOST = "lost"  # the worker answers, but the phase is not there any more and left no exit code
+    LOST = "lost"  # the worker answers, but the phase is gone without an exit code
     UNREACHABLE = "unreachable"  # for now; the phase may well be running
 
 
@@ -49,7 +49,7 @@ class WorkerStatus:
 
 
 class Follower:
-    """A daemon thread per worker. `status` is replaced as a whole and announced by the bell."""
+    """A daemon thread per worker. `status` is replaced as a whole; `wakeup` announces the change."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Follower:
                     self._wakeup.sleep(pause_s)
         except FanOutAbandoned:
             return
-        except Exception as error:  # a wrong host key, a full disk under the sink: somebody must hear of it
+        except Exception as error:  # a wrong host key, a full disk under the sink: `Fleet.wait` raises it
             self.error = error
             with self._wakeup.changed:
                 self._wakeup.changed.notify_all()

@@ -1,6 +1,6 @@
-"""Signs of life for the switch: a thread that keeps one `beat` call to the first worker open and speaks on it.
+"""Heartbeats for the watchdog: a thread that keeps one `heartbeat` call to a worker open and writes lines to it.
 
-It lives as long as its fleet and never ends it: what goes wrong here is tried again, and said once when it lasts.
+It lives as long as its fleet and never ends it: failures are retried, and reported once when they last.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
 
 
 class Heartbeats:
-    """`thread` is for the fleet to start; the bell ends it."""
+    """The fleet starts `thread`; `wakeup` ends it."""
 
     def __init__(
         self, connection: Connection, every_s: float, wakeup: Wakeup, on_notice: Callable[[str], None]
     ) -> None:
         self._connection, self._every_s, self._wakeup, self._on_notice = connection, every_s, wakeup, on_notice
-        # Two processes, or two lives of one, never say the same.
+        # Two processes never send the same line.
         self._lines = (f"{secrets.token_hex(8)}-{number}\n".encode() for number in itertools.count(1))
         self._failures = 0  # in a row
         self._spoke_at = time.monotonic()
@@ -52,7 +52,7 @@ class Heartbeats:
         """Once a beat was missed; a VM that has just booted may need a moment."""
         if not self._complained and time.monotonic() - self._spoke_at > 2 * self._every_s:
             self._complained = True
-            self._on_notice(f"{self._connection.name} takes no sign of life, and may delete the slice: {error.message}")
+            self._on_notice(f"{self._connection.name} accepts no heartbeat, and may delete the slice: {error.message}")
 
     def _speak(self) -> None:
         """Until it fails. A failure closes this call only: whether the connection stands is not for us to say."""

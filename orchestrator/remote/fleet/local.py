@@ -1,4 +1,4 @@
-"""The one worker of a job with `on: local`: this machine, without SSH and without a slice. The counterpart of `fleet`.
+"""The worker of a job with `on: local`: this machine, without SSH and without a slice. The counterpart of `Fleet`.
 
 Each phase runs under the supervisor that runs it on a TPU VM (`vm.local`), in a process of its own. It reads from a pipe whose
 write end only this process holds, and ends the job at the end of the pipe. Artifacts are collected by the same packer, with
@@ -49,7 +49,7 @@ class LocalExit:
 
 
 class LocalWorker:
-    """`runs` is where the attempts of local jobs work; what is in it is gone after `close`."""
+    """`runs` is the directory of the attempts of local jobs; `close` deletes the attempt's part."""
 
     def __init__(self, runs: Path, attempt: str) -> None:
         self.runs, self.attempt = runs, attempt
@@ -81,7 +81,7 @@ class LocalWorker:
         self._send(request)
 
     def wait(self, timeout_s: float) -> LocalExit | None:
-        """Pass the log on until the phase has ended, or for so long (None)."""
+        """Pass the log on until the phase ends; return its exit, or None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             assert self._process is not None, "no phase was started"
@@ -95,7 +95,7 @@ class LocalWorker:
             time.sleep(LOOK_S)
 
     def stop(self, grace_s: float) -> None:
-        """End the phase and all that it started. Nothing to do where nothing runs."""
+        """End the phase and everything it started: SIGTERM, after `grace_s` SIGKILL. No effect when nothing runs."""
         if self._process is None:
             return
         self._send({"grace_s": grace_s})
@@ -116,7 +116,7 @@ class LocalWorker:
         return part.summary(Problem(0, THE_REST if part.result.files else EVERYTHING, why))
 
     def leave(self) -> Path:
-        """In place of `close`: move what is left to where nothing deletes it, and return where it is now."""
+        """Instead of `close`: move what is left to a place where nothing deletes it; return the new directory."""
         _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
         here, left = self.runs / self.attempt, self.runs.with_name("left") / self.attempt
         try:

@@ -1,4 +1,4 @@
-"""What the steps of a fleet take and give, as plain values."""
+"""Arguments and results of the steps of a fleet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What to run, detached, on every worker. `env_by_worker` may hold secrets: it never gets into an argument list."""
+    """A phase to run, detached, on every worker. `env_by_worker` may hold secrets and never appears in an argument list."""
 
     attempt: str
     phase: str  # "setup" or "main"
     script: str  # bash, run in runs/<attempt>/work
     env_by_worker: Sequence[Mapping[str, str]]
     bundle_sha256: str | None = None
-    saved_by_worker: Sequence[str | None] = ()  # sha256 of what an earlier attempt left for each worker
+    saved_by_worker: Sequence[str | None] = ()  # sha256 of the work saved from an earlier attempt, by worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class WorkerFacts:
     home: str
     python: str
     host: str
-    address: str  # where other workers reach it
+    address: str  # by which other workers reach it
     free_port: int
 
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
     index: int
-    skipped: bool  # it was there already
+    skipped: bool  # the worker had it already
     seconds: float
 
 
@@ -55,7 +55,7 @@ class FleetStatus:
 
     @property
     def first_failure(self) -> tuple[int, int | None]:
-        """Worker and exit code (None: lost) of the one that failed first, as far as we saw; one that we stopped is last."""
+        """Return worker and exit code (None: lost) of the first observed failure; stopped workers come last."""
         failed = [worker for worker in self.workers if worker.failed]
         first = min(failed, key=lambda worker: (worker.stopped, worker.since))
         return first.index, first.rc
@@ -65,5 +65,5 @@ class FleetStatus:
         return sum(worker.log_bytes for worker in self.workers)
 
     def silent_s(self, now: float) -> float:
-        """How long the worker that is unreachable for longest has been so."""
+        """Return for how many seconds the longest unreachable worker has been unreachable; 0.0 if all are reachable."""
         return max((now - w.since for w in self.workers if w.state is WorkerState.UNREACHABLE), default=0.0)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.connection import Connection
-from orchestrator.core.text.terminal import printable
 
 if TYPE_CHECKING:
     import paramiko

@@ -1,8 +1,8 @@
-"""The code and data of a job as one archive whose bytes depend on nothing but their content.
+"""The code and data of a job as one archive whose bytes depend only on their content.
 
-The same sources give the same archive on every machine and day, so its hash can be its name, and a worker that has the
-name has the content. What would surprise a person later is refused here: a home directory, a link that leads out of
-the tree, a FIFO, more than a gigabyte.
+The same sources give the same archive on every machine, so its hash is its name, and a worker that has a file of that name
+has the content. Surprising sources are refused here: a home directory, a link that leads out of the tree, a FIFO, more
+than a gigabyte.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Entry:
 
 
 def make_bundle(sources: Mapping[str, Path | bytes], directory: Path, *, max_bytes: int = MAX_BYTES) -> Bundle:
-    """`sources`: name in the archive → file, directory or bytes; "." puts a directory's content at the top.
+    """Write `directory/<sha256>.tar.gz` and return it. Raises UserError for sources that are refused.
 
-    The archive is `directory/<sha256>.tar.gz`.
+    `sources` maps a name in the archive to a file, a directory or bytes; "." puts a directory's content at the top.
     """
     entries = _entries(sources)
     _check_size(entries, max_bytes)
@@ -71,7 +71,7 @@ def _entries(sources: Mapping[str, Path | bytes]) -> dict[str, Entry]:
         members = [Entry(name, source, len(source))] if isinstance(source, bytes) else _from_disk(name, source)
         for entry in members:
             if found.setdefault(entry.name, entry).content != entry.content:
-                raise UserError(f"two sources of the bundle both bring {entry.name}")
+                raise UserError(f"two sources of the bundle both contain {entry.name}")
     return found
 
 
@@ -125,13 +125,11 @@ def _entry(path: Path, root: Path, name: str) -> Entry:
 
 
 def _link_within(path: Path, root: Path) -> str:
-    """The link's target, relative, so that it leads to the same place on the worker."""
+    """Return the link's target, relative, so that it leads to the same place on the worker. Raises UserError."""
     try:
         target = path.resolve()
     except (OSError, RuntimeError) as error:  # a loop
-        raise UserError(
-            f"{path} is a link that leads nowhere", hint="remove it, or name it in .tpujobignore"
-        ) from error
+        raise UserError(f"{path} is a broken link", hint="remove it, or name it in .tpujobignore") from error
     if root not in target.parents:
         hint = "copy the file there, or name the link in .tpujobignore"
         raise UserError(f"{path} is a link out of {root}, to {target}", hint=hint)
@@ -181,7 +179,7 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> None:
 
 
 class _Hashing(io.RawIOBase):
-    """Writes through, and knows the hash and the size of what passed."""
+    """Passes bytes on, and computes their hash and size."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.digest, self.size_bytes = file, hashlib.sha256(), 0

@@ -1,8 +1,8 @@
-"""Brings a run's results home: asks the packer on each worker, extracts with suspicion, checks against the manifest.
+"""Collects the results of a run: asks the packer on each worker, extracts defensively, checks against the manifest.
 
-What has come and is what the index says lies under its name in `worker<i>/`, whenever this ends; the next try asks for the
-rest only. There is no limit but the room that there is (`remote.transfer.disk_space`): nothing is held in memory but the index, and
-nothing is copied on its way. A refused or damaged file never costs the others.
+A file that arrived and matches the index lies under its name in `worker<i>/`, however the collection ends; the next one asks
+only for the rest. Only the disk limits the size (`remote.transfer.disk_space`): memory holds nothing but the index, and files
+are written once. A refused or damaged file never costs the other files.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
-from orchestrator.core.text.terminal import printable
 from orchestrator.remote.transfer.disk_space import DiskSpace
 from orchestrator.remote.transfer.extract import (
     CHANGED,
@@ -33,29 +33,29 @@ from orchestrator.remote.transfer.extract import (
     open_root,
 )
 
-STALL_S = 60.0  # a worker of which nothing comes for so long, over however many connections, is given up
+STALL_S = 60.0  # a worker that sends nothing for so long, over however many connections, is skipped
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
-LET_GO_S = 2.0  # for a thread that is told to stop
+STOP_WAIT_S = 2.0  # for a thread that was asked to stop
 ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as an escape
 INDEX_BYTES = 256 << 20  # of one worker: more than a million files
-ROW_COST_BYTES = 128  # what a row takes beside its path
+ROW_COST_BYTES = 128  # memory of a row besides its path
 MANIFEST = "artifacts/manifest.json"
 MANIFEST_BYTES = 64 << 20
-EVERYTHING, THE_REST = "(everything)", "(the rest)"  # how what a worker did not send is named
+EVERYTHING, THE_REST = "(everything)", "(the rest)"  # names for what a worker did not send
 
 Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
 
 
 @dataclass(frozen=True, slots=True)
 class CollectRequest:
-    """What is to be brought home, and where to."""
+    """What to collect, and where to."""
 
-    attempt: str  # "": the one that the fleet works on
+    attempt: str  # "": the attempt of the fleet
     destination: Path
     patterns: tuple[str, ...]
-    most_bytes: int | None = None  # of all workers together; None: as much as the disk takes
-    passes: int = 2  # what changed while it was packed is asked for again
-    runs: str | None = None  # where the attempts work, if that is another place than the one of a worker
+    most_bytes: int | None = None  # of all workers together; None: as much as fits on the disk
+    passes: int = 2  # files that changed while they were packed are requested again
+    runs: str | None = None  # directory of the attempts, if not that of a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class CollectResult:
     files: tuple[CollectedFile, ...] = ()
-    refused: tuple[Problem, ...] = ()  # not taken, and never will be
-    broken: tuple[Problem, ...] = ()  # promised by a manifest, but missing or with another content
-    waiting: tuple[Problem, ...] = ()  # still on the worker; another try may bring it
+    refused: tuple[Problem, ...] = ()  # refused for good
+    broken: tuple[Problem, ...] = ()  # listed in the manifest, but missing or different
+    waiting: tuple[Problem, ...] = ()  # still on the worker; a later collection may get it
 
     @property
     def size_bytes(self) -> int:
@@ -114,17 +114,17 @@ class Progress:
     total_files: int = 0
     size_bytes: int = 0
     total_bytes: int = 0
-    hashed_bytes: int = 0  # hashed, on the workers to make the index and here to compare
+    hashed_bytes: int = 0  # on the workers for the index, and here to compare
     activity: int = 0  # of life: how often anything came
 
 
 class CollectionStopped(Exception):
-    """Somebody wants no more of it."""
+    """The collection was stopped."""
 
 
 @dataclass(slots=True)
 class ArchivePart:
-    """One worker's, over all tries of this process."""
+    """The state of one worker's collection, over all tries of this process."""
 
     worker: int
     result: Extracted = field(default_factory=Extracted)  # of the last try
@@ -133,15 +133,15 @@ class ArchivePart:
     size_bytes: int = 0
     hashed_bytes: int = 0
     activity: int = 0
-    moved_at: float = field(default_factory=time.monotonic)
+    progressed_at: float = field(default_factory=time.monotonic)
     call: WorkerCall | None = None
-    given_up: str = ""  # why
+    stopped: str = ""  # why
 
     def progressed(self) -> None:
-        """Something came. Raises GivenUp where nobody waits for it any more."""
-        if self.given_up:
+        """Note that data arrived. Raises CollectionStopped after `Collection.stop`."""
+        if self.stopped:
             raise CollectionStopped
-        self.moved_at = time.monotonic()
+        self.progressed_at = time.monotonic()
         self.activity += 1
 
     def hashed(self, size_bytes: int) -> None:
@@ -149,7 +149,7 @@ class ArchivePart:
         self.progressed()
 
     def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
-        """What there is now. From another thread, too."""
+        """Return the result so far. Callable from another thread."""
         found, index = self.result, self.worker
         return CollectResult(
             tuple(
@@ -163,14 +163,14 @@ class ArchivePart:
 
 
 class Collector:
-    """One worker after another, or several at once."""
+    """Collects from one worker after another, or from several at once."""
 
-    def __init__(self, order: CollectRequest) -> None:
-        self.order = order
-        self.space = DiskSpace(order.destination, order.most_bytes)
+    def __init__(self, request: CollectRequest) -> None:
+        self.request = request
+        self.space = DiskSpace(request.destination, request.most_bytes)
 
     def collect(self, part: ArchivePart, fetch: Callable[[], None]) -> CollectResult:
-        """What `fetch` brings into the worker's directory, and what there is to say of it."""
+        """Run `fetch`, check the manifest, and return the result of this worker."""
         part.result, earlier = Extracted(), part.result
         self.space.begin(part.worker)
         try:
@@ -183,7 +183,7 @@ class Collector:
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
     def fetch(self, connection: Connection, part: ArchivePart) -> None:
-        """Over one connection. Raises Unreachable when it was cut."""
+        """Collect over one connection. Raises Unreachable when it was cut."""
         with WorkerCall(connection, "pack", silence_s=STALL_S) as call:
             part.call = call
             try:
@@ -192,12 +192,12 @@ class Collector:
                 part.call = None
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
-        """The conversation with the packer: which run, the index, what of it is wanted, the archive."""
-        request = {"attempt": self.order.attempt, "patterns": self.order.patterns, "runs": self.order.runs}
-        send(json.dumps(request).encode() + b"\n")
-        promised = self._index(part, answer)
-        wanted = self._choose(part, promised)
-        numbers = [number for number, path in enumerate(promised) if path in wanted]
+        """Talk to the packer: name the run, read the index, name the wanted files, read the archive."""
+        question = {"attempt": self.request.attempt, "patterns": self.request.patterns, "runs": self.request.runs}
+        send(json.dumps(question).encode() + b"\n")
+        index = self._index(part, answer)
+        wanted = self._choose(part, index)
+        numbers = [number for number, path in enumerate(index) if path in wanted]
         send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
 
         def read_on(size: int) -> bytes:
@@ -215,24 +215,24 @@ class Collector:
         except Damaged as damage:
             result.refused.append(("(the archive)", str(damage)))
         except OSError as error:
-            why, for_good = f"{error.strerror} ({self.order.destination})", False
+            why, for_good = f"{error.strerror} ({self.request.destination})", False
         named = {path for path, _ in [*result.refused, *result.missing]}
         left = [printable(path) for path in wanted if path not in result.files]
         (result.refused if for_good else result.missing).extend((path, why) for path in left if path not in named)
 
     def _directory(self, part: ArchivePart) -> Path:
-        return self.order.destination / f"worker{part.worker}"
+        return self.request.destination / f"worker{part.worker}"
 
     def _index(self, part: ArchivePart, answer: Answer) -> dict[str, IndexEntry]:
-        """The packer's announcement, which is data from the worker like everything else."""
-        promised: dict[str, IndexEntry] = {}
+        """Read the packer's index; untrusted, as all data from a worker. Raises RemoteError and TooManyFiles."""
+        index: dict[str, IndexEntry] = {}
         part.hashed_bytes = size_bytes = 0
         while True:
             row = answer()
             part.progressed()
             try:
                 if "end" in row:
-                    return promised
+                    return index
                 if "hashed" in row:
                     part.hashed_bytes += int(row["hashed"])
                     continue
@@ -240,63 +240,63 @@ class Collector:
                 if "why" in row:
                     part.result.refused.append((printable(path), printable(str(row["why"]))))
                 else:
-                    # What comes in its place is compared with this: a lie is refused then.
-                    promised.setdefault(path, IndexEntry(max(int(row["size_bytes"]), 0), str(row["sha256"])))
+                    # The file is compared with this entry when it arrives.
+                    index.setdefault(path, IndexEntry(max(int(row["size_bytes"]), 0), str(row["sha256"])))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RemoteError(
                     f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"
                 ) from error
             size_bytes += len(path) + ROW_COST_BYTES
             if size_bytes > INDEX_BYTES:
-                why = f"more than {len(promised):,} files: have the job put small ones into one archive (tar)"
-                raise TooMany(why)
+                why = f"more than {len(index):,} files: have the job put small ones into one archive (tar)"
+                raise TooManyFiles(why)
 
-    def _choose(self, part: ArchivePart, promised: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
-        """What is to come: not what is there already, and not what there is no room for."""
+    def _choose(self, part: ArchivePart, index: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
+        """Return the entries to request: without the files that exist already and those that do not fit on the disk."""
         earlier, part.result.files = part.result.files, {}
-        part.total_files, part.total_bytes = len(promised), sum(promise.size_bytes for promise in promised.values())
+        part.total_files, part.total_bytes = len(index), sum(entry.size_bytes for entry in index.values())
         part.size_bytes = 0
         wanted: dict[str, IndexEntry] = {}
         root = open_root(self._directory(part))
         try:
-            for path, promise in promised.items():
-                if earlier.get(path) == promise or is_there(root, path, promise, part.hashed):
-                    part.result.files[path] = promise
-                    part.size_bytes += promise.size_bytes
-                    self.space.has(part.worker, promise.size_bytes)
-                elif (why := self.space.take(part.worker, promise.size_bytes)) is not None:
+            for path, entry in index.items():
+                if earlier.get(path) == entry or is_there(root, path, entry, part.hashed):
+                    part.result.files[path] = entry
+                    part.size_bytes += entry.size_bytes
+                    self.space.has(part.worker, entry.size_bytes)
+                elif (why := self.space.take(part.worker, entry.size_bytes)) is not None:
                     part.result.missing.append((printable(path), why))
                 else:
-                    wanted[path] = promise
+                    wanted[path] = entry
         finally:
             os.close(root)
         return wanted
 
 
-class TooMany(Exception):
-    """More files than an index may name."""
+class TooManyFiles(Exception):
+    """More files than an index may list."""
 
 
 class Collection:
-    """The results of all workers on their way here, in the background. `wait` says how far they are; `give_up` ends it."""
+    """A running collection from all workers, in the background: `wait` returns its progress, `stop` ends it."""
 
-    def __init__(self, collector: Collector, links: Sequence[Connection], wakeup: Wakeup) -> None:
-        self._collector, self._connections, self._wakeup = collector, links, wakeup
-        self._parts = {connection.worker.index: ArchivePart(connection.worker.index) for connection in links}
+    def __init__(self, collector: Collector, connections: Sequence[Connection], wakeup: Wakeup) -> None:
+        self._collector, self._connections, self._wakeup = collector, connections, wakeup
+        self._parts = {connection.worker.index: ArchivePart(connection.worker.index) for connection in connections}
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None
-        self._over = False
+        self._done = False
         threading.Thread(target=self._run, name="collect", daemon=True).start()
 
     def wait(self, timeout_s: float) -> Progress:
-        """Until it has ended, for so long at most. Raises what ended it, when that was no trouble of one worker."""
+        """Wait until the end, `timeout_s` seconds at most; return the progress. Raises an error that is not of one worker."""
         with self._wakeup.changed:
-            self._wakeup.wait_for(lambda: self._over, timeout_s)
+            self._wakeup.wait_for(lambda: self._done, timeout_s)
         if self._error is not None:
             raise self._error
         parts = list(self._parts.values())
         return Progress(
-            CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._over else None,
+            CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._done else None,
             sum(len(part.result.files) for part in parts),
             sum(part.total_files for part in parts),
             sum(part.size_bytes for part in parts),
@@ -305,63 +305,63 @@ class Collection:
             sum(part.activity for part in parts),
         )
 
-    def give_up(self, why: str) -> CollectResult:
-        """Ends it. What has come by now counts; the rest waits, for this reason."""
+    def stop(self, why: str) -> CollectResult:
+        """Stop, and return what has arrived; the rest is listed as waiting, with this reason."""
         for part in self._parts.values():
-            part.given_up = why
+            part.stopped = why
             if part.call is not None:
                 part.call.close()
         with self._wakeup.changed:
-            self._wakeup.wait_for(lambda: self._over, LET_GO_S)
+            self._wakeup.wait_for(lambda: self._done, STOP_WAIT_S)
         late = {i: p.summary(Problem(i, THE_REST, why)) for i, p in self._parts.items() if i not in self._ended}
         every = {**late, **self._ended}
         return CollectResult.of([every[index] for index in sorted(every)])
 
     def within(self, seconds: float) -> CollectResult:
-        """All that comes in this time."""
+        """Return what arrives within this time."""
         result = self.wait(seconds).result
-        return self.give_up(f"it took longer than {seconds:.0f} s") if result is None else result
+        return self.stop(f"it took longer than {seconds:.0f} s") if result is None else result
 
     def _run(self) -> None:
         try:
             fan_out(self._connections, self._collect_one, self._wakeup)
-        except Exception as error:  # whoever waits hears of it
+        except Exception as error:  # `wait` raises it
             self._error = error
         with self._wakeup.changed:
-            self._over = True
+            self._done = True
             self._wakeup.changed.notify_all()
 
     def _collect_one(self, connection: Connection) -> None:
-        """Over as many connections as it takes, while something comes."""
+        """Collect over as many connections as necessary, as long as data arrives."""
         part = self._parts[connection.worker.index]
-        part.moved_at = time.monotonic()  # it may have waited for its turn
-        self._ended[part.worker] = self._tried(connection, part)
+        part.progressed_at = time.monotonic()  # it may have waited in the queue
+        self._ended[part.worker] = self._collect_with_retries(connection, part)
 
-    def _tried(self, connection: Connection, part: ArchivePart) -> CollectResult:
+    def _collect_with_retries(self, connection: Connection, part: ArchivePart) -> CollectResult:
         collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
         while True:
             try:
                 result = collector.collect(part, lambda: collector.fetch(connection, part))
                 passes += 1
-                if passes >= collector.order.passes or not any(problem.why == CHANGED for problem in result.waiting):
+                if passes >= collector.request.passes or not any(problem.why == CHANGED for problem in result.waiting):
                     return result
             except Unreachable as error:
-                why = part.given_up or error.message
-                if part.given_up or time.monotonic() - part.moved_at > STALL_S:
-                    return _cut_short(part, why)
+                why = part.stopped or error.message
+                if part.stopped or time.monotonic() - part.progressed_at > STALL_S:
+                    return _incomplete(part, why)
                 self._wakeup.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
             except CollectionStopped:
-                return _cut_short(part, part.given_up)
+                return _incomplete(part, part.stopped)
             except CommandFailed as error:
-                return _cut_short(part, error.message)
-            except TooMany as error:
-                return _cut_short(part, str(error))
-            except OSError as error:  # of this machine's disk: what goes wrong on the way is Unreachable
-                return _cut_short(part, f"{error.strerror} ({collector.order.destination})")
+                return _incomplete(part, error.message)
+            except TooManyFiles as error:
+                return _incomplete(part, str(error))
+            except OSError as error:  # of the local disk: errors of the connection are Unreachable
+                return _incomplete(part, f"{error.strerror} ({collector.request.destination})")
 
 
-def _cut_short(part: ArchivePart, why: str) -> CollectResult:
+def _incomplete(part: ArchivePart, why: str) -> CollectResult:
     return part.summary(Problem(part.worker, THE_REST if part.result.files else EVERYTHING, why))
 
 
@@ -392,11 +392,11 @@ def check_manifest(
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
     broken = []
-    for path, promise in rows:
+    for path, entry in rows:
         name = printable(f"artifacts/{path}")
         found = files.get(f"artifacts/{path}")
         if found is None and name not in missing:
             broken.append((name, "the manifest promises it, but it did not come"))
-        elif found is not None and found != promise:
+        elif found is not None and found != entry:
             broken.append((name, "its content is not what the manifest says"))
     return broken

@@ -1,7 +1,7 @@
-"""How much more may be brought home: what the destination's disk has free, and the most that the job wants.
+"""How much more a collection may store: the free space of the destination's disk, and the job's own limit.
 
-All workers of a collection share one: what is on its way to the disk counts as taken, so that together they do not promise
-themselves more than there is. `remote.transfer.collect` asks it before each file.
+All workers of a collection share one instance: files in transit count as stored, so that together the workers do not
+reserve more than is free. `remote.transfer.collect` asks before each file.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ RESERVED_BYTES = 16 << 20  # stays free: the ledger, logs and other programs wri
 
 
 class DiskSpace:
-    """`most_bytes`: of all results of the run together; None: as many as the disk takes."""
+    """`most_bytes` limits all results of the run together; None: only the disk limits them."""
 
     def __init__(self, directory: Path, most_bytes: int | None = None) -> None:
         self._directory, self._most_bytes = directory, most_bytes
         self._lock = threading.Lock()
-        self._used: Counter[int] = Counter()  # by worker: of the files that are here, or on their way
-        self._coming: Counter[int] = Counter()  # of those that are on their way, what is not on the disk yet
+        self._used: Counter[int] = Counter()  # by worker: stored or in transit
+        self._coming: Counter[int] = Counter()  # by worker: in transit, not on the disk yet
 
     def begin(self, worker: int) -> None:
-        """Its files are counted anew."""
+        """Start counting the files of a worker."""
         with self._lock:
             self._used[worker] = self._coming[worker] = 0
 
     def end(self, worker: int) -> None:
-        """Nothing more comes from it now."""
+        """Release what was reserved for files of a worker that did not arrive."""
         with self._lock:
             self._coming[worker] = 0
 
     def has(self, worker: int, size_bytes: int) -> None:
-        """A file is there already."""
+        """Count a file that exists already."""
         with self._lock:
             self._used[worker] += size_bytes
 
     def take(self, worker: int, size_bytes: int) -> str | None:
-        """Room for a file that is to come; or why there is none."""
+        """Reserve space for a file; return None, or the reason why it does not fit."""
         with self._lock:
             if self._most_bytes is not None and self._used.total() + size_bytes > self._most_bytes:
                 most = format_size(self._most_bytes)
@@ -56,6 +56,6 @@ class DiskSpace:
             return None
 
     def arrived(self, worker: int, size_bytes: int) -> None:
-        """So much of what is to come is on the disk."""
+        """Note that so many reserved bytes are on the disk."""
         with self._lock:
             self._coming[worker] -= size_bytes

@@ -1,7 +1,7 @@
-"""What a bundle leaves out: version control, caches, environments, and what a `.tpujobignore` file names.
+"""Which files a bundle leaves out: version control, caches, environments, and the patterns of a `.tpujobignore` file.
 
 The file holds one shell pattern a line, as in the simple part of .gitignore: `*.ckpt` matches at any depth, `data/raw`
-from the top, `runs/` directories only; `#` starts a comment. Negation is not supported, and says so.
+from the top, `runs/` directories only; `#` starts a comment. Negation is refused.
 """
 
 from __future__ import annotations

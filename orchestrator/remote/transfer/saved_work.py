@@ -1,7 +1,7 @@
-"""What a job has made so far, brought here while it runs and given to its next attempt on other workers.
+"""Saved work: what a job has written so far, copied here while it runs and restored for its next attempt.
 
-A slice that is taken away takes its disks with it. So a run that may be restarted is pulled now and then, as a whole, and
-what could not be read in one piece this time is kept from the time before: a checkpoint is never lost to a bad moment.
+A preempted slice takes its disks with it. So the files of a run that may restart are copied periodically, as a whole; a file
+that cannot be read completely is kept from the copy before, so that a checkpoint is never lost to a bad moment.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ MAX_BYTES = 64 << 30
 
 @dataclass(frozen=True, slots=True)
 class SavedWork:
-    """`directory/worker<i>/{artifacts,work}/…`, as of the last time that each file came whole."""
+    """`directory/worker<i>/{artifacts,work}/…`, each file from the last time that it arrived complete."""
 
     directory: Path
     patterns: tuple[str, ...]
 
     def pull(self, fleet: Fleet, deadline_s: float) -> CollectResult:
-        """Raises what the collecting raises; then everything is as it was, as it is for a worker that was cut off."""
+        """Copy the work of all workers. A worker whose copy is incomplete keeps the last one. Raises RemoteError."""
         draft = self.directory / ".draft"
         shutil.rmtree(draft, ignore_errors=True)
         try:
-            # The job goes on: what it writes at this moment is left for the next time.
+            # The job continues: a file that it is writing now is left for the next time.
             pulled = fleet.collect(CollectRequest("", draft, self.patterns, passes=1)).within(deadline_s)
             for fresh in sorted(draft.glob("worker*")):
                 left = [problem.path for problem in pulled.refused + pulled.waiting if fresh.name == problem.of]
@@ -49,7 +49,7 @@ class SavedWork:
         return pulled
 
     def bundles(self, workers: int, into: Path) -> tuple[Bundle | None, ...]:
-        """One for each worker of the next attempt; None where there is nothing to give."""
+        """Return one bundle for each worker of the next attempt; None where nothing was saved."""
         return tuple(self._bundle(self.directory / f"worker{index}", into) for index in range(workers))
 
     @staticmethod

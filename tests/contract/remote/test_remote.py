@@ -658,7 +658,7 @@ def test_beats_that_cannot_be_written_are_said_once_and_do_no_other_harm(alone: 
         directory.unlink()
         directory.mkdir()
     until_new_beat(alone)
-    assert "takes no sign of life" in alone.notices[notices]
+    assert "accepts no heartbeat" in alone.notices[notices]
     assert len(alone.notices) == notices + 1
     del alone.notices[notices:]
 

@@ -367,7 +367,7 @@ class VirtualCollection:
         result = CollectResult(waiting=self.stays) if self.left_s <= 0 else None
         return Progress(result, total_files=1, activity=self.activity)
 
-    def give_up(self, why: str) -> CollectResult:
+    def stop(self, why: str) -> CollectResult:
         self.given_up = why
         return CollectResult(waiting=(Problem(0, "(the rest)", why),))
 

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer import collect
-from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, TooMany, _ranges
+from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, TooManyFiles, _ranges
 
 
 def heard(directory: Path, rows: Iterator[dict[str, Any]]) -> tuple[ArchivePart, list[Any]]:
@@ -48,13 +48,13 @@ def test_all_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
 
 def test_an_index_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "INDEX_BYTES", 100_000)
-    with pytest.raises(TooMany, match="one archive"):
+    with pytest.raises(TooManyFiles, match="one archive"):
         heard(tmp_path, (row(number) for number in itertools.count()))
 
 
 def test_refusals_without_end_are_left_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "INDEX_BYTES", 100_000)
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyFiles):
         heard(tmp_path, ({"path": "x", "why": "y"} for _ in itertools.count()))
 
 
