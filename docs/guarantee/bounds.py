@@ -1,4 +1,4 @@
-"""Writes the table of bounds in docs/guarantee.md out of `orchestrator/promises.py`, which is where to change one."""
+"""Writes the table of bounds in docs/guarantee.md from `orchestrator/promises.py`, where bounds are changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- bounds: written by docs/guarantee/bounds.py -->", "<!-- end o
 
 
 def table() -> str:
-    lines = ["| class | what happened | who deletes | Google Cloud | emulated |", "|---|---|---|---|---|"]
+    lines = ["| class | event | deleted by | Google Cloud | emulated |", "|---|---|---|---|---|"]
     for promise in PROMISES.values():
         cells = (promise.class_, promise.event, promise.deleted_by, promise.google, promise.emulated)
         lines.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def page_text(page: str) -> str:
-    """The page with its table renewed, and everything else as it was."""
+    """Return the page with a current table, and everything else as it was."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

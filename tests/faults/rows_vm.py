@@ -42,7 +42,7 @@ def no_route(w: World) -> None:
 
 @row("31", "the startup-script never runs", startup_script=False)
 def never_boots(w: World) -> None:
-    _refused(w, "not said anything")
+    _refused(w, "has published nothing")
 
 
 def _refused(w: World, why: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.tpu.error_translation import NotFound, http_error, operation_error
+from orchestrator.clouds.google.error_translation import NotFound, http_error, operation_error
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.clouds.tpu.replies import STATES
 from orchestrator.core.lease.slices import (

@@ -299,7 +299,7 @@ def mode_held_early() -> Iterator[None]:
 
 @mutant("an extension is lost with the slice it was made for", "extended_and_preempted")
 def extension_lost() -> Iterator[None]:
-    real = run._count
+    real = run._count_use
 
     async def count(job: Any, outcome: Any, lost: Any, lost_at: float) -> None:
         lease = outcome.lease
@@ -307,5 +307,5 @@ def extension_lost() -> Iterator[None]:
         await real(job, outcome, lost, lost_at)
         outcome.used_s += extended_s
 
-    with patch.object(run, "_count", count):
+    with patch.object(run, "_count_use", count):
         yield

@@ -15,7 +15,7 @@ from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.jobs.attach import Attachment, attach
-from orchestrator.engine.jobs.collection import Left, collect_again
+from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
@@ -198,9 +198,9 @@ def type_collect(world: World) -> None:
             if not has_uncollected_results(attempt, lease):
                 continue
             run = RunRecord(attempt.run_id, "run", "job.yaml", "emulated", 0.0, "runs/x")
-            left = Left(run, attempt, lease, CollectRequest(attempt.id, Path("runs"), ("*",)))
+            left = UncollectedRun(run, attempt, lease, CollectRequest(attempt.id, Path("runs"), ("*",)))
 
-            async def collect(left: Left = left) -> Any:
+            async def collect(left: UncollectedRun = left) -> Any:
                 return await collect_again(left, world.capabilities) if await Lock(left.attempt.id) else None
 
             process = machine.type_command(collect, "collect", look=True)
