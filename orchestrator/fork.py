@@ -98,9 +98,16 @@ def register(thing: Forked) -> None:
 
 def _before() -> None:
     _forking.acquire()
+    failed: Exception | None = None
     for thing in list(_forked):
-        thing.before_fork()
-        _ready.append(thing)
+        try:
+            thing.before_fork()
+        except Exception as error:
+            failed = error
+        else:
+            _ready.append(thing)
+    if failed is not None:
+        raise failed  # Python prints it, and forks
 
 
 def _after_in_parent() -> None:

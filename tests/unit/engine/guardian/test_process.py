@@ -16,6 +16,7 @@ import pytest
 from orchestrator.engine.guardian import process as guardian
 from tests import ROOT
 from tests.cli_fixture import kill_all
+from tests.forked import Child
 from tests.waiting import HANG_S, until
 
 SCOPE_THAT_WORKS = """#!/bin/sh
@@ -93,6 +94,43 @@ def test_it_ends_by_itself_when_its_process_ended_and_owes_nothing(state: Path) 
     done = armed(state)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) > 0
+    until_gone(state)
+
+
+def test_it_wakes_when_its_process_is_killed_while_forked_children_of_that_live(state: Path) -> None:
+    def start() -> int:
+        return guardian.start_guardian(state).pid
+
+    with Child(start, then=lambda: Child(lambda: "alive").keep()) as parent:
+        assert parent.grandchild and int(parent.said) in [each.pid for each in guardians(state)]
+        parent.kill()
+        until_gone(state)
+        os.kill(parent.grandchild, 0)
+
+
+def test_it_is_not_the_guardian_of_a_forked_child_which_cannot_wake_it(state: Path) -> None:
+    started = guardian.start_guardian(state)
+
+    def in_child() -> bool:
+        waits = started.waits
+        started.close()
+        return waits
+
+    with Child(in_child) as child:
+        assert child.said == "False"
+    assert started.waits and psutil.Process(started.pid).is_running()
+    started.close()
+    until_gone(state)
+
+
+def test_a_process_that_lives_on_can_wake_it(state: Path) -> None:
+    first, second = guardian.start_guardian(state), guardian.start_guardian(state)
+    assert first.waits
+    first.close()
+    first.close()
+    until(lambda: [each.pid for each in guardians(state)] == [second.pid], "the end of the first one")
+    assert not first.waits and second.waits
+    second.close()
     until_gone(state)
 
 

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
+from tests.forked import Child, in_thread
 from tests.unit.engine.virtual import VirtualWorld
 from tests.waiting import HANG_S
 
@@ -179,3 +180,184 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(interpreter: Inter
         assert interpreter.run(program()) == "went on"
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+# -- other threads -----------------------------------------------------------------------------------------------------
+
+
+async def hangs(let_go: threading.Event, began: threading.Event) -> str:
+    """Its end, in a word."""
+    try:
+        return await Hang(let_go, began)
+    except Interrupted as interrupted:
+        let_go.set()
+        return interrupted.message
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+def test_a_program_runs_in_any_thread_and_leaves_the_signal_handlers_alone(interpreter: Interpreter) -> None:
+    before = handlers()
+
+    async def program() -> tuple[int, bool]:
+        return await Answer(7), handlers() == before
+
+    assert in_thread(lambda: interpreter.run(program())) == (7, True)
+
+
+def test_interrupt_ends_a_program_in_another_thread_as_a_signal_does(interpreter: Interpreter) -> None:
+    let_go, began = threading.Event(), threading.Event()
+    threading.Thread(target=lambda: (began.wait(HANG_S), interpreter.interrupt(signal.SIGTERM, "`cancel`"))).start()
+    assert in_thread(lambda: interpreter.run(hangs(let_go, began))) == "interrupted by `cancel`"
+    assert interpreter.interrupted
+
+
+def test_an_interrupt_before_the_program_runs_reaches_it(interpreter: Interpreter) -> None:
+    interpreter.interrupt()
+    assert interpreter.run(hangs(threading.Event(), threading.Event())) == "interrupted by Ctrl-C"
+
+
+def test_a_signal_ends_the_program_of_the_main_thread_and_no_other_ones(tmp_path: Path) -> None:
+    ours, theirs = Interpreter(VirtualWorld(tmp_path)), Interpreter(VirtualWorld(tmp_path))
+    ends: list[str] = []
+    began, their_go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: ends.append(theirs.run(hangs(their_go, began))))
+    thread.start()
+    began.wait(HANG_S)
+
+    async def program() -> str:
+        try:
+            await Signal()
+            await Sleep(HANG_S)
+        except Interrupted:
+            return "interrupted"
+        return "not"
+
+    assert ours.run(program()) == "interrupted"
+    their_go.set()
+    thread.join()
+    assert ends == ["late"]
+
+
+def test_a_signal_reaches_a_program_that_runs_inside_another_and_that_one(tmp_path: Path) -> None:
+    """A callback of the user's runs a program of its own."""
+    outer, inner = Interpreter(VirtualWorld(tmp_path)), Interpreter(VirtualWorld(tmp_path))
+
+    @dataclass(frozen=True)
+    class Callback(Effect[str]):
+        slow: ClassVar[bool] = False
+
+        def perform(self, world: World) -> str:
+            return inner.run(signalled())
+
+    async def signalled() -> str:
+        try:
+            await Signal()
+            await Sleep(HANG_S)
+        except Interrupted:
+            return "inner"
+        return "not"
+
+    async def program() -> tuple[str, str]:
+        first = await Callback()
+        try:
+            await Sleep(HANG_S)
+        except Interrupted:
+            return first, "outer"
+        return first, "not"
+
+    before = handlers()
+    assert outer.run(program()) == ("inner", "outer")
+    assert handlers() == before
+
+
+def test_the_handlers_of_before_are_back_whatever_the_end_of_the_program(interpreter: Interpreter) -> None:
+    def ours(number: int, frame: object) -> None:
+        """A handler of the user's."""
+
+    async def program() -> None:
+        await Answer(1)
+        raise ValueError("its end")
+
+    signal.signal(signal.SIGTERM, ours)
+    before = handlers()
+    with pytest.raises(ValueError, match="its end"):
+        interpreter.run(program())
+    assert handlers() == before and signal.getsignal(signal.SIGTERM) is ours
+
+
+def test_a_handler_that_python_did_not_install_stays(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be restored: `signal.getsignal` does not say what it is."""
+    known, installed = signal.getsignal, []
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGHUP else known(number))
+    install = signal.signal
+    monkeypatch.setattr(signal, "signal", lambda number, handler: (installed.append(number), install(number, handler)))
+
+    async def program() -> int:
+        return await Answer(7)
+
+    assert interpreter.run(program()) == 7
+    assert signal.SIGTERM in installed and signal.SIGHUP not in installed
+
+
+# -- forks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_child_that_was_forked_while_a_program_ran(interpreter: Interpreter, number: int) -> None:
+    """With its parent's handlers it would be deaf: `Process.terminate` of a DataLoader's worker would wait for ever."""
+
+    @dataclass(frozen=True)
+    class ForkInThread(Effect[Child]):
+        def perform(self, world: World) -> Child:
+            return Child(lambda: "alive")
+
+    @dataclass(frozen=True)
+    class ForkHere(Effect[Child]):
+        slow: ClassVar[bool] = False
+
+        def perform(self, world: World) -> Child:
+            return Child(lambda: "alive")
+
+    async def program() -> tuple[Child, Child]:
+        return await ForkInThread(), await ForkHere()
+
+    for child in interpreter.run(program()):
+        with child:
+            assert child.said == "alive"
+            os.kill(child.pid, number)
+            assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == -number
+            child.pid = 0
+
+
+def test_a_child_does_not_go_on_with_the_program_of_its_parent(interpreter: Interpreter) -> None:
+    reached: list[str] = []
+
+    @dataclass(frozen=True)
+    class Fork(Effect[int]):
+        slow: ClassVar[bool] = False
+
+        def perform(self, world: World) -> int:
+            return os.fork()
+
+    async def program() -> int:
+        pid = await Fork()
+        reached.append("after the fork")
+        return pid
+
+    news, tell = os.pipe()
+    parent = os.getpid()
+    try:
+        pid = interpreter.run(program())
+    except RuntimeError as error:
+        assert os.getpid() != parent
+        os.write(tell, f"{error} {reached}".encode())
+        os._exit(0)
+    if os.getpid() != parent:
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0 and reached == ["after the fork"]
+    assert os.read(news, 1000) == b"a forked child does not go on with the program of its parent []"
+    os.close(news)
+    os.close(tell)

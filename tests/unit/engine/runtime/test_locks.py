@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.engine.runtime.locks import FileLocks
 from tests.forked import Child, in_thread
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -206,6 +207,6 @@ def test_a_program_that_is_executed_inherits_no_lock(locks: FileLocks, others: F
         try:
             parent.kill()
             os.kill(program, 0)
-            assert not others.is_locked("lease")
+            until(lambda: not others.is_locked("lease"), "the lock to be free")
         finally:
             os.kill(program, signal.SIGKILL)

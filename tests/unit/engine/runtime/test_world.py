@@ -1,0 +1,112 @@
+"""What a process and its forked children share of the real world, and what ends when a process that lives on is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import fork
+from orchestrator.engine.guardian.process import Guardian
+from orchestrator.engine.runtime import world as worlds
+from orchestrator.engine.runtime.locks import FileLocks
+from orchestrator.engine.runtime.world import RealWorld
+from tests.forked import Child
+from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
+
+
+class Things:
+    """A cloud, a fleet: something with an identity that counts its ends."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+
+    def connect(self, deadline_s: float) -> None: ...
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+@pytest.fixture
+def started() -> list[Guardian]:
+    return []
+
+
+@pytest.fixture
+def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
+    opened: Any = Things
+
+    def start() -> Guardian:
+        started.append(Guardian(len(started) + 1, fork.pipe()[1]))
+        return started[-1]
+
+    clocks: Any = None
+    return RealWorld(
+        kind="emulated",
+        clocks=clocks,
+        ledger=LedgerInMemory(),
+        locks=FileLocks(tmp_path / "locks"),
+        report=lambda told: None,
+        lease_directory=lambda lease_id: tmp_path,
+        start_guardian=start,
+        open_cloud=opened,
+    )
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> Things:
+    made = Things()
+    monkeypatch.setattr(worlds, "open_fleet", lambda *_: made)
+    return made
+
+
+def test_the_cloud_is_opened_once_and_again_in_a_forked_child(world: RealWorld) -> None:
+    ours: Any = world.cloud
+    assert world.cloud is ours
+    with Child(lambda: (world.cloud is ours, world.cloud is world.cloud)) as child:
+        assert child.said == "(False, True)"
+    assert world.cloud is ours
+
+
+def test_a_guardian_is_started_once_and_again_in_a_forked_child(world: RealWorld, started: list[Guardian]) -> None:
+    assert world.arm() and world.arm() and len(started) == 1
+    with Child(lambda: (world.arm(), len(started), started[0].waits, started[1].waits)) as child:
+        assert child.said == "(True, 2, False, True)"
+    assert world.arm() and len(started) == 1
+
+
+def test_the_end_of_its_work_disconnects_the_workers_and_wakes_the_guardian(
+    world: RealWorld, fleet: Things, started: list[Guardian]
+) -> None:
+    lease, _ = lease_and_request()
+    world.arm()
+    world.connect(lease, (), 1.0)
+    world.close()
+    assert fleet.cancelled == 1 and not started[0].waits
+
+
+def test_an_effect_that_was_abandoned_leaves_nothing_open_when_it_is_late(
+    world: RealWorld, fleet: Things, started: list[Guardian]
+) -> None:
+    lease, _ = lease_and_request()
+    world.close()
+    world.connect(lease, (), 1.0)
+    world.arm()
+    assert fleet.cancelled == 1 and not started[0].waits
+
+
+def test_a_forked_child_that_is_done_disconnects_nothing_of_its_parents(
+    world: RealWorld, fleet: Things, started: list[Guardian]
+) -> None:
+    lease, _ = lease_and_request()
+    world.arm()
+    world.connect(lease, (), 1.0)
+
+    def in_child() -> int:
+        world.close()
+        return fleet.cancelled
+
+    with Child(in_child) as child:
+        assert child.said == "0"
+    assert started[0].waits
