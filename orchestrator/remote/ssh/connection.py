@@ -195,7 +195,7 @@ def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramik
 
 
 def _set_options(sock: socket.socket) -> None:
-    """Set what paramiko leaves out: NODELAY (a small command would wait 40 ms), keepalive (a dead peer would stay unnoticed)."""
+    """Set what paramiko leaves out: NODELAY (a small command would wait 40 ms) and keepalive (to notice a dead peer)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wanted = {
