@@ -1,4 +1,4 @@
-"""The emulator with 256 TPU VMs of one slice: how long they take to come up and to go, memory, processor time when idle.
+"""The emulator with 256 TPU VMs of one slice: how long they take to start and to be deleted, memory, processor time when idle.
 
 Each worker is an SSH server and a metadata server with a home directory of its own; no job runs on any.
 """
@@ -40,7 +40,7 @@ def main() -> None:
             shown("mb", 0),
             shown("kb_each", 0),
             shown("idle", 1),
-            shown("gone_s"),
+            shown("absent_s"),
         )
         report.row(str(workers), *cells)
     report.notes = [
@@ -69,8 +69,8 @@ def _measured(here: Sandbox, workers: int) -> Figures:
     figures["idle"] = (_processor_s(process) - idle_from) / IDLE_S * 100
     began = time.monotonic()
     control.request(endpoint, "DELETE", f"{NODES}/large")
-    wait_for("the node is gone", lambda: not here.nodes(), pause_s=0.02)
-    figures["gone_s"] = time.monotonic() - began
+    wait_for("the node is absent", lambda: not here.nodes(), pause_s=0.02)
+    figures["absent_s"] = time.monotonic() - began
     listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
     assert len(listening) == 1, f"ports are left: {listening}"
     assert process.children() == [], "a process is left"

@@ -1,7 +1,7 @@
-"""The emulator over thousands of node lives under seeded faults: what is left of them, and what has grown.
+"""The emulator over thousands of nodes under seeded faults: what is left of them, and what has grown.
 
-Nodes and queued resources over REST, some preempted, some late, some hidden, some stuck; then everything is deleted and
-looked for. Most of them live without machines (the API, the state and the meter are the same); some hundred with.
+Nodes and queued resources over REST, some preempted, late, hidden or stuck; then everything is deleted, and the bench checks
+that nothing is left. Most nodes have no VMs (the API, the state and the meter are the same); some hundred have.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REHEARSAL = {
 
 @dataclass(slots=True)
 class Count:
-    """What became of the lives, as their owners saw it."""
+    """The outcomes, as the clients saw them."""
 
     lives: int = 0
     ready: int = 0
@@ -68,8 +68,8 @@ class Count:
     at: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
-class Owner:
-    """Creates, waits, deletes and looks again, through whatever the faults do to its calls."""
+class Client:
+    """Creates, waits, deletes and checks, whatever faults do to its calls."""
 
     def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint, count: Count) -> None:
         self.session, self.count = session, count
@@ -77,7 +77,7 @@ class Owner:
         self.headers = {"Authorization": f"Bearer {endpoint.token}"}
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        """Status 0: no reply."""
+        """Return status and body; status 0: no reply."""
         self.count.calls += 1
         try:
             asked = self.session.request(method, f"{self.base}/{path}", json=body, headers=self.headers)
@@ -95,31 +95,33 @@ class Owner:
         if queued:
             spec = [{"nodeId": f"{name}-node", "node": node}]
             await self.call("POST", f"queuedResources?queuedResourceId={name}", {"tpu": {"nodeSpec": spec}})
-            await self._until(f"queuedResources/{name}", lambda said: said["state"]["state"] in ("ACTIVE", "SUSPENDED"))
+            await self._until(
+                f"queuedResources/{name}", lambda output: output["state"]["state"] in ("ACTIVE", "SUSPENDED")
+            )
             await self._until(f"nodes/{name}-node", self._settled)
-            await self._gone(f"queuedResources/{name}", "?force=true")
-            await self._gone(f"nodes/{name}-node")
+            await self._delete(f"queuedResources/{name}", "?force=true")
+            await self._delete(f"nodes/{name}-node")
         else:
             await self.call("POST", f"nodes?nodeId={name}", node)
             await self._until(f"nodes/{name}", self._settled)
-            await self._gone(f"nodes/{name}")
+            await self._delete(f"nodes/{name}")
 
-    def _settled(self, said: dict[str, Any]) -> bool:
-        self.count.ready += said["state"] == "READY"
-        self.count.preempted += said["state"] == "PREEMPTED"
-        return said["state"] in ("READY", "PREEMPTED")
+    def _settled(self, expected: dict[str, Any]) -> bool:
+        self.count.ready += expected["state"] == "READY"
+        self.count.preempted += expected["state"] == "PREEMPTED"
+        return expected["state"] in ("READY", "PREEMPTED")
 
     async def _until(self, path: str, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Or until nobody knows it."""
+        """Poll until the condition holds, or until the resource is absent."""
         absent = 0
         for _ in range(ROUNDS_OF_POLLING):
-            status, said = await self.call("GET", path)
+            status, output = await self.call("GET", path)
             absent = absent + 1 if status == 404 else 0
-            if absent == 2 or (status == 200 and wanted(said)):
+            if absent == 2 or (status == 200 and wanted(output)):
                 return
             await asyncio.sleep(0.005)
 
-    async def _gone(self, path: str, query: str = "") -> None:
+    async def _delete(self, path: str, query: str = "") -> None:
         for _ in range(ROUNDS_OF_POLLING):
             status, _said = await self.call("DELETE", f"{path}{query}")
             if status == 404:
@@ -141,16 +143,16 @@ async def _soak(here: Sandbox, report: Report, lives: int, at_once: int, machine
     endpoint = here.emulator(machines=machines, **QUICK)
     process, count = psutil.Process(endpoint.pid), Count()
     control.request(endpoint, "PUT", "/_emulator/rehearsal", REHEARSAL | {"settings": QUICK})
-    empty = _look(process, here)
+    empty = _usage(process, here)
     began, cpu = time.monotonic(), sum(process.cpu_times()[:2])
     async with aiohttp.ClientSession() as session:
-        owner = Owner(session, endpoint, count)
+        client = Client(session, endpoint, count)
         marks = (SETTLED, lives) if lives > SETTLED else (lives // 2, lives)
         for first, last in zip((0, *marks), marks, strict=False):
-            await _in_parallel(owner, range(first, last), at_once)
-            await _settle(owner, endpoint)
+            await _in_parallel(client, range(first, last), at_once)
+            await _settle(client, endpoint)
             seconds, used = time.monotonic() - began, sum(process.cpu_times()[:2]) - cpu
-            now = _look(process, here)
+            now = _usage(process, here)
             count.at[last] = now
             report.row(
                 f"{last}, {'with' if machines else 'without'} machines",
@@ -162,39 +164,39 @@ async def _soak(here: Sandbox, report: Report, lives: int, at_once: int, machine
                     for name in ("MB", "fds", "threads", "kB")
                 ),
             )
-    await asyncio.sleep(0.2)  # the daemon has seen that its client has left
-    _nothing_is_left(endpoint, process, here, empty, _look(process, here))
+    await asyncio.sleep(0.2)  # until the daemon has noticed the end of its client
+    _nothing_is_left(endpoint, process, here, empty, _usage(process, here))
     bills = control.request(endpoint, "GET", "/_emulator/billing")["totals"]
     grown = {name: count.at[lives][name] - count.at[marks[0]][name] for name in ("MB", "kB")}
     return [
         f"{lives} {'with' if machines else 'without'} machines: {count.queued} queued, {count.preempted} seen preempted, "
         f"{count.unanswered} of {count.calls} calls without a reply; left: 0 nodes, 0 queued resources, 0 processes, "
         f"0 ports, 0 files, {bills['running']} bills open; grown since life {marks[0]}: {grown['MB']:+.1f} MB of memory, "
-        f"{grown['kB']:+.0f} kB of state files (written anew at 12,000 lines). Before the first life: {empty['MB']:.1f} MB, "
-        f"{empty['fds']:.0f} descriptors."
+        f"{grown['kB']:+.0f} kB of state files (a new archive begins at 12,000 lines). "
+        f"Before the first life: {empty['MB']:.1f} MB, {empty['fds']:.0f} descriptors."
     ]
 
 
-async def _in_parallel(owner: Owner, numbers: range, at_once: int) -> None:
+async def _in_parallel(client: Client, numbers: range, at_once: int) -> None:
     waiting = iter(numbers)
 
     async def some() -> None:
         for number in waiting:
-            await owner.live(number, random.Random(number))
-            owner.count.lives += 1
+            await client.live(number, random.Random(number))
+            client.count.lives += 1
 
     await asyncio.gather(*(some() for _ in range(at_once)))
 
 
-async def _settle(owner: Owner, endpoint: Endpoint) -> None:
-    """Mended: what the faults left is deleted, late creates and dropped deletes too."""
+async def _settle(client: Client, endpoint: Endpoint) -> None:
+    """Without faults, delete what they left, late creates and dropped deletes too; then add the faults again."""
     faults = control.request(endpoint, "GET", "/_emulator/rehearsal")["faults"]
     control.request(endpoint, "DELETE", "/_emulator/faults")
     await asyncio.sleep(0.3)
     for collection, query in (("queuedResources", "?force=true"), ("nodes", "")):
-        _, said = await owner.call("GET", f"{collection}?pageSize=1000")
-        for row in said.get(collection, ()):
-            await owner._gone(f"{collection}/{row['name'].rpartition('/')[2]}", query)
+        _, output = await client.call("GET", f"{collection}?pageSize=1000")
+        for row in output.get(collection, ()):
+            await client._delete(f"{collection}/{row['name'].rpartition('/')[2]}", query)
     await _until_true(lambda: not control.request(endpoint, "GET", "/_emulator/status")["nodes"])
     again = [{name: value for name, value in row.items() if name not in COUNTED} for row in faults]
     control.request(endpoint, "POST", "/_emulator/faults", {"faults": again})
@@ -208,10 +210,10 @@ async def _until_true(condition: Callable[[], bool]) -> None:
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise TimeoutError("Something is left that nobody can see.")
+    raise TimeoutError("Something is left that no list shows.")
 
 
-def _look(process: psutil.Process, here: Sandbox) -> dict[str, float]:
+def _usage(process: psutil.Process, here: Sandbox) -> dict[str, float]:
     written = [here.emulator_directory / "state.json", *here.emulator_directory.glob("archive-*.jsonl")]
     return {
         "MB": process.memory_info().rss / 1e6,

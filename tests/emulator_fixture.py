@@ -1,6 +1,6 @@
-"""A running emulator for tests: `emulator`, a daemon of the test's own, and `shared_emulator`, one for the whole session.
+"""A running emulator for tests: `emulator`, a private daemon, and `shared_emulator`, one for the whole session.
 
-Both provision and delete without delay. When they end, no process of theirs may be left: the fixture itself checks it.
+Both provision and delete without delay. When they end, the fixture checks that none of their processes is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_DELAYS = {"provision_s": 0, "stop_s": 0, "start_s": 0, "delete_s": 0}
 
 @dataclass(frozen=True)
 class Emulator:
-    """A daemon and its admin paths."""
+    """A daemon and its own paths."""
 
     endpoint: Endpoint
     state_dir: Path
@@ -53,7 +53,7 @@ class Emulator:
 
     @contextmanager
     def settings(self, **settings: Any) -> Iterator[None]:
-        """For a while: others share this daemon."""
+        """Change settings for a block: other tests share this daemon."""
         before = self.patch_settings()
         self.patch_settings(**settings)
         try:
@@ -62,23 +62,23 @@ class Emulator:
             self.patch_settings(**{name: before[name] for name in settings})
 
     def restarted(self) -> Emulator:
-        """The daemon that runs now in the same directory, started if need be."""
+        """Return the daemon that runs in the same directory; start one if there is none."""
         return Emulator(control.ensure_running(self.state_dir), self.state_dir)
 
 
 @contextmanager
 def running_emulator(state_dir: Path) -> Iterator[Emulator]:
-    ends, lives = os.pipe()  # the daemon ends with this process, also where that is killed
+    reading_end, writing_end = os.pipe()  # the daemon ends with this process, also if that is killed
     try:
-        started = Emulator(control.ensure_running(state_dir, ends_with=ends), state_dir)
+        started = Emulator(control.ensure_running(state_dir, ends_with=reading_end), state_dir)
     finally:
-        os.close(ends)
+        os.close(reading_end)
     try:
         started.patch_settings(**NO_DELAYS)
         yield started
     finally:
         control.stop(state_dir)
-        os.close(lives)
+        os.close(writing_end)
         assert control.running(state_dir) is None
         left = [process for process in psutil.process_iter() if _works_in(process, state_dir)]
         assert not left, f"processes outlived the emulator: {left}"
@@ -86,39 +86,39 @@ def running_emulator(state_dir: Path) -> Iterator[Emulator]:
 
 @pytest.fixture
 def emulator(tmp_path: Path) -> Iterator[Emulator]:
-    """A daemon for one test alone."""
+    """A daemon for one test."""
     with running_emulator(tmp_path / "emulator") as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def shared_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """One daemon for many tests; each takes node names (or a project) of its own."""
+    """One daemon for many tests; each uses its own node names (or project)."""
     with running_emulator(tmp_path_factory.mktemp("emulator")) as started:
         yield started
 
 
 @pytest.fixture(autouse=True)
 def left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whoever breaks something in the shared emulator mends it: the next test, in whatever order, finds it whole."""
+    """Check that a test restores the faults and settings of the shared emulator."""
     if "shared_emulator" not in request.fixturenames:
         yield
         return
     shared: Emulator = request.getfixturevalue("shared_emulator")
-    found = _broken(shared)
+    found = _state(shared)
     yield
-    assert _broken(shared) == found
+    assert _state(shared) == found
 
 
-def _broken(emulator: Emulator) -> tuple[list[str], dict[str, Any]]:
-    """The faults that are there, and the settings."""
+def _state(emulator: Emulator) -> tuple[list[str], dict[str, Any]]:
+    """Return the ids of the faults, and the settings."""
     faults = emulator.request("GET", "/_emulator/faults")["faults"]
     return [row["id"] for row in faults], emulator.patch_settings()
 
 
 def _works_in(process: psutil.Process, directory: Path) -> bool:
     try:
-        words = [process.cwd(), *process.cmdline(), process.environ().get("HOME", "")]
+        paths = [process.cwd(), *process.cmdline(), process.environ().get("HOME", "")]
     except (psutil.Error, OSError):
         return False
-    return process.pid != os.getpid() and any(word.startswith(str(directory)) for word in words)
+    return process.pid != os.getpid() and any(path.startswith(str(directory)) for path in paths)

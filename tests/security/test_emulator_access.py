@@ -1,4 +1,4 @@
-"""Who gets into the emulator: its own user's clients on this machine, and nobody else by any door."""
+"""Access to the emulator: only its own user's clients on this machine, on every port."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite
 
 
 def send(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
-    """Exactly these headers, as a web page's browser or a stranger would send them."""
+    """Send a request with exactly these headers, as a browser or another user would."""
     content = b"" if body is None else json.dumps(body).encode()
     return send_to(int(emulator.url.rpartition(":")[2]), method, path, content, headers)
 
@@ -58,7 +58,7 @@ def test_30_it_serves_loopback_only(tmp_path: Path, host: str) -> None:
     assert not (tmp_path / "emulator" / "daemon.json").exists()
 
 
-def test_30_a_port_in_use_is_said(tmp_path: Path) -> None:
+def test_30_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = daemon("--state-dir", str(tmp_path / "emulator"), "--port", port)
@@ -99,20 +99,20 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("headers", "status"), DOORS)
-def test_30_every_path_is_behind_the_same_three_checks(tpujob: Tpujob, headers: dict[str, str], status: int) -> None:
+def test_30_every_path_has_the_same_three_checks(tpujob: Tpujob, headers: dict[str, str], status: int) -> None:
     emulator = tpujob.emulator
     given = {name: value.format(token=emulator.token) for name, value in headers.items()}
     for method, path in PATHS:
         with tpujob.creating_nothing():
-            said, text = send(emulator, method, path, BODY if method == "POST" else None, **given)
-        assert said == status, (method, path, text)
+            output, text = send(emulator, method, path, BODY if method == "POST" else None, **given)
+        assert output == status, (method, path, text)
         assert emulator.token not in text
-        assert control.running(emulator.state_dir) == emulator.endpoint, "it serves on"
+        assert control.running(emulator.state_dir) == emulator.endpoint, "it still serves"
 
 
 @pytest.fixture
 def node(tpujob: Tpujob) -> str:
-    """A node with a worker, so that every kind of door exists."""
+    """A node with a worker, so that every kind of server exists."""
     tpujob.emulator.request("POST", f"{NODES}?nodeId=doors", BODY)
     until(lambda: tpujob.emulator.request("GET", f"{NODES}/doors")["state"] == "READY", "the node")
     return "doors"
@@ -130,7 +130,7 @@ def test_no_process_of_it_listens_beyond_loopback(tpujob: Tpujob, node: str) -> 
     assert set(doors) <= {"127.0.0.1", "::1"}
 
 
-def test_everything_that_it_writes_is_its_users_alone(tpujob: Tpujob, node: str) -> None:
+def test_everything_that_it_writes_is_readable_by_its_user_only(tpujob: Tpujob, node: str) -> None:
     directory = tpujob.state_dir
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / "token").stat().st_mode) == 0o600
@@ -159,7 +159,7 @@ TAKING_JSON = [
 
 
 @pytest.mark.parametrize(("content", "headers"), BAD_BODIES)
-def test_a_body_that_is_no_json_object_is_the_callers_mistake_at_every_door(
+def test_a_body_that_is_not_a_json_object_is_a_client_error_on_every_path(
     tpujob: Tpujob, content: bytes, headers: dict[str, str]
 ) -> None:
     emulator = tpujob.emulator
@@ -172,7 +172,7 @@ def test_a_body_that_is_no_json_object_is_the_callers_mistake_at_every_door(
 
 @pytest.mark.parametrize("charset", ["charset=nonsense", "charset=hex", "charset*=utf-8''x", "; ;="])
 def test_json_is_utf_8_whatever_charset_a_header_names(tpujob: Tpujob, charset: str) -> None:
-    """RFC 8259 knows no such parameter."""
+    """RFC 8259 has no such parameter."""
     headers = {"Authorization": f"Bearer {tpujob.emulator.token}", "Content-Type": f"application/json; {charset}"}
     port = int(tpujob.emulator.url.rpartition(":")[2])
     assert send_to(port, "PATCH", "/_emulator/settings", b"{}", headers)[0] == 200
@@ -195,35 +195,35 @@ ODD_VALUES = [
 ]
 
 
-def test_a_value_that_nothing_can_be_made_of_is_the_callers_mistake(tpujob: Tpujob, node: str) -> None:
+def test_an_invalid_value_is_a_client_error(tpujob: Tpujob, node: str) -> None:
     bearer = {"Authorization": f"Bearer {tpujob.emulator.token}"}
     for method, path, body, status in ODD_VALUES:
-        said, text = send(tpujob.emulator, method, path, body, **bearer)
-        assert said == status, (path, body, text)
+        output, text = send(tpujob.emulator, method, path, body, **bearer)
+        assert output == status, (path, body, text)
 
 
-def test_its_log_holds_no_token(tpujob: Tpujob, node: str) -> None:
+def test_its_log_has_no_token(tpujob: Tpujob, node: str) -> None:
     for path in tpujob.state_dir.glob("*.log"):
         assert tpujob.emulator.token not in path.read_text(errors="replace")
     argv = psutil.Process(tpujob.emulator.endpoint.pid).cmdline()
     assert not any(tpujob.emulator.token in word for word in argv)
 
 
-def test_an_emulated_run_is_never_collected_in_the_real_cloud_nor_the_other_way_round(
+def test_an_emulated_run_is_never_collected_in_the_real_cloud_nor_the_reverse(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which cloud a slice is in stands in the ledger with it: a command for one leaves the other's alone."""
+    """The ledger holds the cloud of each slice: a command for one cloud does not touch the other's."""
     assert tpujob("up", "held", "--zone", "us-central1-a").returncode == 0
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tpujob.directory / "none.json"))
     google = tpujob("down", "held", "--cloud", "google", "--project", "acme-project")
-    assert google.returncode == 77, "what that cloud has cannot be asked without credentials"
+    assert google.returncode == 77, "that cloud cannot be read without credentials"
     assert "named 'held'" in google.stderr and not tpujob.requests("nodes.delete", "client")
     assert json.loads(tpujob("status", "--json", "--cloud", "emulated").stdout)["slices"][0]["name"] == "held"
     assert tpujob("down", "held", "--cloud", "emulated").returncode == 0
 
 
 def test_the_banner_says_that_it_is_emulated(tpujob: Tpujob) -> None:
-    said = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n"))
-    assert said.returncode == 0
-    assert "EMULATED" in said.stderr.splitlines()[0] and "emulated" in said.stdout
+    output = tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\n"))
+    assert output.returncode == 0
+    assert "EMULATED" in output.stderr.splitlines()[0] and "emulated" in output.stdout

@@ -1,4 +1,4 @@
-"""Clients that we did not write, pointed at the emulator, and nodes for them to work on."""
+"""Other clients with the emulator's endpoint, and nodes for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Fault = Callable[..., None]
 
 
 def client_for(emulator: Emulator) -> tpu_v2.TpuClient:
-    """google-cloud-tpu over REST, with the emulator's token."""
+    """Return google-cloud-tpu over REST, with the emulator's token."""
     options = ClientOptions(api_endpoint=emulator.url)
     return tpu_v2.TpuClient(transport="rest", credentials=Credentials(emulator.token), client_options=options)
 
@@ -44,7 +44,7 @@ def node_body(**fields: Any) -> tpu_v2.Node:
 
 @pytest.fixture
 def fault(shared_emulator: Emulator) -> Iterator[Fault]:
-    """Adds faults to the shared emulator, and takes them away again."""
+    """Adds faults to the shared emulator, and removes them after the test."""
     added: list[str] = []
 
     def add(kind: str, **fields: Any) -> None:
@@ -65,7 +65,7 @@ def api(shared_emulator: Emulator) -> tpu_v2.TpuClient:
 
 @pytest.fixture
 def create(api: tpu_v2.TpuClient) -> Iterator[Callable[..., tpu_v2.Node]]:
-    """Creates READY nodes with fresh names, and deletes what the test left of them."""
+    """Creates READY nodes with new names, and deletes those that the test leaves."""
     made: list[str] = []
 
     def make(parent: str = ZONE, **fields: Any) -> tpu_v2.Node:
@@ -81,7 +81,7 @@ def create(api: tpu_v2.TpuClient) -> Iterator[Callable[..., tpu_v2.Node]]:
 
 @dataclass(frozen=True)
 class Machine:
-    """One worker of a READY node and how to log in to it."""
+    """One worker of a READY node, and its login."""
 
     node: str
     worker: int
@@ -92,9 +92,9 @@ class Machine:
 
     @property
     def options(self) -> list[str]:
-        """For ssh, scp, sftp and `rsync -e`; the host key is checked against the published one."""
+        """Options of ssh, scp, sftp and `rsync -e`; the host key must be the published one."""
         known_hosts = self.key.parent / f"known_hosts-{self.port}"
-        if not known_hosts.exists():  # written once: other clients may be reading it
+        if not known_hosts.exists():  # written once, since other clients may be reading it
             known_hosts.write_text(f"[127.0.0.1]:{self.port} ssh-ed25519 {self.host_key}\n")
         return [
             *("-F", "/dev/null", "-i", str(self.key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
@@ -107,7 +107,7 @@ class Machine:
     def run(self, command: str, *options: str, **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(self.argv(command, *options), capture_output=True, timeout=HANG_S, check=False, **kwargs)
 
-    def says(self, command: str) -> str:
+    def output(self, command: str) -> str:
         done = self.run(command)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode().strip()
@@ -117,9 +117,9 @@ def machines(api: tpu_v2.TpuClient, node: str, key: Path) -> list[Machine]:
     reply = api.get_guest_attributes(request={"name": node})
     found = []
     for worker, attributes in enumerate(reply.guest_attributes):
-        said = {f"{item.namespace}/{item.key}": item.value for item in attributes.query_value.items}
-        port = int(said["tpujob-emulator/ssh-port"])
-        found.append(Machine(node, worker, port, said["hostkeys/ssh-ed25519"], key))
+        output = {f"{item.namespace}/{item.key}": item.value for item in attributes.query_value.items}
+        port = int(output["tpujob-emulator/ssh-port"])
+        found.append(Machine(node, worker, port, output["hostkeys/ssh-ed25519"], key))
     return found
 
 
@@ -139,7 +139,7 @@ def ssh_keys(login_key: Path) -> str:
 
 @pytest.fixture(scope="session")
 def machine(shared_emulator: Emulator, login_key: Path, ssh_keys: str) -> Iterator[Machine]:
-    """A worker that many tests share."""
+    """A worker for many tests."""
     api = client_for(shared_emulator)
     node = finish(api.create_node(parent=ZONE, node_id="shared", node=node_body(metadata={"ssh-keys": ssh_keys})))
     yield machines(api, node.name, login_key)[0]

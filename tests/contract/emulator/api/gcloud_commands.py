@@ -1,6 +1,6 @@
-"""What the real gcloud is made to do on the emulator: the contract that test_gcloud.py runs and docs/emulator.md shows.
+"""The commands of the real gcloud on the emulator: the contract that test_gcloud.py runs and docs/emulator.md shows.
 
-Each scenario is a story in order, told once for each track on the same emulator, with `{n}` in its names for the track.
+Each scenario runs in order, once for each track on the same emulator, with `{n}` in its names for the track.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ DISK = "projects/p/zones/us-central1-a/disks/d"
 
 @dataclass(frozen=True)
 class Step:
-    """One gcloud command. `words` begin with the command's name, `says` must be in what it prints."""
+    """One gcloud command; `prints` must be in its output."""
 
     command: str
     arguments: str
-    says: str
+    prints: str
     tracks: tuple[str, ...] = BOTH
     fails: bool = False
     note: str = ""  # for the table
     zone: str = "us-central1-a"
-    patient: bool = False  # again until it says so: what it looks at takes its time
+    patient: bool = False  # repeated until it prints that
 
 
 def _life() -> list[Step]:
@@ -49,7 +49,7 @@ def _life() -> list[Step]:
     ]
 
 
-def _doors() -> list[Step]:
+def _connections() -> list[Step]:
     return [
         Step("tpu-vm create", f"d{{n}} {FOUR}", "Created tpu [d{n}]."),
         Step("tpu-vm ssh", "d{n} --worker=2 --command=pwd", "/worker2/home"),
@@ -167,13 +167,13 @@ def _maintenance() -> list[Step]:
 
 SCENARIOS: dict[str, list[Step]] = {
     "a node's life": _life(),
-    "ssh and scp": _doors(),
+    "ssh and scp": _connections(),
     "queued resources": _queue(),
     "what is offered": _offers(),
     "disks and maintenance": _maintenance(),
 }
 
-# What gcloud also has, and why it is not here.
+# Commands that the emulator does not support, with the reason.
 NOT_HERE = {
     "execution-groups": "they create Compute Engine VMs, which are not emulated",
     "delete, describe, reimage, start, stop": "of TPU Nodes, of which there are none",
@@ -181,7 +181,7 @@ NOT_HERE = {
 
 
 def table() -> str:
-    """The Markdown table of docs/emulator.md."""
+    """Return the Markdown table of docs/emulator.md."""
     tracks: dict[str, set[str]] = {}
     notes: dict[str, list[str]] = {}
     for step in (step for steps in SCENARIOS.values() for step in steps):

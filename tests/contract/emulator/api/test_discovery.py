@@ -1,4 +1,4 @@
-"""google-api-python-client, which knows the API only from Google's discovery documents: v1, v2 and v2alpha1."""
+"""google-api-python-client, which reads the API from Google's discovery documents: v1, v2 and v2alpha1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROJECT = "projects/emulated"
 
 
 def locations(emulator: Emulator, version: str) -> Any:
-    """From the document that the package brings along: nothing is asked of Google."""
+    """The client, from the document in its package: no call to Google."""
     options = {"api_endpoint": emulator.url}
     service = discovery.build("tpu", version, credentials=Credentials(emulator.token), client_options=options)
     return service.projects().locations()
@@ -36,7 +36,7 @@ def finish(api: Any, operation: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["v2", pytest.param("v2alpha1", marks=pytest.mark.exhaustive)])
-def test_a_node_lives_its_whole_life(shared_emulator: Emulator, version: str) -> None:
+def test_a_node_from_create_to_absence(shared_emulator: Emulator, version: str) -> None:
     api = locations(shared_emulator, version)
     node_id, name = f"disc-{version}", f"{ZONE}/nodes/disc-{version}"
     made = finish(api, api.nodes().create(parent=ZONE, nodeId=node_id, body=NODE | {"labels": {"a": "b"}}).execute())
@@ -61,7 +61,7 @@ def test_a_node_lives_its_whole_life(shared_emulator: Emulator, version: str) ->
 
 
 @pytest.mark.parametrize("version", ["v2", pytest.param("v2alpha1", marks=pytest.mark.exhaustive)])
-def test_a_queued_resource_becomes_a_node_and_goes_with_it(shared_emulator: Emulator, version: str) -> None:
+def test_a_queued_resource_creates_a_node_and_is_deleted_with_it(shared_emulator: Emulator, version: str) -> None:
     api = locations(shared_emulator, version)
     name = f"{ZONE}/queuedResources/disc-{version}"
     body = {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": f"disc-q-{version}", "node": NODE}]}, "spot": {}}
@@ -73,7 +73,7 @@ def test_a_queued_resource_becomes_a_node_and_goes_with_it(shared_emulator: Emul
         api.queuedResources().get(name=name).execute()
 
 
-def test_v2alpha1_starts_flexibly(shared_emulator: Emulator) -> None:
+def test_v2alpha1_has_flex_start(shared_emulator: Emulator) -> None:
     api = locations(shared_emulator, "v2alpha1")
     name = f"{ZONE}/queuedResources/disc-flex"
     body = {
@@ -87,7 +87,7 @@ def test_v2alpha1_starts_flexibly(shared_emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v2alpha1"])
-def test_what_is_offered_is_the_same_in_every_version(shared_emulator: Emulator, version: str) -> None:
+def test_catalogs_are_the_same_in_every_version(shared_emulator: Emulator, version: str) -> None:
     api = locations(shared_emulator, version)
     assert ZONE in [place["name"] for place in api.list(name=PROJECT).execute()["locations"]]
     assert api.get(name=ZONE).execute()["locationId"] == "us-central1-a"
@@ -101,11 +101,11 @@ def test_what_is_offered_is_the_same_in_every_version(shared_emulator: Emulator,
 
 
 def test_the_service_identity_is_that_of_the_project(shared_emulator: Emulator) -> None:
-    said = locations(shared_emulator, "v2").generateServiceIdentity(parent=ZONE, body={}).execute()
-    assert said["identity"]["email"].endswith("@cloud-tpu.iam.gserviceaccount.com")
+    output = locations(shared_emulator, "v2").generateServiceIdentity(parent=ZONE, body={}).execute()
+    assert output["identity"]["email"].endswith("@cloud-tpu.iam.gserviceaccount.com")
 
 
-def test_v1_makes_no_tpu_nodes_any_more(shared_emulator: Emulator) -> None:
+def test_v1_refuses_to_create_tpu_nodes(shared_emulator: Emulator) -> None:
     api = locations(shared_emulator, "v1")
     assert api.nodes().list(parent=ZONE).execute() == {}
     with pytest.raises(errors.HttpError, match="Please migrate to TPU VM Architecture") as denied:

@@ -1,6 +1,6 @@
-"""The real gcloud, a client that we did not write, works on the emulator in the environment that `control` gives it.
+"""The real gcloud works on the emulator, in the environment of `control`.
 
-The stories are in `gcloud_commands`; a table in docs/emulator.md is made of them.
+The scenarios are in `gcloud_commands`; a table in docs/emulator.md is generated from them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
     path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": str(tmp_path)}
     environment |= control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
-    environment |= {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}  # two stories at a time must not share gcloud's files
+    environment |= {
+        "CLOUDSDK_CONFIG": str(tmp_path / "gcloud")
+    }  # scenarios that run at the same time must not share gcloud's files
 
     def run(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -52,7 +54,7 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
 
 @pytest.fixture
 def slow_maintenance(shared_emulator: Emulator) -> Iterator[None]:
-    """gcloud is not fast enough for the notice that other tests are given."""
+    """A long notice: gcloud is too slow for that of other tests."""
     before = shared_emulator.patch_settings()["notice_s"]
     shared_emulator.patch_settings(notice_s=60)
     yield
@@ -70,7 +72,7 @@ def stories() -> list[object]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "track"), stories())
-def test_every_command_of_a_story_does_what_it_says(
+def test_every_command_of_a_scenario_has_the_expected_output(
     gcloud: Gcloud, slow_maintenance: None, tmp_path: Path, name: str, track: str
 ) -> None:
     if name in NEEDS_OPENSSH and not (shutil.which("ssh") and shutil.which("ssh-keygen")):
@@ -85,14 +87,14 @@ def test_every_command_of_a_story_does_what_it_says(
 
 
 def take(step: Step, gcloud: Gcloud, names: dict[str, str], prefix: tuple[str, ...]) -> None:
-    expected = step.says.format_map(names)
+    expected = step.prints.format_map(names)
 
     def says_it() -> bool:
         done = gcloud(*words_of(step, names), prefix=prefix)
-        said = done.stdout + done.stderr
-        assert (done.returncode != 0) is step.fails, f"{shlex.join(done.args)}\n{said}"
-        assert step.patient or expected in said, f"{shlex.join(done.args)}\n{said}"
-        return expected in said
+        output = done.stdout + done.stderr
+        assert (done.returncode != 0) is step.fails, f"{shlex.join(done.args)}\n{output}"
+        assert step.patient or expected in output, f"{shlex.join(done.args)}\n{output}"
+        return expected in output
 
     until(says_it, f"{expected!r} of {shlex.join(words_of(step, names))}")
 
@@ -102,7 +104,7 @@ def words_of(step: Step, names: dict[str, str]) -> list[str]:
     return [*step.command.split(), *arguments, *([f"--zone={step.zone}"] if step.zone else [])]
 
 
-def test_every_command_that_this_gcloud_has_is_in_the_contract_or_named_as_missing() -> None:
+def test_every_command_of_this_gcloud_is_in_the_contract_or_listed_as_missing() -> None:
     """gcloud keeps one file for each of its commands."""
     binary = shutil.which("gcloud")
     assert binary is not None
@@ -129,9 +131,9 @@ def test_a_stockout_reads_as_on_the_real_cloud(gcloud: Gcloud, fault: Fault) -> 
 
 
 @pytest.mark.exhaustive
-def test_ssh_works_without_our_programs_when_the_port_is_given(gcloud: Gcloud, shared_emulator: Emulator) -> None:
+def test_ssh_works_without_the_wrapper_when_the_port_is_given(gcloud: Gcloud, shared_emulator: Emulator) -> None:
     assert gcloud("tpu-vm", "create", "g3", ZONE, *SHAPE).returncode == 0
     [node] = [row for row in shared_emulator.status()["nodes"] if row["name"].endswith("/g3")]
-    said = gcloud("tpu-vm", "ssh", "g3", ZONE, f"--ssh-flag=-p {node['ssh_ports'][0]}", "--command=pwd")
-    assert f"/{node['uid']}/worker0/home" in said.stdout, said.stderr
+    output = gcloud("tpu-vm", "ssh", "g3", ZONE, f"--ssh-flag=-p {node['ssh_ports'][0]}", "--command=pwd")
+    assert f"/{node['uid']}/worker0/home" in output.stdout, output.stderr
     assert gcloud("tpu-vm", "delete", "g3", ZONE, "--async").returncode == 0

@@ -1,4 +1,4 @@
-"""google-cloud-tpu, a client that we did not write, lives a node's whole life on the emulator."""
+"""google-cloud-tpu over REST: a node from create to absence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Create = Callable[..., tpu_v2.Node]
 State = tpu_v2.Node.State
 
 
-def test_a_created_node_comes_back_ready_as_it_was_asked_for(api: tpu_v2.TpuClient, create: Create) -> None:
+def test_a_created_node_is_ready_as_requested(api: tpu_v2.TpuClient, create: Create) -> None:
     made = create(labels={"owner": "ada"}, scheduling_config={"spot": True}, metadata={"a": "b"})
     node = api.get_node(name=made.name)
     assert node == made
@@ -42,7 +42,7 @@ def test_a_slice_of_sixteen_chips_has_four_workers_in_order(api: tpu_v2.TpuClien
     finish(api.delete_node(name=node.name))
 
 
-def test_a_type_may_be_asked_for_by_number_and_topology(api: tpu_v2.TpuClient) -> None:
+def test_a_type_may_be_requested_by_number_and_topology(api: tpu_v2.TpuClient) -> None:
     config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V5LITE_POD, topology="2x2")
     body = tpu_v2.Node(accelerator_config=config, runtime_version="v2-alpha-tpuv5-lite")
     node = finish(api.create_node(parent=ZONE, node_id="topology", node=body))
@@ -117,7 +117,7 @@ def test_labels_are_patched_by_mask_and_nothing_else(api: tpu_v2.TpuClient, crea
         api.update_node(node=change, update_mask=FieldMask(paths=["accelerator_type"]))
 
 
-def test_external_addresses_are_switched_off_and_the_rest_of_the_network_stays(
+def test_external_addresses_can_be_turned_off_and_the_rest_of_the_network_config_stays(
     api: tpu_v2.TpuClient, create: Create
 ) -> None:
     node = create(network_config=tpu_v2.NetworkConfig(network="mine", enable_external_ips=True))
@@ -155,7 +155,7 @@ def test_locations_types_and_runtimes_are_those_of_the_catalog(api: tpu_v2.TpuCl
     assert api.get_runtime_version(name=f"{ZONE}/runtimeVersions/{runtimes[0]}").version == runtimes[0]
 
 
-def test_a_taken_name_is_a_conflict(api: tpu_v2.TpuClient, create: Create) -> None:
+def test_a_name_in_use_is_a_conflict(api: tpu_v2.TpuClient, create: Create) -> None:
     node = create()
     with pytest.raises(exceptions.Conflict, match=f"Resource '{node.name}' already exists"):
         api.create_node(parent=ZONE, node_id=node.name.rpartition("/")[2], node=node_body())
@@ -175,7 +175,7 @@ def test_a_taken_name_is_a_conflict(api: tpu_v2.TpuClient, create: Create) -> No
         ("x", {"labels": {"a": "A b"}}, 'Invalid value "A b" of label "a"'),
     ],
 )
-def test_a_wrong_create_is_refused_and_makes_nothing(
+def test_a_wrong_create_is_refused_and_creates_nothing(
     api: tpu_v2.TpuClient, node_id: str, fields: dict[str, object], message: str
 ) -> None:
     body = node_body()

@@ -1,4 +1,4 @@
-"""google-cloud-tpu over gRPC, its default transport: the same cloud, the same refusals, the same faults as over REST."""
+"""google-cloud-tpu over gRPC, its default transport: the same cloud, errors and faults as over REST."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def target_of(emulator: Emulator) -> str:
 
 
 def credentials_of(emulator: Emulator) -> grpc.ChannelCredentials:
-    """As docs/emulator.md tells a stranger: gRPC gives a token to a loopback server without TLS."""
+    """Return the credentials that docs/emulator.md describes: a token to a loopback server without TLS."""
     return grpc.composite_channel_credentials(
         grpc.local_channel_credentials(), grpc.access_token_call_credentials(emulator.token)
     )
@@ -47,7 +47,7 @@ def client(channel: grpc.Channel) -> tpu_v2.TpuClient:
     return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
 
 
-def test_a_node_lives_its_whole_life(client: tpu_v2.TpuClient, api: tpu_v2.TpuClient) -> None:
+def test_a_node_from_create_to_absence(client: tpu_v2.TpuClient, api: tpu_v2.TpuClient) -> None:
     body = node_body(labels={"owner": "ada"}, scheduling_config={"spot": True}, metadata={"a": "b"})
     operation = client.create_node(parent=ZONE, node_id="grpc1", node=body)
     node = finish(operation)
@@ -66,9 +66,9 @@ def test_a_node_lives_its_whole_life(client: tpu_v2.TpuClient, api: tpu_v2.TpuCl
         api.get_node(name=node.name)
 
 
-def test_the_async_client_does_the_same(shared_emulator: Emulator) -> None:
+def test_the_async_client_works_too(shared_emulator: Emulator) -> None:
     async def ended(operation: AsyncOperation) -> tpu_v2.Node:
-        while not await operation.done():  # its own first look is a second later
+        while not await operation.done():  # its own first poll is a second later
             await asyncio.sleep(0.01)
         return await operation.result()
 
@@ -88,7 +88,7 @@ def test_the_async_client_does_the_same(shared_emulator: Emulator) -> None:
     assert {f"{ZONE}/nodes/aio{i}" for i in range(3)} <= set(names)
 
 
-def test_v2alpha1_speaks_its_own_messages(channel: grpc.Channel, client: tpu_v2.TpuClient) -> None:
+def test_v2alpha1_has_its_own_messages(channel: grpc.Channel, client: tpu_v2.TpuClient) -> None:
     alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
     body = tpu_v2alpha1.Node(
         accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite", autocheckpoint_enabled=True
@@ -96,13 +96,13 @@ def test_v2alpha1_speaks_its_own_messages(channel: grpc.Channel, client: tpu_v2.
     node = finish(alpha.create_node(parent=ZONE, node_id="alpha", node=body))
     assert isinstance(node, tpu_v2alpha1.Node)
     assert (node.state, node.autocheckpoint_enabled) == (tpu_v2alpha1.Node.State.READY, True)
-    assert client.get_node(name=node.name).state == State.READY  # v2 knows no such field, and sees the rest
+    assert client.get_node(name=node.name).state == State.READY  # v2 has no such field, and reads the rest
     assert node.name in [each.name for each in alpha.list_nodes(parent=ZONE)]
     finish(alpha.delete_node(name=node.name))
 
 
 @pytest.mark.parametrize("version", [pytest.param("v2", marks=pytest.mark.exhaustive), "v2alpha1"])
-def test_a_queued_resource_lives_its_whole_life(channel: grpc.Channel, version: str) -> None:
+def test_a_queued_resource_from_create_to_absence(channel: grpc.Channel, version: str) -> None:
     module, transport = {"v2": (tpu_v2, TpuGrpcTransport), "v2alpha1": (tpu_v2alpha1, AlphaTransport)}[version]
     client = module.TpuClient(transport=transport(channel=channel))
     node = module.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite")
@@ -121,9 +121,7 @@ def test_a_queued_resource_lives_its_whole_life(channel: grpc.Channel, version: 
         client.get_queued_resource(name=name)
 
 
-def test_maintenance_of_a_queued_resource_begins_when_its_owner_wants_it(
-    channel: grpc.Channel, shared_emulator: Emulator
-) -> None:
+def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Channel, shared_emulator: Emulator) -> None:
     before = {name: shared_emulator.patch_settings()[name] for name in ("notice_s", "maintenance_s")}
     shared_emulator.patch_settings(notice_s=3600, maintenance_s=3600)
     alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
@@ -140,7 +138,7 @@ def test_maintenance_of_a_queued_resource_begins_when_its_owner_wants_it(
     status = tpu_v2alpha1.UpcomingMaintenance.MaintenanceStatus
     assert alpha.get_node(name=first).upcoming_maintenance.maintenance_status == status.PENDING  # both, or none
     finish(alpha.simulate_maintenance_event(request={"name": second}))
-    both["node_names"].append(first)  # the same node once more, by its full name
+    both["node_names"].append(first)  # the same node by its full name
     finish(alpha.perform_maintenance_queued_resource(request=both))
     nodes = [alpha.get_node(name=each) for each in (first, second)]
     assert [node.upcoming_maintenance.maintenance_status for node in nodes] == [status.ONGOING] * 2
@@ -192,7 +190,7 @@ def test_a_stockout_arrives_inside_the_operation(client: tpu_v2.TpuClient, fault
     assert operation.operation.error.code == 8
 
 
-def test_nobody_enters_without_the_token(shared_emulator: Emulator) -> None:
+def test_calls_without_the_token_are_refused(shared_emulator: Emulator) -> None:
     with grpc.insecure_channel(target_of(shared_emulator)) as channel:
         stranger = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
         with pytest.raises(exceptions.Unauthenticated, match="the token of this emulator"):
@@ -208,15 +206,17 @@ def test_nobody_enters_without_the_token(shared_emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("header", [("origin", "http://127.0.0.1"), ("host", "[::1].evil.example")])
-def test_no_web_page_enters_even_with_the_token(
+def test_web_pages_are_refused_even_with_the_token(
     client: tpu_v2.TpuClient, shared_emulator: Emulator, header: tuple[str, str]
 ) -> None:
     with pytest.raises(exceptions.PermissionDenied, match="web pages are refused"):
         client.get_node(name=f"{ZONE}/nodes/page", metadata=[header])
-    assert shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "unauthenticated"
+    assert (
+        shared_emulator.request("GET", "/_emulator/requests?node=page")["requests"][-1]["caller"] == "unauthenticated"
+    )
 
 
-def test_a_request_that_cannot_be_read_is_the_callers_mistake(channel: grpc.Channel) -> None:
+def test_a_malformed_request_is_a_client_error(channel: grpc.Channel) -> None:
     method = "/google.cloud.tpu.v2.Tpu/CreateQueuedResource"
     create = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
     never = tpu_v2.CreateQueuedResourceRequest.pb()(parent=ZONE, queued_resource_id="never")
@@ -259,13 +259,13 @@ def test_faults_on_the_wire_have_their_grpc_form(
         client.list_runtime_versions(parent=place)
 
 
-def test_a_client_that_waits_no_longer_is_let_go(client: tpu_v2.TpuClient, fault: Fault) -> None:
+def test_a_call_ends_at_the_deadline_of_the_client(client: tpu_v2.TpuClient, fault: Fault) -> None:
     fault("hang", operation="runtimeVersions.list", seconds=3600)
     with pytest.raises(exceptions.DeadlineExceeded):
         client.list_runtime_versions(parent=ZONE, timeout=0.2)
 
 
-def test_the_door_opens_once_where_it_is_asked_to_and_closes_with_the_daemon(emulator: Emulator) -> None:
+def test_the_server_starts_once_on_the_requested_port_and_stops_with_the_daemon(emulator: Emulator) -> None:
     assert emulator.request("GET", "/_emulator/grpc") == {"target": None}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -284,7 +284,7 @@ def test_the_door_opens_once_where_it_is_asked_to_and_closes_with_the_daemon(emu
         socket.create_connection((host, int(port)), timeout=1)
 
 
-def test_what_grpc_did_is_in_the_same_cloud_as_what_rest_did(
+def test_grpc_and_rest_share_one_cloud(
     shared_emulator: Emulator, api: tpu_v2.TpuClient, client: tpu_v2.TpuClient
 ) -> None:
     place = "projects/two-doors/locations/us-central1-a"

@@ -1,4 +1,4 @@
-"""Queued resources as clients meet them: google-cloud-tpu over REST, raw JSON where that client has no words, and the VM."""
+"""Queued resources for clients: google-cloud-tpu over REST, raw JSON where that client has no fields, and the VM."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def body(*node_ids: str, several: int = 0, **fields: Any) -> tpu_v2.QueuedResour
 
 def ask(api: tpu_v2.TpuClient, queued: tpu_v2.QueuedResource, **more: Any) -> tpu_v2.QueuedResource:
     queue_id = f"q{next(numbers)}"
-    said = {"parent": ZONE, "queued_resource_id": queue_id, "queued_resource": queued} | more
-    return finish(api.create_queued_resource(request=said))
+    output = {"parent": ZONE, "queued_resource_id": queue_id, "queued_resource": queued} | more
+    return finish(api.create_queued_resource(request=output))
 
 
 def becomes(api: tpu_v2.TpuClient, name: str, state: State) -> tpu_v2.QueuedResource:
@@ -64,7 +64,7 @@ def becomes(api: tpu_v2.TpuClient, name: str, state: State) -> tpu_v2.QueuedReso
 # -- google-cloud-tpu ---------------------------------------------------------------------------------------------
 
 
-def test_a_request_lives_from_the_create_call_to_absence(api: tpu_v2.TpuClient) -> None:
+def test_a_request_from_create_to_absence(api: tpu_v2.TpuClient) -> None:
     made = ask(api, body("alone", spot={}, queueing_policy={"valid_until_duration": {"seconds": 600}}))
     assert made.state.state in (State.WAITING_FOR_RESOURCES, State.PROVISIONING, State.ACTIVE)
     row = becomes(api, made.name, State.ACTIVE)
@@ -99,14 +99,14 @@ def test_a_preempted_node_suspends_its_request(api: tpu_v2.TpuClient, cloud: Emu
     assert api.get_node(name=f"{ZONE}/nodes/spotted").state == tpu_v2.Node.State.PREEMPTED
 
 
-def test_a_request_that_came_too_late_says_why_it_failed(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
+def test_a_request_that_expired_has_the_reason(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
     cloud.patch_settings(no_capacity=["*/*"])
     made = ask(api, body("never", queueing_policy={"valid_until_duration": {"nanos": 50_000_000}}))
     row = becomes(api, made.name, State.FAILED)
     assert (row.state.failed_data.error.code, "'valid until'" in row.state.failed_data.error.message) == (4, True)
 
 
-def test_a_delete_while_it_is_provisioned_fails_in_its_operation(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
+def test_a_delete_while_provisioning_fails_in_its_operation(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
     cloud.patch_settings(provision_s=3600)
     made = ask(api, body("soon"))
     becomes(api, made.name, State.PROVISIONING)
@@ -116,7 +116,7 @@ def test_a_delete_while_it_is_provisioned_fails_in_its_operation(api: tpu_v2.Tpu
     becomes(api, made.name, State.ACTIVE)
 
 
-def test_a_reset_brings_the_nodes_back(api: tpu_v2.TpuClient) -> None:
+def test_a_reset_restarts_the_nodes(api: tpu_v2.TpuClient) -> None:
     made = ask(api, body("again"))
     becomes(api, made.name, State.ACTIVE)
     before = api.get_node(name=f"{ZONE}/nodes/again")
@@ -125,12 +125,12 @@ def test_a_reset_brings_the_nodes_back(api: tpu_v2.TpuClient) -> None:
     assert (after.id, after.state) == (before.id, tpu_v2.Node.State.READY)
 
 
-def test_a_repeated_request_id_makes_nothing_twice(api: tpu_v2.TpuClient) -> None:
-    said = {"parent": ZONE, "queued_resource_id": "twice", "queued_resource": body("twice"), "request_id": "an-uuid"}
-    first, second = (api.create_queued_resource(request=said) for _ in range(2))
+def test_a_repeated_request_id_creates_nothing_twice(api: tpu_v2.TpuClient) -> None:
+    output = {"parent": ZONE, "queued_resource_id": "twice", "queued_resource": body("twice"), "request_id": "an-uuid"}
+    first, second = (api.create_queued_resource(request=output) for _ in range(2))
     assert first.operation.name == second.operation.name
     with pytest.raises(exceptions.Conflict):
-        api.create_queued_resource(request=said | {"request_id": "another"})
+        api.create_queued_resource(request=output | {"request_id": "another"})
 
 
 def test_lists_of_requests_are_complete_over_pages(api: tpu_v2.TpuClient) -> None:
@@ -144,9 +144,9 @@ def test_lists_of_requests_are_complete_over_pages(api: tpu_v2.TpuClient) -> Non
 # -- raw JSON -----------------------------------------------------------------------------------------------------
 
 
-def test_v2alpha1_speaks_of_several_nodes_and_models_in_its_own_words(cloud: Emulator, api: tpu_v2.TpuClient) -> None:
+def test_v2alpha1_has_its_own_fields_for_several_nodes_and_models(cloud: Emulator, api: tpu_v2.TpuClient) -> None:
     parent = f"/v2alpha1/{ZONE}/queuedResources"
-    node = {"accelerator_type": "v5litepod-4", "runtime_version": "v2-alpha-tpuv5-lite"}  # as old scripts write it
+    node = {"accelerator_type": "v5litepod-4", "runtime_version": "v2-alpha-tpuv5-lite"}  # as in old scripts
     spec = {"node": node, "multiNodeParams": {"nodeCount": "2", "nodeIdPrefix": "m", "workloadType": 1}}
     asked = {"tpu": {"nodeSpec": [spec]}, "provisioningModel": "STANDARD", "spot": {}, "bestEffort": None}
     operation = cloud.request("POST", f"{parent}?queued_resource_id=alpha", asked)
@@ -163,7 +163,7 @@ def test_v2alpha1_speaks_of_several_nodes_and_models_in_its_own_words(cloud: Emu
     until(lambda: list(api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])
 
 
-def test_faults_and_the_request_log_speak_of_requests(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
+def test_faults_and_the_request_log_name_queued_resources(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
     fault = {"kind": "status", "status": 503, "operation": "queuedResources.create", "when": {"first": 1}}
     [added] = cloud.request("POST", "/_emulator/faults", fault)["faults"]
     with pytest.raises(exceptions.ServiceUnavailable):
@@ -179,15 +179,15 @@ def test_faults_and_the_request_log_speak_of_requests(api: tpu_v2.TpuClient, clo
 # -- on the VM ----------------------------------------------------------------------------------------------------
 
 
-def test_a_vm_knows_its_request_and_may_delete_it(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
+def test_a_vm_reads_the_name_of_its_request_and_may_delete_it(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
     made = ask(api, body("selfish"))
     becomes(api, made.name, State.ACTIVE)
     [ports] = [row["ports"] for row in cloud.processes() if row["name"].endswith("/selfish")]
     metadata = f"http://127.0.0.1:{ports[1]}/computeMetadata/v1/instance"
     assert fetched(f"{metadata}/attributes/queued-resource-name") == made.name
     token = fetched(f"{metadata}/service-accounts/default/token").partition('"access_token": "')[2].partition('"')[0]
-    said = fetched(f"{cloud.url}/v2/{made.name}?force=true", method="DELETE", Authorization=f"Bearer {token}")
-    assert '"verb": "delete"' in said
+    output = fetched(f"{cloud.url}/v2/{made.name}?force=true", method="DELETE", Authorization=f"Bearer {token}")
+    assert '"verb": "delete"' in output
     until(lambda: list(api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])
 
 
@@ -198,7 +198,7 @@ def fetched(url: str, method: str = "GET", **headers: str) -> str:
 
 
 @pytest.mark.exhaustive
-def test_the_queue_outlives_the_daemon(emulator: Emulator) -> None:
+def test_the_queue_survives_a_restart_of_the_daemon(emulator: Emulator) -> None:
     emulator.patch_settings(**QUICK, no_capacity=["*/*"])
     made = ask(client_for(emulator), body("patient"))
     control.stop(emulator.state_dir)

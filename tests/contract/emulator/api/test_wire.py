@@ -1,4 +1,4 @@
-"""The bare HTTP: who is let in, which spellings are understood, what exactly is answered."""
+"""Plain HTTP: who is admitted, which spellings are accepted, what exactly the replies are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ numbers = count(1)
 
 
 class Http:
-    """Requests with exactly the headers that a test wants."""
+    """Sends requests with exactly the given headers."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
@@ -66,7 +66,7 @@ def node_id(http_: Http) -> Iterator[str]:
 @pytest.mark.parametrize(
     "given", [None, "", "Bearer", "Bearer wrong", "Basic {token}", "Bearer {token}x", "{token}", "Bearer é"]
 )
-def test_without_the_token_no_path_answers(http_: Http, path: str, given: str | None) -> None:
+def test_every_path_needs_the_token(http_: Http, path: str, given: str | None) -> None:
     authorization = given and given.format(token=http_.emulator.token)
     status, answer = http_.send("GET", path, Authorization=authorization)
     assert (status, answer["error"]["status"]) == (401, "UNAUTHENTICATED")
@@ -79,7 +79,7 @@ def test_a_host_that_is_not_loopback_is_refused(http_: Http, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "127.9.9.9", "[::1]:80", "[::1]"])
-def test_every_name_of_loopback_is_fine(http_: Http, host: str) -> None:
+def test_every_name_of_loopback_is_accepted(http_: Http, host: str) -> None:
     assert http_.send("GET", "/v2/projects/p/locations", Host=host)[0] == 200
 
 
@@ -103,7 +103,7 @@ def test_an_absent_node_is_a_json_404(http_: Http) -> None:
 
 
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
-def test_operations_carry_the_types_of_the_version_that_asks(http_: Http, node_id: str, version: str) -> None:
+def test_operations_have_the_types_of_the_requested_version(http_: Http, node_id: str, version: str) -> None:
     operation = http_.ok("POST", f"/{version}/{ZONE}/nodes?nodeId={node_id}", BODY)
     done = http_.finish(operation, version)
     types = f"type.googleapis.com/google.cloud.tpu.{version}"
@@ -114,7 +114,7 @@ def test_operations_carry_the_types_of_the_version_that_asks(http_: Http, node_i
     assert gone["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
 
 
-def test_snake_case_and_numbers_are_understood_and_answered_in_camel_case_and_names(http_: Http, node_id: str) -> None:
+def test_snake_case_and_numbers_are_accepted_and_returned_as_camel_case_and_names(http_: Http, node_id: str) -> None:
     body = {
         "accelerator_config": {"type": 9, "topology": "2x2"},
         "runtime_version": "v2-alpha-tpuv5-lite",
@@ -165,7 +165,7 @@ def test_wrong_paging_is_refused(http_: Http, query: str) -> None:
     assert http_.send("GET", f"/v2/{ZONE}/nodes?{query}")[0] == 400
 
 
-def test_v1_answers_what_gcloud_reads_there_and_no_nodes(http_: Http) -> None:
+def test_v1_has_what_gcloud_reads_there_and_no_nodes(http_: Http) -> None:
     types = http_.ok("GET", f"/v1/{ZONE}/acceleratorTypes")["acceleratorTypes"]
     assert {"type": "V5LITE_POD", "topology": "2x2"} in [kind["acceleratorConfigs"][0] for kind in types]
     versions = http_.ok("GET", f"/v1/{ZONE}/tensorflowVersions")["tensorflowVersions"]
@@ -200,7 +200,7 @@ def test_the_meter_runs_from_create_to_absence_and_settles(http_: Http, node_id:
     assert row() == settled
 
 
-def test_status_and_processes_describe_the_living(http_: Http, node_id: str) -> None:
+def test_status_and_processes_describe_running_nodes(http_: Http, node_id: str) -> None:
     body = BODY | {"metadata": {"startup-script": "exec sleep 3600"}}
     http_.finish(http_.ok("POST", f"/v2/{ZONE}/nodes?nodeId={node_id}", body))
     name = f"{ZONE}/nodes/{node_id}"

@@ -1,4 +1,4 @@
-"""The daemon's life: one per state directory, found, stopped, killed and restarted."""
+"""The daemon: one per state directory, found, stopped, killed and restarted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_new_emulator_is_empty_and_bills_nothing(emulator: Emulator) -> None:
     assert emulator.billing()["totals"]["usd"] == 0
 
 
-def test_its_files_are_for_its_user_alone(shared_emulator: Emulator) -> None:
+def test_its_files_are_readable_by_its_user_only(shared_emulator: Emulator) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in shared_emulator.state_dir.iterdir()}
     assert stat.S_IMODE(shared_emulator.state_dir.stat().st_mode) == 0o700
     assert modes["token"] == modes["state.json"] == 0o600
@@ -69,11 +69,11 @@ def test_stop_is_true_once_and_then_there_is_nothing_to_stop(tmp_path: Path) -> 
 
 
 def test_it_runs_in_a_session_of_its_own(shared_emulator: Emulator) -> None:
-    """So that Ctrl-C in the terminal of the client that started it does not reach it."""
+    """Ctrl-C in the terminal of the client that started it must not reach it."""
     assert os.getsid(shared_emulator.endpoint.pid) not in (os.getsid(0), 0)
 
 
-def test_a_daemon_that_cannot_come_up_says_why(tmp_path: Path) -> None:
+def test_a_daemon_that_cannot_start_reports_why(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("not JSON")
     with pytest.raises(RuntimeError, match=r"did not start: .*state\.json is damaged or of another version"):
         control.ensure_running(tmp_path)
@@ -105,21 +105,21 @@ def test_delays_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
     settings = control.request(endpoint, "GET", "/_emulator/settings")
     assert control.stop(tmp_path)
     assert (settings["provision_s"], settings["delete_s"]) == (7.5, 0.25)
-    assert settings["notice_s"] == pytest.approx(0.1), "it follows the speed of the emulated cloud"
+    assert settings["notice_s"] == pytest.approx(0.1), "it depends on the speed of the emulated cloud"
 
 
-def test_it_ends_when_idle_but_never_while_it_holds_a_node(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long it waits: tests/unit/emulator/daemon/test_idle.py."""
+def test_it_ends_when_idle_but_not_while_there_is_a_node(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/unit/emulator/daemon/test_idle.py checks how long it waits."""
     node = finish(client_for(emulator).create_node(parent=ZONE, node_id="held", node=node_body()))
     assert control.stop(emulator.state_dir)
     monkeypatch.setenv("TPUJOB_EMULATOR_IDLE_S", "0.05")
     again = emulator.restarted()
-    again.request("DELETE", f"/v2/{node.name}")  # however long that took
+    again.request("DELETE", f"/v2/{node.name}")  # whatever that took
     until(lambda: control.running(emulator.state_dir) is None, "the end of an idle daemon")
     assert json.loads((emulator.state_dir / "state.json").read_text())["nodes"] == []
 
 
-def test_a_killed_daemon_comes_back_with_its_nodes_ports_keys_and_jobs(
+def test_after_a_kill_the_next_daemon_has_the_same_nodes_ports_keys_and_jobs(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
     api = client_for(emulator)
@@ -128,7 +128,7 @@ def test_a_killed_daemon_comes_back_with_its_nodes_ports_keys_and_jobs(
     created = api.create_node(parent=ZONE, node_id="survivor", node=body)
     node = finish(created)
     before = machines(api, node.name, login_key)[0]
-    job = int(before.says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    job = int(before.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     until(lambda: before.run("cat boots").stdout == b"boot\n")
     billed = emulator.billing()["nodes"][0]
 
@@ -141,7 +141,7 @@ def test_a_killed_daemon_comes_back_with_its_nodes_ports_keys_and_jobs(
     api = client_for(again)
     assert api.get_node(name=node.name) == node
     assert machines(api, node.name, login_key)[0] == before
-    assert before.says(f"kill -0 {job} && cat boots") == "boot"
+    assert before.output(f"kill -0 {job} && cat boots") == "boot"
     assert api.get_operation({"name": created.operation.name}).done
     row = again.billing()["nodes"][0]
     assert (row["since"], row["until"]) == (billed["since"], None)
@@ -151,7 +151,7 @@ def test_a_killed_daemon_comes_back_with_its_nodes_ports_keys_and_jobs(
     assert again.billing()["totals"]["running"] == 0
 
 
-def test_a_daemon_killed_while_creating_or_deleting_goes_on_with_it(emulator: Emulator) -> None:
+def test_a_create_or_delete_continues_after_a_kill_of_the_daemon(emulator: Emulator) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="leaving", node=node_body()))
     emulator.patch_settings(provision_s=0.2, delete_s=0.2)
@@ -166,21 +166,21 @@ def test_a_daemon_killed_while_creating_or_deleting_goes_on_with_it(emulator: Em
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("file", ["worker0", "worker0/host_key.new", "worker0/host_key", "worker3/host_key"])
-def test_a_daemon_killed_the_moment_a_file_of_a_worker_appears_goes_on_with_it(
+def test_a_create_continues_after_a_kill_as_soon_as_a_file_of_a_worker_appears(
     emulator: Emulator, login_key: Path, ssh_keys: str, file: str
 ) -> None:
-    """An empty host key, left by a kill between its making and its writing, once kept the worker down for ever."""
+    """An empty host key, left by a kill between its creation and its writing, must not disable the worker."""
     api, vms = client_for(emulator), emulator.state_dir / "vms"
     body = node_body(metadata={"ssh-keys": ssh_keys})
     body.accelerator_type = "v5litepod-16"
     creating = api.create_node(parent=ZONE, node_id="coming", node=body)
-    while not list(vms.glob(f"*/{file}")) and not creating.done():  # a draft may be gone before it is seen
+    while not list(vms.glob(f"*/{file}")) and not creating.done():  # a draft may be renamed before it is seen
         pass
     kill(emulator)
     api = client_for(emulator.restarted())
     name = until(lambda: api.get_operation({"name": creating.operation.name}).done) and f"{ZONE}/nodes/coming"
     for machine in machines(api, name, login_key):
-        assert machine.says("echo here") == "here"
+        assert machine.output("echo here") == "here"
 
 
 @pytest.mark.exhaustive
@@ -189,7 +189,7 @@ def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
 ) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="halting", node=node_body(metadata={"ssh-keys": ssh_keys})))
-    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    job = int(machines(api, node.name, login_key)[0].output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     kill(emulator)
     saved = json.loads((emulator.state_dir / "state.json").read_text())
     saved["nodes"][0] |= {"state": "STOPPING", "due": saved["now"], "operation": "none", "power": "on"}
@@ -200,7 +200,7 @@ def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
 
 
 @pytest.mark.exhaustive
-def test_another_port_is_taken_when_the_old_one_is_in_use(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
+def test_another_port_is_used_when_the_old_one_is_in_use(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="moved", node=node_body(metadata={"ssh-keys": ssh_keys})))
     before = machines(api, node.name, login_key)[0]
@@ -210,7 +210,7 @@ def test_another_port_is_taken_when_the_old_one_is_in_use(emulator: Emulator, lo
         after = machines(api, node.name, login_key)[0]
     assert after.port != before.port
     assert after.host_key == before.host_key
-    assert after.says("echo here") == "here"
+    assert after.output("echo here") == "here"
 
 
 def test_stop_ends_the_processes_of_the_vms_and_keeps_the_nodes(
@@ -218,7 +218,7 @@ def test_stop_ends_the_processes_of_the_vms_and_keeps_the_nodes(
 ) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="kept", node=node_body(metadata={"ssh-keys": ssh_keys})))
-    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    job = int(machines(api, node.name, login_key)[0].output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     assert control.stop(emulator.state_dir)
     assert not lives(job)
     again = emulator.restarted()
@@ -229,7 +229,7 @@ def test_stop_ends_the_processes_of_the_vms_and_keeps_the_nodes(
 def test_stop_ends_what_a_killed_daemon_left_behind(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
     api = client_for(emulator)
     node = finish(api.create_node(parent=ZONE, node_id="orphan", node=node_body(metadata={"ssh-keys": ssh_keys})))
-    job = int(machines(api, node.name, login_key)[0].says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    job = int(machines(api, node.name, login_key)[0].output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     kill(emulator)
     assert lives(job)
     assert control.stop(emulator.state_dir)
@@ -250,7 +250,7 @@ def test_a_delete_during_creation_ends_both_operations(shared_emulator: Emulator
 
 
 @pytest.mark.exhaustive
-def test_the_files_of_a_deleted_node_are_gone_soon_also_when_the_daemon_was_killed_meanwhile(
+def test_the_files_of_a_deleted_node_are_removed_soon_also_after_a_kill_of_the_daemon(
     emulator: Emulator,
 ) -> None:
     api, vms = client_for(emulator), emulator.state_dir / "vms"
@@ -279,6 +279,6 @@ def test_without_machines_the_api_is_the_same_and_nothing_runs(shared_emulator: 
     finish(api.start_node(request={"name": node.name}))
     assert len(row()["ports"]) == 2
     uid = node.id
-    with shared_emulator.settings(machines=False):  # what has machines keeps them, and they end with it
+    with shared_emulator.settings(machines=False):  # an existing node keeps its VMs, and they end with it
         finish(api.delete_node(name=node.name))
     assert not (shared_emulator.state_dir / "vms" / str(uid)).exists()

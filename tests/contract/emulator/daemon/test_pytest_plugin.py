@@ -1,4 +1,4 @@
-"""The emulator in a stranger's tests: the documented fixture, in a project that knows nothing of ours."""
+"""The emulator in another project's tests: the documented fixture, without anything else of tpujob."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_another_test_has_another_cloud(tpu_emulator):
     assert tpu_emulator.requests()[-1]["status"] == 503
 
 def test_child_processes_get_an_environment(tpu_emulator):
-    said = subprocess.check_output(["sh", "-c", "cat $TPUJOB_EMULATOR_TOKEN_FILE"], env=tpu_emulator.environment())
-    assert said.decode() == tpu_emulator.token
+    printed = subprocess.check_output(["sh", "-c", "cat $TPUJOB_EMULATOR_TOKEN_FILE"], env=tpu_emulator.environment())
+    assert printed.decode() == tpu_emulator.token
 """
 SLEEPS = """
 import json, os, time
@@ -54,8 +54,8 @@ from pathlib import Path
 
 def test_that_is_killed(tpu_emulator):
     pids = {"daemon": tpu_emulator.endpoint.pid, "directory": str(tpu_emulator.state_dir)}
-    Path("said.new").write_text(json.dumps(pids))
-    os.rename("said.new", "said.json")
+    Path("pids.new").write_text(json.dumps(pids))
+    os.rename("pids.new", "pids.json")
     time.sleep(3600)
 """
 
@@ -80,7 +80,7 @@ def processes_below(directory: Path) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if is_there(process)]
 
 
-def test_a_strangers_tests_use_it_and_nothing_is_left(tmp_path: Path) -> None:
+def test_another_test_suite_uses_it_and_nothing_is_left(tmp_path: Path) -> None:
     argv = project(tmp_path, TESTS)
     done = subprocess.run(
         argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
@@ -89,20 +89,20 @@ def test_a_strangers_tests_use_it_and_nothing_is_left(tmp_path: Path) -> None:
     assert processes_below(tmp_path) == []
 
 
-def test_a_killed_pytest_takes_its_emulator_along(tmp_path: Path) -> None:
+def test_the_emulator_ends_with_a_killed_pytest(tmp_path: Path) -> None:
     process = subprocess.Popen(
         project(tmp_path, SLEEPS), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        until((tmp_path / "said.json").exists)
-        said = json.loads((tmp_path / "said.json").read_text())
-        assert psutil.pid_exists(said["daemon"])
+        until((tmp_path / "pids.json").exists)
+        output = json.loads((tmp_path / "pids.json").read_text())
+        assert psutil.pid_exists(output["daemon"])
     finally:
         process.kill()
         process.wait()
-    until(lambda: control.running(Path(said["directory"])) is None)
+    until(lambda: control.running(Path(output["directory"])) is None)
     until(lambda: processes_below(tmp_path) == [])
 
 
-def test_it_is_not_loaded_by_itself(request: pytest.FixtureRequest) -> None:
+def test_it_is_not_loaded_automatically(request: pytest.FixtureRequest) -> None:
     assert not request.config.pluginmanager.hasplugin("orchestrator.emulator.pytest_plugin")

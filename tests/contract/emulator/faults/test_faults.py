@@ -1,4 +1,4 @@
-"""Faults through the real daemon, as the real client meets them, and the request log that tells of them."""
+"""Faults through the real daemon, as the real client meets them, and the request log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.clouds.google.credentials import emulator_credentials
+from orchestrator.clouds.tpu.connect import emulator_credentials
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.core.lease.slices import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
@@ -41,18 +41,18 @@ numbers = count(1)
 
 @pytest.fixture
 def api(shared_emulator: Emulator) -> Iterator[TpuApi]:
-    """The client; what the test broke is mended, and what it left is deleted."""
+    """The client. Faults and settings are restored, and nodes that the test leaves are deleted."""
     client = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True)
     yield client
     shared_emulator.request("DELETE", "/_emulator/faults")
     for row in client.list("emulated", ZONE).rows:
-        if row.name.node.startswith(OURS):  # others keep something here, too
+        if row.name.node.startswith(OURS):  # other tests have nodes here, too
             delete(client, row.name)
 
 
 @pytest.fixture
 def broken(shared_emulator: Emulator, api: TpuApi) -> Callable[..., str]:
-    """Adds one fault, meant for the next call unless it says something else; its id."""
+    """Add one fault, by default for the next call, and return its id."""
 
     def add(kind: str, operation: str | None = None, **fields: Any) -> str:
         fault = {"kind": kind, "when": {"first": 1}} | ({"operation": operation} if operation else {}) | fields
@@ -62,7 +62,7 @@ def broken(shared_emulator: Emulator, api: TpuApi) -> Callable[..., str]:
 
 
 def request() -> SliceRequest:
-    """A new name each time."""
+    """Return a request with a new name."""
     name = SliceName("emulated", ZONE, f"{OURS}{next(numbers)}")
     return SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", labels={"tpujob": "1"})
 
@@ -110,7 +110,7 @@ def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, An
         (504, CloudUnavailable, "Deadline expired"),
     ],
 )
-def test_an_http_error_reaches_the_client_as_one_of_ours(
+def test_an_http_error_becomes_an_error_of_the_client(
     api: TpuApi,
     broken: Callable[..., str],
     shared_emulator: Emulator,
@@ -128,14 +128,14 @@ def test_an_http_error_reaches_the_client_as_one_of_ours(
     assert (second["status"], second["faults"]) == (404, [])
 
 
-def test_a_429_says_when_to_come_back(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_429_has_retry_after(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("status", "nodes.list", status=429, retry_after_s=7)
     with pytest.raises(CloudUnavailable) as caught:
         api.list("emulated", ZONE)
     assert caught.value.retry_after_s == 7
 
 
-def test_a_404_in_json_is_an_absence_that_is_not_true(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_404_in_json_is_a_false_absence(api: TpuApi, broken: Callable[..., str]) -> None:
     name = ready(api)
     broken("status", "nodes.get", status=404, body="json")
     assert api.get(name) is None
@@ -143,7 +143,7 @@ def test_a_404_in_json_is_an_absence_that_is_not_true(api: TpuApi, broken: Calla
 
 
 @pytest.mark.parametrize(("effect", "made"), [(True, 1), (False, 0)])
-def test_a_503_for_a_create_may_or_may_not_have_had_its_effect(
+def test_a_create_with_a_503_may_or_may_not_take_effect(
     api: TpuApi, broken: Callable[..., str], effect: bool, made: int
 ) -> None:
     broken("status", "nodes.create", status=503, effect=effect)
@@ -171,7 +171,7 @@ def test_a_connection_that_closes_without_a_reply(
 
 
 @pytest.mark.usefixtures("accepted")
-def test_a_reply_that_does_not_come_runs_into_the_timeout_of_the_client(
+def test_a_missing_reply_ends_with_the_timeout_of_the_client(
     shared_emulator: Emulator, broken: Callable[..., str]
 ) -> None:
     impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
@@ -209,7 +209,7 @@ FORMS, QUESTIONS = ("truncated", "html", "empty", "large", "types"), ("get", "li
         for j, form in enumerate(FORMS)
     ],
 )
-def test_a_body_that_is_not_the_apis_is_never_taken_for_an_answer(
+def test_a_body_that_is_not_the_apis_is_never_accepted(
     api: TpuApi, broken: Callable[..., str], form: str, question: str
 ) -> None:
     name = ready(api)
@@ -241,15 +241,15 @@ def test_the_clock_of_a_refusal_is_wrong_too(shared_emulator: Emulator, broken: 
         headers={"Authorization": f"Bearer {shared_emulator.token}"},
         timeout=HANG_S,
     )
-    said = time.mktime(time.strptime(reply.headers["Date"], "%a, %d %b %Y %H:%M:%S GMT")) - time.timezone
+    output = time.mktime(time.strptime(reply.headers["Date"], "%a, %d %b %Y %H:%M:%S GMT")) - time.timezone
     assert reply.status_code == 404
-    assert said == pytest.approx(time.time() + 3600, abs=600)
+    assert output == pytest.approx(time.time() + 3600, abs=600)
 
 
 # -- the cloud ----------------------------------------------------------------------------------------------------
 
 
-def test_a_hidden_node_and_a_late_one_are_not_seen_before_their_time(
+def test_a_hidden_node_and_a_late_one_are_not_visible_early(
     api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator
 ) -> None:
     broken("hidden", seconds=3600)
@@ -264,7 +264,7 @@ def test_a_hidden_node_and_a_late_one_are_not_seen_before_their_time(
     assert api.get(late.name) is None
 
 
-def test_a_hidden_node_and_a_late_one_come_to_light(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_a_hidden_node_and_a_late_one_become_visible(api: TpuApi, broken: Callable[..., str]) -> None:
     hidden, late = request(), request()
     broken("hidden", seconds=0.1)
     api.create(hidden)
@@ -310,7 +310,7 @@ def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
 def test_a_delete_of_what_is_being_created_can_be_refused_or_dropped(
     api: TpuApi, broken: Callable[..., str], shared_emulator: Emulator, seconds: float
 ) -> None:
-    """Dropped, it hides the node until it is there."""
+    """A dropped delete hides the node until it is READY."""
     broken("stuck", "nodes.create", seconds=seconds)
     broken("refuse_delete")
     creating = request()
@@ -327,7 +327,7 @@ def test_a_delete_of_what_is_being_created_can_be_refused_or_dropped(
         assert api.get(creating.name) is not None
 
 
-def test_lists_that_lie(api: TpuApi, broken: Callable[..., str]) -> None:
+def test_lists_under_faults(api: TpuApi, broken: Callable[..., str]) -> None:
     first, second = ready(api), ready(api)
     broken("unreachable", "nodes.list")
     assert not api.list("emulated", ZONE).complete
@@ -373,10 +373,10 @@ def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], 
 # -- nodes and workers --------------------------------------------------------------------------------------------
 
 
-def test_a_preempted_node_is_a_tombstone_whose_hosts_are_off(api: TpuApi, shared_emulator: Emulator) -> None:
+def test_a_preempted_node_is_listed_with_its_hosts_off(api: TpuApi, shared_emulator: Emulator) -> None:
     name = ready(api)
-    said = shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:preempt")
-    assert said["state"] == "PREEMPTED"
+    output = shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:preempt")
+    assert output["state"] == "PREEMPTED"
     view = api.get(name)
     assert view is not None
     assert view.state is SliceState.TOMBSTONE
@@ -400,7 +400,7 @@ def test_a_vanished_node_is_absent_at_once(api: TpuApi, shared_emulator: Emulato
     "state",
     ["REPAIRING", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("UNKNOWN", "TERMINATED", "HIDDEN"))],
 )
-def test_a_node_can_be_put_into_a_state_and_back(api: TpuApi, shared_emulator: Emulator, state: str) -> None:
+def test_the_state_of_a_node_can_be_set_and_set_back(api: TpuApi, shared_emulator: Emulator, state: str) -> None:
     name = ready(api)
     shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:put", {"state": state})
     view = api.get(name)
@@ -410,7 +410,9 @@ def test_a_node_can_be_put_into_a_state_and_back(api: TpuApi, shared_emulator: E
     until(lambda: len(ports_of(shared_emulator, name)), wanted=lambda ports: ports == 2)
 
 
-def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuApi, shared_emulator: Emulator) -> None:
+def test_the_ssh_port_of_a_worker_can_be_closed_or_silenced_and_opened_again(
+    api: TpuApi, shared_emulator: Emulator
+) -> None:
     name = ready(api)
     [worker] = api.workers(name)
 
@@ -432,7 +434,7 @@ def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuA
     become("silent")
     with connection() as unheard:
         become("refusing")
-        assert not all_that_is_said(unheard)
+        assert not read_all(unheard)
     with pytest.raises(ConnectionRefusedError):
         greeting()
     become("well")
@@ -443,17 +445,17 @@ def test_the_door_of_a_worker_can_be_shut_or_silenced_and_opened_again(api: TpuA
         greeting()
 
 
-def all_that_is_said(connection: socket.socket) -> bytes:
-    """Until the other side cuts it."""
-    said = b""
+def read_all(connection: socket.socket) -> bytes:
+    """Read until the other side closes the connection."""
+    output = b""
     with contextlib.suppress(ConnectionError):
         while piece := connection.recv(4096):
-            said += piece
-    return said
+            output += piece
+    return output
 
 
 def states(pids: Iterable[int]) -> set[str]:
-    """Of those that live: a child that had ended as it was looked for may still be a zombie, or be gone."""
+    """Return the states of running processes: a child that ended meanwhile may be a zombie, or absent."""
     found = set()
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -461,7 +463,7 @@ def states(pids: Iterable[int]) -> set[str]:
     return found - {psutil.STATUS_ZOMBIE}
 
 
-def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_later(
+def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later(
     api: TpuApi, shared_emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
     wanted = request()
@@ -480,30 +482,32 @@ def test_a_frozen_worker_stands_still_with_its_connections_open_and_goes_on_late
     with socket.create_connection(("127.0.0.1", machine.port), timeout=HANG_S) as unheard:
         assert ticking.poll() is None
         shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
-        assert not all_that_is_said(unheard)
+        assert not read_all(unheard)
     for _ in range(20):
         assert ticking.stdout.readline() == b"tick\n"
-    assert machine.says("echo here") == "here"
+    assert machine.output("echo here") == "here"
     delete(api, name)
     ticking.wait(timeout=HANG_S)
     ticking.stdout.close()
 
 
 @pytest.mark.exhaustive
-def test_what_a_killed_daemon_froze_goes_on_after_a_restart(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
+def test_a_worker_that_a_killed_daemon_froze_resumes_after_a_restart(
+    emulator: Emulator, login_key: Path, ssh_keys: str
+) -> None:
     client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True)
     name = request().name
     wanted = SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})
     finish(client, client.create(wanted))
     [machine] = machines(client_for(emulator), f"projects/emulated/locations/{ZONE}/nodes/{name.node}", login_key)
-    pid = int(machine.says("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
+    pid = int(machine.output("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
     emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
     psutil.Process(emulator.endpoint.pid).kill()
     until(lambda: control.running(emulator.state_dir), wanted=lambda found: found is None)
     emulator.restarted()
     assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
-    assert machine.says("echo here") == "here"
+    assert machine.output("echo here") == "here"
 
 
 def ports_of(emulator: Emulator, name: SliceName) -> list[int]:
@@ -512,10 +516,10 @@ def ports_of(emulator: Emulator, name: SliceName) -> list[int]:
     return ports
 
 
-# -- the log and the admin path -----------------------------------------------------------------------------------
+# -- the log and the daemon's own paths ---------------------------------------------------------------------------
 
 
-def test_the_log_tells_who_asked_what_when_and_what_they_got(api: TpuApi, shared_emulator: Emulator) -> None:
+def test_the_log_has_caller_call_time_and_status(api: TpuApi, shared_emulator: Emulator) -> None:
     began = time.time()
     name = ready(api)
     delete(api, name)
@@ -553,7 +557,7 @@ except urllib.error.HTTPError as error:
 END"""
 
 
-def test_faults_of_the_vms_leave_clients_alone(
+def test_faults_of_the_vms_do_not_affect_clients(
     api: TpuApi, shared_emulator: Emulator, broken: Callable[..., str], login_key: Path, ssh_keys: str
 ) -> None:
     name = request().name
@@ -562,8 +566,8 @@ def test_faults_of_the_vms_leave_clients_alone(
     [machine] = machines(client_for(shared_emulator), path, login_key)
     fault = broken("status", "nodes.get", caller="vm", status=403)
     assert api.get(name) is not None
-    said = [machine.says(ASK_AS_THE_VM.replace("NAME", path)) for _ in range(2)]
-    assert said == ["403", "200"]
+    output = [machine.output(ASK_AS_THE_VM.replace("NAME", path)) for _ in range(2)]
+    assert output == ["403", "200"]
     rows = [row for row in log(shared_emulator, name.node) if row["caller"] == "vm"]
     assert [(row["status"], row["faults"]) for row in rows] == [(403, [fault]), (200, [])]
 
@@ -601,7 +605,7 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "said"),
+    ("method", "path", "body", "expected"),
     [
         ("POST", "faults", {"kind": "boom"}, "A fault needs a kind"),
         (
@@ -617,18 +621,18 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
         ("POST", "nodes/none:preempt", None, 'There is no node "none"'),
     ],
 )
-def test_a_mistake_is_answered_with_one_line(
-    shared_emulator: Emulator, method: str, path: str, body: Any, said: str
+def test_the_reply_to_a_mistake_is_one_line(
+    shared_emulator: Emulator, method: str, path: str, body: Any, expected: str
 ) -> None:
     with pytest.raises(control.DaemonRefused) as caught:
         shared_emulator.request(method, f"/_emulator/{path}", body)
-    assert said in caught.value.message
+    assert expected in caught.value.message
     assert "\n" not in caught.value.message
     assert shared_emulator.request("GET", "/_emulator/faults") == {"faults": []}
 
 
 @pytest.mark.parametrize(
-    ("action", "body", "said"),
+    ("action", "body", "expected"),
     [
         ("put", {"state": "GONE"}, "state must be one of READY, STOPPED"),
         ("put", None, "state must be one of READY, STOPPED"),
@@ -636,13 +640,13 @@ def test_a_mistake_is_answered_with_one_line(
         ("worker", {"worker": 0, "condition": "ill"}, "condition must be one of well, refusing, silent, frozen"),
     ],
 )
-def test_a_mistake_about_a_node_is_answered_with_one_line(
-    api: TpuApi, shared_emulator: Emulator, action: str, body: Any, said: str
+def test_the_reply_to_a_mistake_about_a_node_is_one_line(
+    api: TpuApi, shared_emulator: Emulator, action: str, body: Any, expected: str
 ) -> None:
     name = ready(api)
     with pytest.raises(control.DaemonRefused) as caught:
         shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:{action}", body)
-    assert said in caught.value.message
+    assert expected in caught.value.message
 
 
 # -- the commands -------------------------------------------------------------------------------------------------
@@ -654,10 +658,10 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = says("fault", "add", "status", "status=429", "retry_after_s=2", "--on", "nodes.get", "--first", "1")
-    fault, *rest = said.split("\t")
+    output = says("fault", "add", "status", "status=429", "retry_after_s=2", "--on", "nodes.get", "--first", "1")
+    fault, *rest = output.split("\t")
     assert rest[:3] == ["status", "nodes.get", "0 of 0 calls"]
-    assert "calls=1 status=429" in said
+    assert "calls=1 status=429" in output
     client = TpuApi(tpujob.emulator.url, emulator_credentials(tpujob.emulator.token), emulated=True)
     with pytest.raises(CloudUnavailable, match="per minute"):
         client.get(request().name)
@@ -683,7 +687,7 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["fault", "add", "boom"], "A fault needs a kind; there are status,"),
         (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE."),
@@ -695,8 +699,8 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
         (["preempt", "a b"], 'There is no node "a b".'),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], said: str) -> None:
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:
     done = tpujob("emulator", *words)
     assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(expected)
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Preemption and maintenance as programs on the VM and clients of the API see them, through the real daemon."""
+"""Preemption and maintenance, for programs on the VM and clients of the API, through the real daemon."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Vm:
         [ports] = [row["ports"] for row in cloud.processes() if row["name"] == self.name]
         self.url = f"http://127.0.0.1:{ports[1]}/computeMetadata/v1/instance"
 
-    def says(self, path: str) -> str:
+    def text(self, path: str) -> str:
         return self.reply(path)[0]
 
     def reply(self, path: str) -> tuple[str, str]:
@@ -60,8 +60,8 @@ def vm(shared_emulator: Emulator) -> Iterator[Vm]:
         finish(api.delete_node(name=made.name))
 
 
-class Asked(threading.Thread):
-    """A question that is answered later."""
+class Pending(threading.Thread):
+    """A request that runs in a thread."""
 
     def __init__(self, question: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -78,17 +78,17 @@ class Asked(threading.Thread):
 # -- on the VM ----------------------------------------------------------------------------------------------------
 
 
-def test_a_preemption_is_said_on_the_vm_before_its_processes_are_ended(vm: Vm) -> None:
-    assert vm.says("preempted") == "FALSE"
+def test_a_preemption_is_announced_on_the_vm_before_its_processes_end(vm: Vm) -> None:
+    assert vm.text("preempted") == "FALSE"
     _, etag = vm.reply("preempted")
-    waiting = Asked(lambda: vm.says(f"preempted?wait_for_change=true&last_etag={etag}"))
+    waiting = Pending(lambda: vm.text(f"preempted?wait_for_change=true&last_etag={etag}"))
     vm.act("preempt", notice_s=3600)
     waiting.join(HANG_S)
-    assert (waiting.answer, vm.says("preempted")) == ("TRUE", "TRUE")
+    assert (waiting.answer, vm.text("preempted")) == ("TRUE", "TRUE")
     assert vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.READY
 
 
-def test_after_the_notice_the_node_is_taken(vm: Vm) -> None:
+def test_after_the_notice_the_node_is_preempted(vm: Vm) -> None:
     began = time.time()
     vm.act("preempt", notice_s=0.5)
     until(lambda: vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.PREEMPTED)
@@ -99,37 +99,37 @@ def test_after_the_notice_the_node_is_taken(vm: Vm) -> None:
     assert bill["until"] >= began + 0.5
 
 
-def test_who_waits_for_a_change_is_told_the_present_value_after_a_while_or_if_it_knew_another(vm: Vm) -> None:
+def test_a_wait_for_a_change_returns_the_present_value_after_its_timeout_or_if_the_etag_differs(vm: Vm) -> None:
     text, etag = vm.reply("preempted")
     assert vm.reply("preempted?wait_for_change=true&timeout_sec=0") == (text, etag)
     assert vm.reply("preempted?wait_for_change=true&last_etag=0000") == (text, etag)
-    waiting = Asked(lambda: vm.says(f"preempted?wait_for_change=true&last_etag={etag}"))
+    waiting = Pending(lambda: vm.text(f"preempted?wait_for_change=true&last_etag={etag}"))
     vm.act("preempt", notice_s=3600)
     waiting.join(HANG_S)
     assert waiting.answer == "TRUE"
 
 
-def test_waiting_for_a_change_does_not_hold_up_the_end_of_the_machine(vm: Vm) -> None:
-    waiting = Asked(lambda: vm.says("attributes/accelerator-type?wait_for_change=true"))
+def test_waiting_for_a_change_does_not_delay_the_end_of_the_vm(vm: Vm) -> None:
+    waiting = Pending(lambda: vm.text("attributes/accelerator-type?wait_for_change=true"))
     finish(vm.api.delete_node(name=vm.name))
     waiting.join(HANG_S)
     assert not waiting.is_alive()
 
 
-def test_maintenance_is_said_on_the_vm_and_in_the_api(vm: Vm) -> None:
-    assert vm.says("maintenance-event") == "NONE"
-    assert '"error"' in vm.says("upcoming-maintenance?alt=json")
+def test_maintenance_is_announced_on_the_vm_and_in_the_api(vm: Vm) -> None:
+    assert vm.text("maintenance-event") == "NONE"
+    assert '"error"' in vm.text("upcoming-maintenance?alt=json")
     vm.act("maintain", notice_s=3600, lasts_s=5, kind="SCHEDULED")
-    assert vm.says("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
-    assert '"maintenanceStatus": "PENDING"' in vm.says("upcoming-maintenance?recursive=true")
+    assert vm.text("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    assert '"maintenanceStatus": "PENDING"' in vm.text("upcoming-maintenance?recursive=true")
     for version in ("v2", "v2alpha1"):
         assert vm.shown(version)["upcomingMaintenance"]["type"] == "SCHEDULED"
-    # google-cloud-tpu does not know the field, and is strict about operations only.
+    # google-cloud-tpu does not have the field, and is strict in operations only.
     change = tpu_v2.Node(name=vm.name, labels={"a": "b"})
     assert dict(finish(vm.api.update_node(node=change, update_mask="labels")).labels) == {"a": "b"}
 
 
-def test_hosts_in_maintenance_go_off(vm: Vm) -> None:
+def test_hosts_in_maintenance_are_off(vm: Vm) -> None:
     vm.act("maintain", notice_s=0, lasts_s=3600)
     assert vm.shown()["health"] == "UNHEALTHY_MAINTENANCE"
     until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
@@ -139,7 +139,7 @@ def test_hosts_boot_again_after_maintenance(vm: Vm) -> None:
     vm.act("maintain", notice_s=0, lasts_s=0.2)
     until(vm.shown, wanted=lambda node: node["health"] == "HEALTHY")
     until(vm.cloud.processes, wanted=lambda rows: [len(r["ports"]) for r in rows if r["name"] == vm.name] == [2])
-    assert vm.says("maintenance-event") == "NONE"
+    assert vm.text("maintenance-event") == "NONE"
 
 
 def test_an_event_can_be_simulated_over_the_api(vm: Vm) -> None:
@@ -148,17 +148,17 @@ def test_an_event_can_be_simulated_over_the_api(vm: Vm) -> None:
     operation = vm.cloud.request("POST", path, {"workerIds": ["0"]})
     assert operation["done"]
     assert operation["response"]["upcomingMaintenance"]["maintenanceStatus"] == "PENDING"
-    assert vm.says("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    assert vm.text("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
     with pytest.raises(DaemonRefused, match="maintenance is not supported"):
         vm.cloud.request("POST", path, {})
     with pytest.raises(DaemonRefused, match="cannot be started now"):
         vm.cloud.request("POST", f"/v2alpha1/{vm.name}:performMaintenance", {})
 
 
-# -- by data and by hand ------------------------------------------------------------------------------------------
+# -- by schedule and by command -----------------------------------------------------------------------------------
 
 
-def test_a_schedule_takes_the_node_it_names(vm: Vm) -> None:
+def test_a_schedule_preempts_the_node_it_names(vm: Vm) -> None:
     rows = [{"node": "doomed", "after_s": 0.1, "notice_s": 0.1}]
     vm.cloud.request("PUT", "/_emulator/rehearsal", {"preemptions": rows})
     made = finish(vm.api.create_node(parent=ZONE, node_id="doomed", node=node_body(**SPOT)))
@@ -167,7 +167,7 @@ def test_a_schedule_takes_the_node_it_names(vm: Vm) -> None:
     finish(vm.api.delete_node(name=made.name))
 
 
-def test_people_preempt_maintain_and_break_nodes(tpujob: Tpujob) -> None:
+def test_the_commands_preempt_maintain_and_set_states(tpujob: Tpujob) -> None:
     def says(*words: str) -> str:
         done = tpujob("emulator", *words)
         assert done.returncode == 0, done.stderr

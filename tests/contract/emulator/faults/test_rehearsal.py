@@ -1,4 +1,4 @@
-"""Capacity, quota and whole rehearsals through the real daemon and the command line, as clients meet them."""
+"""Capacity, quota and whole rehearsals through the real daemon, for clients and on the command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def api(emulator: Emulator) -> Iterator[tpu_v2.TpuClient]:
     yield client_for(emulator)
 
 
-def test_a_rehearsal_is_what_clients_meet(api: tpu_v2.TpuClient, emulator: Emulator) -> None:
+def test_clients_meet_a_rehearsal(api: tpu_v2.TpuClient, emulator: Emulator) -> None:
     east = ZONE.replace("us-central1-a", "us-east5-b")
     assert [place.location_id for place in api.list_locations({"name": "projects/emulated"}).locations] == [
         *("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-east5-b"),
@@ -53,7 +53,7 @@ def test_a_rehearsal_is_what_clients_meet(api: tpu_v2.TpuClient, emulator: Emula
     finish(api.create_node(parent=ZONE, node_id="one", node=node_body()))
     with pytest.raises(exceptions.ResourceExhausted, match="There is no more capacity in the zone") as stockout:
         finish(api.create_node(parent=ZONE, node_id="two", node=node_body()))
-    assert stockout.value.code == 429  # google-cloud-tpu makes the same of both: hence the message
+    assert stockout.value.code == 429  # google-cloud-tpu has one exception for both: hence the message
     finish(api.create_node(parent=ZONE, node_id="spot", node=node_body(scheduling_config={"spot": True})))
 
     wanted = tpu_v2.Node(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
@@ -74,7 +74,7 @@ def test_reservations_are_listed(emulator: Emulator, api: tpu_v2.TpuClient) -> N
     ]
 
 
-def test_people_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) -> None:
+def test_the_commands_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) -> None:
     def says(*words: str, **more: Any) -> str:
         done = tpujob("emulator", *words, **more)
         assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_people_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["capacity", "set", "us-central1-a", "none"], "'us-central1-a' is not of the form ZONE/TYPE."),
         (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all."),
@@ -108,8 +108,8 @@ def test_people_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) -> Non
         (["rehearse", "nowhere.yaml", "--end"], "A file begins a rehearsal and --end ends it"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], said: str) -> None:
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:
     done = tpujob("emulator", *words)
     assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(expected)
     assert "Traceback" not in done.stderr

@@ -28,15 +28,15 @@ def test_a_command_has_its_own_output_error_and_exit_code(machine: Machine) -> N
 
 
 def test_a_command_starts_at_home_with_the_workers_environment_and_nothing_else(machine: Machine) -> None:
-    seen = dict(line.split("=", 1) for line in machine.says("env").splitlines())
-    assert machine.says("pwd") == machine.says("echo $HOME") == seen["HOME"]
+    seen = dict(line.split("=", 1) for line in machine.output("env").splitlines())
+    assert machine.output("pwd") == machine.output("echo $HOME") == seen["HOME"]
     assert (seen["USER"], seen["LANG"]) == ("trainer", "C.UTF-8")
     assert seen["PATH"].split(":")[0] == str(Path(seen["HOME"]).with_name("python") / "bin")
     assert seen["TPUJOB_EMULATED_NODE"].startswith("emulated/us-central1-a/shared/")
     assert not {"VIRTUAL_ENV", "PYTEST_CURRENT_TEST", "TPUJOB_STATE_DIR"} & set(seen)
 
 
-def test_large_input_and_output_arrive_whole(machine: Machine) -> None:
+def test_large_input_and_output_are_complete(machine: Machine) -> None:
     assert machine.run("sha256sum", input=MEGABYTES).stdout.split()[0].decode() == hashlib.sha256(MEGABYTES).hexdigest()
     assert machine.run("cat", input=MEGABYTES).stdout == MEGABYTES
 
@@ -49,7 +49,7 @@ def test_a_command_ended_by_a_signal_is_no_success(machine: Machine) -> None:
     assert machine.run("kill -9 $$").returncode == 255
 
 
-def test_only_keys_of_the_metadata_open_the_door_and_no_password(machine: Machine, tmp_path: Path) -> None:
+def test_only_keys_of_the_metadata_are_accepted_and_no_password(machine: Machine, tmp_path: Path) -> None:
     stranger = tmp_path / "stranger"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger)], check=True)
     refused = Machine(machine.node, 0, machine.port, machine.host_key, stranger).run("true")
@@ -77,7 +77,7 @@ def test_a_command_that_cannot_be_started_ends_the_session(
     api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node], login_key: Path, ssh_keys: str
 ) -> None:
     worker = machines(api, create(metadata={"ssh-keys": ssh_keys}).name, login_key)[0]
-    worker.says("cd / && rm -r ~")
+    worker.output("cd / && rm -r ~")
     assert worker.run("true").returncode == 126
 
 
@@ -99,7 +99,7 @@ def test_a_cut_connection_does_not_end_the_command(machine: Machine) -> None:
     client.wait()
     client.stdout.close()
     client.stdin.close()
-    machine.says("touch cut")
+    machine.output("touch cut")
     until(lambda: machine.run("cat after-the-cut").stdout == b"survived\n")
     os.kill(pid, 9)
 
@@ -114,8 +114,8 @@ def test_a_cut_connection_closes_the_commands_pipes(machine: Machine) -> None:
     until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_detached_job_does_not_hold_the_session(machine: Machine) -> None:
-    pid = int(machine.says("setsid sleep 3600 >/dev/null 2>&1 </dev/null & echo $!"))
+def test_a_detached_job_does_not_keep_the_session_open(machine: Machine) -> None:
+    pid = int(machine.output("setsid sleep 3600 >/dev/null 2>&1 </dev/null & echo $!"))
     os.kill(pid, 9)  # it still runs
 
 
@@ -144,7 +144,7 @@ def test_a_login_shell_reads_commands_and_has_the_python_of_the_worker(machine: 
         check=False,
     )
     assert done.returncode == 4
-    assert done.stdout.decode().strip() == machine.says("command -v python")
+    assert done.stdout.decode().strip() == machine.output("command -v python")
 
 
 @pytest.mark.parametrize("protocol", [[], pytest.param(["-O"], marks=pytest.mark.exhaustive)], ids=["sftp", "legacy"])
@@ -168,7 +168,7 @@ def test_sftp_starts_at_home(machine: Machine, tmp_path: Path) -> None:
     argv = ["sftp", "-q", *machine.options, "-b", "-", "-P", str(machine.port), f"{machine.user}@127.0.0.1"]
     done = subprocess.run(argv, input=batch.encode(), capture_output=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    assert machine.says("pwd") in done.stdout.decode()
+    assert machine.output("pwd") in done.stdout.decode()
     assert (tmp_path / "back").read_bytes() == MEGABYTES
 
 
@@ -226,9 +226,9 @@ def test_many_commands_share_one_connection_and_many_connections_one_worker(mach
         subprocess.Popen(machine.argv(f"sleep 0.1; echo {i}", *(shared if i % 2 else [])), stdout=subprocess.PIPE)
         for i in range(12)
     ]
-    said = [process.communicate(timeout=HANG_S)[0] for process in running]
+    output = [process.communicate(timeout=HANG_S)[0] for process in running]
     machine.run("", *shared, "-O", "exit")
-    assert said == [f"{i}\n".encode() for i in range(12)]
+    assert output == [f"{i}\n".encode() for i in range(12)]
 
 
 def test_deleting_a_node_ends_its_processes_and_closes_its_ports(
@@ -236,14 +236,14 @@ def test_deleting_a_node_ends_its_processes_and_closes_its_ports(
 ) -> None:
     node = create(metadata={"ssh-keys": ssh_keys})
     worker = machines(api, node.name, login_key)[0]
-    home = Path(worker.says("pwd"))
+    home = Path(worker.output("pwd"))
     quiet = ">/dev/null 2>&1 </dev/null & echo $!"
     pids = [
-        int(worker.says(f"setsid sleep 600 {quiet}")),
-        int(worker.says(f"cd /; setsid bash -c 'trap \"\" TERM HUP; while :; do sleep 1; done' {quiet}")),
-        int(worker.says(f"env -i setsid sleep 600 {quiet}")),  # without the marker, but still at home
+        int(worker.output(f"setsid sleep 600 {quiet}")),
+        int(worker.output(f"cd /; setsid bash -c 'trap \"\" TERM HUP; while :; do sleep 1; done' {quiet}")),
+        int(worker.output(f"env -i setsid sleep 600 {quiet}")),  # without the marker, but in the home directory
     ]
-    metadata_port = int(worker.says("echo ${GCE_METADATA_HOST##*:}"))
+    metadata_port = int(worker.output("echo ${GCE_METADATA_HOST##*:}"))
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
     finish(api.delete_node(name=node.name))
     until(lambda: not any(_lives(pid) for pid in pids))
@@ -259,7 +259,7 @@ def test_a_stopped_node_has_no_processes_and_keeps_its_files(
     node = create(metadata={"ssh-keys": ssh_keys, "startup-script": "echo boot >> $HOME/boots"})
     worker = machines(api, node.name, login_key)[0]
     until(lambda: worker.run("cat boots").stdout == b"boot\n")
-    pid = int(worker.says("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+    pid = int(worker.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     finish(api.stop_node(request={"name": node.name}))
     assert not _lives(pid)
     finish(api.start_node(request={"name": node.name}))

@@ -1,4 +1,4 @@
-"""`tpujob emulator up` and `env`: what they print works in a shell, for people who want the emulator and nothing else."""
+"""`tpujob emulator up` and `env`: what they print works in a shell, for the use of the emulator alone."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_up_prints_lines_that_a_shell_takes(cli: Cli) -> None:
+def test_up_prints_lines_for_a_shell(cli: Cli) -> None:
     port, grpc_port = free_port(), free_port()
     done = cli("emulator", "up", "--port", str(port), "--grpc-port", str(grpc_port))
     assert done.returncode == 0, done.stderr
     assert f"running at http://127.0.0.1:{port}" in done.stderr
-    said = shell(
+    output = shell(
         cli, 'eval "$LINES"; echo $TPUJOB_EMULATOR_URL $TPUJOB_EMULATOR_GRPC; command -v ssh', LINES=done.stdout
     )
-    assert said.stdout.split() == [
+    assert output.stdout.split() == [
         f"http://127.0.0.1:{port}",
         f"127.0.0.1:{grpc_port}",
         str(cli.emulator_directory / "bin" / "ssh"),
@@ -62,8 +62,8 @@ def test_the_curl_line_that_is_printed_works(cli: Cli) -> None:
         line.removeprefix("# ") for line in printed.splitlines() if "curl " in line or "$TPUJOB_EMULATOR_URL/" in line
     ]
     command = "\n".join(lines).removeprefix("curl:").lstrip()
-    said = shell(cli, f'eval "$LINES"; {command}', LINES=printed)
-    assert json.loads(said.stdout) == {}, said.stderr
+    output = shell(cli, f'eval "$LINES"; {command}', LINES=printed)
+    assert json.loads(output.stdout) == {}, output.stderr
 
 
 @pytest.mark.exhaustive
@@ -81,7 +81,7 @@ def test_env_starts_nothing(cli: Cli) -> None:
     assert control.running(cli.emulator_directory) is None
 
 
-def test_beside_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli) -> None:
+def test_with_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli) -> None:
     def answer(asked: Asked) -> Reply:
         if asked.method == "PATCH":
             return Reply(400, {"error": {"message": "settings: there is no setting lend_torch"}})
@@ -100,10 +100,10 @@ def test_beside_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: C
         assert "`tpujob emulator stop`" in refused.stderr
 
 
-# -- the ssh and scp that gcloud finds --------------------------------------------------------------------------------
+# -- ssh and scp for gcloud -------------------------------------------------------------------------------------------
 
 
-def test_ssh_is_told_the_port_of_the_worker_that_gcloud_means(shared_emulator: Emulator, login_key: Path) -> None:
+def test_the_wrapper_adds_the_port_of_the_worker_that_gcloud_names(shared_emulator: Emulator, login_key: Path) -> None:
     api = client_for(shared_emulator)
     body = node_body()
     body.accelerator_type = "v5litepod-16"
@@ -117,15 +117,15 @@ def test_ssh_is_told_the_port_of_the_worker_that_gcloud_means(shared_emulator: E
     assert [port("ssh", "-o", f"HostKeyAlias=tpu.{node.id}-{i}-abc/+9", "u@127.0.0.1") for i in range(4)] == ports
     assert port("scp", "-o", f"HostKeyAlias=tpu.{node.id}-3", "a", "u@127.0.0.1:b") == ports[3]
     alias = f"HostKeyAlias=tpu.{node.id}-0"
-    assert port("ssh", "-o", alias, "-p", "7", "u@h") is None  # somebody knows better
-    assert port("ssh", "-o", alias, "u@h", "--", "psql", "-p", "7") == ports[0]  # that is another program's port
+    assert port("ssh", "-o", alias, "-p", "7", "u@h") is None  # a port is given
+    assert port("ssh", "-o", alias, "u@h", "--", "psql", "-p", "7") == ports[0]  # another program's port
     assert port("ssh", "-o", f"HostKeyAlias=tpu.{node.id}-9", "u@h") is None  # no such worker
     assert port("ssh", "-o", "HostKeyAlias=tpu.1-0", "u@h") is None  # not of this emulator
     assert port("ssh", "u@h", "--", alias) is None
     finish(api.delete_node(name=node.name))
 
 
-def test_the_programs_step_aside_for_every_other_use(tmp_path: Path) -> None:
+def test_the_wrapper_changes_no_other_use(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (real / "ssh").write_text('#!/bin/sh\nprintf "%s\\n" real "$@"\n')

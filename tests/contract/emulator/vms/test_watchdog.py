@@ -1,4 +1,4 @@
-"""The switch on emulated VMs, started by the very script that ships: it proves itself, and deletes its slice by itself."""
+"""The watchdog on emulated VMs, started by the real startup script: it proves that it can delete its slice, and does so."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from orchestrator.vm.watchdog import PROVERS
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
-PACE = GOOGLE.scaled(300)  # a beat each 0.2 s, 3 s to live
+TIMINGS = GOOGLE.scaled(300)  # a heartbeat each 0.2 s, 3 s time to live
 PARENT = "projects/emulated/locations/us-central1-a"
 USER = "tpujob"
-LONG_S = 3600.0  # what is not tested does not end the slice meanwhile
+LONG_S = 3600.0  # limits that are not under test do not end the slice
 FOUR = "v5litepod-16"
 numbers = count(1)
 
 
 @dataclass
 class Node:
-    """A READY node with our switch on it."""
+    """A READY node with the watchdog."""
 
     emulator: Emulator
     name: str
@@ -50,10 +50,10 @@ class Node:
     def get(self) -> Any:
         return self.emulator.request("GET", f"/v2/{self.name}")
 
-    def switches(self) -> list[dict[str, Any] | None]:
-        """What each worker published."""
-        said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/watchdog"})
-        found = (worker["queryValue"]["items"] for worker in said["guestAttributes"])
+    def reports(self) -> list[dict[str, Any] | None]:
+        """Return what each worker published."""
+        output = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {"queryPath": "tpujob/watchdog"})
+        found = (worker["queryValue"]["items"] for worker in output["guestAttributes"])
         return [json.loads(items[0]["value"]) if items else None for items in found]
 
     def set_labels(self, **changes: Any) -> None:
@@ -62,23 +62,23 @@ class Node:
         }
         self.emulator.request("PATCH", f"/v2/{self.name}?updateMask=labels", {"labels": labels})
 
-    def processes(self, word: str) -> list[psutil.Process]:
+    def processes(self, text: str) -> list[psutil.Process]:
         rows = {row["name"]: row["pids"] for row in self.emulator.processes()}
         found = [psutil.Process(pid) for pid in rows.get(self.name, []) if psutil.pid_exists(pid)]
-        return [process for process in found if any(word in each for each in process.cmdline())]
+        return [process for process in found if any(text in each for each in process.cmdline())]
 
     def fleet(self) -> Fleet:
-        said = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {})
+        output = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {})
         workers = []
-        for index, worker in enumerate(said["guestAttributes"]):
+        for index, worker in enumerate(output["guestAttributes"]):
             values = {(item["namespace"], item["key"]): item["value"] for item in worker["queryValue"]["items"]}
             port, key = int(values["tpujob-emulator", "ssh-port"]), values["hostkeys", "ssh-ed25519"]
             workers.append(WorkerAddress(index, "127.0.0.1", port, f"ssh-ed25519 {key}"))
         where = self.directory / "known_hosts"
         return Fleet(workers, user=USER, key_path=self.key.private_path, known_hosts=where, on_notice=print)
 
-    def beat_at(self) -> float:
-        """When the last sign of life was written; 0: there is none."""
+    def heartbeat_at(self) -> float:
+        """Return when the last heartbeat was written; 0: never."""
         found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/watchdog/heartbeat"))
         try:
             return found[0].stat().st_mtime if found else 0.0
@@ -89,8 +89,8 @@ class Node:
     def uid(self) -> str:
         return str(self.bill()["uid"])
 
-    def asked(self, operation: str) -> list[float]:
-        """When its VMs did."""
+    def calls(self, operation: str) -> list[float]:
+        """Return the times of such calls of its VMs."""
         rows = self.emulator.request("GET", f"/_emulator/requests?node={self.name}")["requests"]
         return [row["at"] for row in rows if (row["operation"], row["caller"]) == (operation, "vm")]
 
@@ -128,7 +128,7 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
             created_at=now,
         )
         labels = claim_labels.labels(lease, now, GOOGLE) | {names.MODE: str(mode)}
-        config = watchdog_config(lease, labels, PACE, idle_s=None) | {"ttl_s": ttl_s} | timings
+        config = watchdog_config(lease, labels, TIMINGS, idle_s=None) | {"ttl_s": ttl_s} | timings
         key = create_key(tmp_path / run)
         metadata = {"ssh-keys": ssh_keys_metadata(USER, key.public_line), "startup-script": startup_script(config)}
         body = {
@@ -145,33 +145,35 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
 
     yield made
     for node in nodes:
-        if control.running(node.emulator.state_dir) and not gone(node):
+        if control.running(node.emulator.state_dir) and not is_absent(node):
             node.emulator.request("DELETE", f"/v2/{node.name}")
 
 
 def armed(node: Node) -> bool:
-    said = node.switches()
+    output = node.reports()
     return (
-        problem(read_watchdogs([{ATTRIBUTE: json.dumps(record)} for record in said if record is not None], len(said)))
+        problem(
+            read_watchdogs([{ATTRIBUTE: json.dumps(record)} for record in output if record is not None], len(output))
+        )
         is None
     )
 
 
-def lives(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def gone(node: Node) -> bool:
+def is_absent(node: Node) -> bool:
     return node.name not in {row["name"] for row in node.emulator.status()["nodes"]}
 
 
-def test_a_switch_on_every_worker_is_armed_soon_after_ready(make: Make, shared_emulator: Emulator) -> None:
+def test_the_watchdog_on_every_worker_is_armed_soon_after_ready(make: Make, shared_emulator: Emulator) -> None:
     node = make(FOUR)
     until(lambda: armed(node))
     labels = node.get()["labels"]
-    proven = until(lambda: all((said := node.switches())[worker]["armed"] for worker in range(PROVERS)) and said)
+    proven = until(lambda: all((output := node.reports())[worker]["armed"] for worker in range(PROVERS)) and output)
     assert proven == [
         {
             **{"v": 1, "worker": worker, "armed": proves, "route": True, "permission": True if proves else None},
@@ -188,66 +190,66 @@ def test_a_switch_on_every_worker_is_armed_soon_after_ready(make: Make, shared_e
     assert {(call["operation"], call["caller"]) for call in calls} == {("nodes.delete", "vm")}
 
 
-def test_a_slice_that_nobody_beats_deletes_itself(make: Make) -> None:
+def test_a_slice_without_heartbeats_deletes_itself(make: Make) -> None:
     node = make(ttl_s=1.0)
-    until(lambda: gone(node))
+    until(lambda: is_absent(node))
     assert node.bill()["until"] - node.bill()["since"] >= 1.0
     assert node.processes("") == []
 
 
 @pytest.mark.exhaustive
-def test_a_slice_whose_beats_end_deletes_itself_not_before_its_time(make: Make) -> None:
-    """On a machine so slow that a beat is late for all of that time it goes earlier, and even then not before."""
-    node = make(ttl_s=PACE.ttl_s)
-    beats, uid = [0.0], node.uid
+def test_a_slice_whose_heartbeats_end_deletes_itself_but_not_early(make: Make) -> None:
+    """On a machine so slow that heartbeats are late it goes before they end, but never before its time to live."""
+    node = make(ttl_s=TIMINGS.ttl_s)
+    heartbeats, uid = [0.0], node.uid
 
-    def went() -> bool:
-        beats.append(node.beat_at())
-        return gone(node)
+    def poll() -> bool:
+        heartbeats.append(node.heartbeat_at())
+        return is_absent(node)
 
     fleet = node.fleet()
-    fleet.send_heartbeats(PACE.heartbeat_s)
-    until(lambda: went() or max(beats) - node.bill()["since"] > 2 * PACE.ttl_s)
+    fleet.send_heartbeats(TIMINGS.heartbeat_s)
+    until(lambda: poll() or max(heartbeats) - node.bill()["since"] > 2 * TIMINGS.ttl_s)
     fleet.cancel()
-    until(went)
+    until(poll)
     assert uid == node.uid
-    assert node.bill()["until"] - max(beats) >= PACE.ttl_s - 0.1
+    assert node.bill()["until"] - max(heartbeats) >= TIMINGS.ttl_s - 0.1
 
 
-def test_past_its_deadline_a_slice_deletes_itself_whoever_beats(make: Make) -> None:
+def test_past_its_deadline_a_slice_deletes_itself_despite_heartbeats(make: Make) -> None:
     node = make()
     fleet = node.fleet()
-    fleet.send_heartbeats(PACE.heartbeat_s)
-    until(node.beat_at, "a sign of life")
+    fleet.send_heartbeats(TIMINGS.heartbeat_s)
+    until(node.heartbeat_at, "a heartbeat")
     deadline = int(time.time()) + 1
     node.set_labels(deadline=deadline)
-    until(lambda: gone(node))
+    until(lambda: is_absent(node))
     assert node.bill()["until"] >= deadline
     fleet.cancel()
 
 
-def test_a_detached_slice_knows_it_and_goes_a_linger_time_after_its_job(make: Make) -> None:
+def test_a_detached_slice_deletes_itself_a_linger_time_after_its_job(make: Make) -> None:
     node = make(linger_s=1.0)
     fleet = node.fleet()
     script = "until test -e ../done; do sleep 0.05; done; exit 3"
     fleet.start(StartRequest("a1", "main", script, [{}]))
     node.set_labels(mode="detached")
-    until(lambda: [said and said["mode"] for said in node.switches()] == ["detached"])
-    looks = len(node.asked("nodes.get"))
+    until(lambda: [output and output["mode"] for output in node.reports()] == ["detached"])
+    polls = len(node.calls("nodes.get"))
     fleet.run(0, ["true"])
     fleet.cancel()
-    until(lambda: len(node.asked("nodes.get")) > looks + 5, "the switch's looks at a slice whose job runs")
+    until(lambda: len(node.calls("nodes.get")) > polls + 5, "polls of the watchdog while the job runs")
     other = node.fleet()
     ended_at = time.time()
     other.run(0, ["touch", "tpujob/runs/a1/done"])
     other.cancel()
-    until(lambda: gone(node))
+    until(lambda: is_absent(node))
     assert node.bill()["until"] - ended_at >= 1.0
 
 
-def test_a_hold_that_is_idle_goes(make: Make) -> None:
+def test_an_idle_held_slice_deletes_itself(make: Make) -> None:
     node = make(mode=Mode.HOLD, idle_s=1.0)
-    until(lambda: gone(node))
+    until(lambda: is_absent(node))
     assert node.bill()["until"] - node.bill()["since"] >= 1.0
 
 
@@ -258,53 +260,53 @@ def test_a_login_is_not_idle(make: Make) -> None:
     fleet.run(0, ["sleep", "8"])
     ended_at = time.time()
     fleet.cancel()
-    until(lambda: gone(node))
-    assert node.bill()["until"] - ended_at >= 6.0 - 3 * PACE.heartbeat_s
+    until(lambda: is_absent(node))
+    assert node.bill()["until"] - ended_at >= 6.0 - 3 * TIMINGS.heartbeat_s
 
 
 @pytest.mark.parametrize(
     "may", [["get"], *(pytest.param(may, marks=pytest.mark.exhaustive) for may in (["delete"], []))]
 )
-def test_without_the_permission_the_switch_says_so_and_with_it_it_is_armed(
+def test_the_watchdog_reports_a_missing_permission_and_is_armed_once_it_has_it(
     make: Make, shared_emulator: Emulator, may: list[str]
 ) -> None:
     with shared_emulator.settings(vm_may=may):
         node = make()
-        said = until(lambda: node.switches()[0])
-    assert (said["route"], said["permission"], said["armed"]) == (True, False, False)
+        output = until(lambda: node.reports()[0])
+    assert (output["route"], output["permission"], output["armed"]) == (True, False, False)
     until(lambda: armed(node))
 
 
-def test_without_a_route_the_switch_says_so(make: Make, shared_emulator: Emulator) -> None:
+def test_the_watchdog_reports_a_missing_route(make: Make, shared_emulator: Emulator) -> None:
     with shared_emulator.settings(vm_route=False):
         node = make()
-        said = until(lambda: node.switches()[0])
-    assert (said["route"], said["permission"], said["armed"]) == (False, None, False)
+        output = until(lambda: node.reports()[0])
+    assert (output["route"], output["permission"], output["armed"]) == (False, None, False)
     until(lambda: armed(node))
 
 
-def test_a_startup_script_that_never_runs_leaves_no_word(make: Make, shared_emulator: Emulator) -> None:
+def test_a_startup_script_that_never_runs_publishes_nothing(make: Make, shared_emulator: Emulator) -> None:
     with shared_emulator.settings(startup_script=False):
         node = make()
         node.fleet().run(0, ["true"], check=True)
-    assert node.switches() == [None]
+    assert node.reports() == [None]
     assert node.processes("watchdog.py") == []
 
 
-def test_a_switch_ends_with_its_vm_and_is_back_after_the_next_boot(make: Make, shared_emulator: Emulator) -> None:
+def test_the_watchdog_ends_with_its_vm_and_runs_after_the_next_boot(make: Make, shared_emulator: Emulator) -> None:
     node = make()
     until(lambda: armed(node))
     first = node.processes("watchdog.py")
     shared_emulator.request("POST", f"/v2/{node.name}:stop")
     until(lambda: node.get()["state"] == "STOPPED")
-    assert not any(lives(process) for process in first)
+    assert not any(is_running(process) for process in first)
     shared_emulator.request("POST", f"/v2/{node.name}:start")
     until(lambda: node.get()["state"] == "READY")
     node.set_labels(claimed_until=int(time.time()) + 500)
-    until(lambda: node.switches()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
+    until(lambda: node.reports()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
 
 
-def test_a_switch_that_a_job_killed_comes_back(make: Make) -> None:
+def test_a_watchdog_that_a_job_killed_restarts(make: Make) -> None:
     node = make()
     until(lambda: armed(node))
 
@@ -317,7 +319,7 @@ def test_a_switch_that_a_job_killed_comes_back(make: Make) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_switch_outlives_a_daemon_that_was_killed(make: Make, emulator: Emulator) -> None:
+def test_the_watchdog_survives_a_kill_of_the_daemon(make: Make, emulator: Emulator) -> None:
     node = make(emulator=emulator)
     until(lambda: armed(node))
     daemon = psutil.Process(emulator.endpoint.pid)
@@ -327,7 +329,7 @@ def test_a_switch_outlives_a_daemon_that_was_killed(make: Make, emulator: Emulat
     assert again.url == emulator.url
     node.emulator = again
     node.set_labels(claimed_until=int(time.time()) + 500)
-    until(lambda: node.switches()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
+    until(lambda: node.reports()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
 
 
 # -- the account of the VMs --
@@ -347,9 +349,9 @@ def call(emulator: Emulator, token: str, method: str, path: str) -> tuple[int, s
 def token_of(node: Node) -> str:
     fleet = node.fleet()
     url = "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/service-accounts/default/token"
-    said = fleet.run(0, ["bash", "-c", f"curl -s -H Metadata-Flavor:Google {url}"], check=True).stdout
+    output = fleet.run(0, ["bash", "-c", f"curl -s -H Metadata-Flavor:Google {url}"], check=True).stdout
     fleet.cancel()
-    return str(json.loads(said)["access_token"])
+    return str(json.loads(output)["access_token"])
 
 
 def test_a_vm_may_get_and_delete_nodes_of_its_project_and_nothing_else(make: Make, shared_emulator: Emulator) -> None:
@@ -380,7 +382,7 @@ def test_a_vm_may_get_and_delete_nodes_of_its_project_and_nothing_else(make: Mak
         )
 
 
-def test_a_forged_token_or_that_of_a_deleted_node_opens_nothing(make: Make, shared_emulator: Emulator) -> None:
+def test_a_forged_token_or_that_of_a_deleted_node_is_refused(make: Make, shared_emulator: Emulator) -> None:
     emulator = shared_emulator
     with emulator.settings(startup_script=False):
         node = make()
@@ -389,16 +391,16 @@ def test_a_forged_token_or_that_of_a_deleted_node_opens_nothing(make: Make, shar
     for forged in (f"emulated-{uid}", f"emulated-{uid}-", token[:-1], f"{token}0", "emulated-", ""):
         assert call(emulator, forged, "GET", f"/v2/{node.name}")[0] == 401
     assert call(emulator, token, "DELETE", f"/v2/{node.name}")[0] == 200
-    until(lambda: gone(node))
+    until(lambda: is_absent(node))
     assert call(emulator, token, "GET", f"/v2/{node.name}")[0] == 401
 
 
-def test_what_runs_over_ssh_can_be_told_from_what_does_not(make: Make, shared_emulator: Emulator) -> None:
+def test_processes_of_ssh_sessions_can_be_distinguished(make: Make, shared_emulator: Emulator) -> None:
     emulator = shared_emulator
     with emulator.settings(startup_script=False):
         node = make()
     fleet = node.fleet()
-    said = fleet.run(0, ["bash", "-c", "echo $SSH_CONNECTION"], check=True).stdout.split()
-    assert (len(said), said[0], said[2]) == (4, b"127.0.0.1", b"127.0.0.1")
-    assert int(said[3]) == fleet.workers[0].port
+    output = fleet.run(0, ["bash", "-c", "echo $SSH_CONNECTION"], check=True).stdout.split()
+    assert (len(output), output[0], output[2]) == (4, b"127.0.0.1", b"127.0.0.1")
+    assert int(output[3]) == fleet.workers[0].port
     fleet.cancel()

@@ -1,4 +1,4 @@
-"""Finding, starting and stopping a daemon that is on its way out: it still holds the lock, and is announced no more."""
+"""Finding, starting and stopping a daemon that is stopping: it has the lock, and no endpoint any more."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from orchestrator.emulator.daemon import control
 
 
 @pytest.fixture
-def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a daemon that needs a hundred looks for its last steps."""
-    looks = []
+def stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a daemon that stops after a hundred polls."""
+    polls = []
     daemon = (tmp_path / "daemon.lock").open("w")
     fcntl.flock(daemon, fcntl.LOCK_EX)
 
-    def looked(pause_s: float) -> None:
-        looks.append(pause_s)
-        if len(looks) == 100:
+    def slept(pause_s: float) -> None:
+        polls.append(pause_s)
+        if len(polls) == 100:
             daemon.close()
 
-    monkeypatch.setattr("orchestrator.emulator.daemon.control.time.sleep", looked)
+    monkeypatch.setattr("orchestrator.emulator.daemon.control.time.sleep", slept)
     return tmp_path
 
 
-def test_stop_waits_for_its_end(leaving: Path) -> None:
-    control.stop(leaving)
-    assert not control._is_running(leaving)
+def test_stop_waits_for_the_end_of_the_daemon(stopping: Path) -> None:
+    control.stop(stopping)
+    assert not control._is_running(stopping)
 
 
-def test_a_start_waits_for_its_end_and_starts_another(leaving: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_waits_for_the_end_of_the_last_daemon_and_starts_another(
+    stopping: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
         assert not control._is_running(state_dir)
         raise InterruptedError
 
     monkeypatch.setattr(control, "_spawn", spawn)
     with pytest.raises(InterruptedError):
-        control.ensure_running(leaving)
+        control.ensure_running(stopping)

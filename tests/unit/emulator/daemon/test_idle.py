@@ -1,4 +1,4 @@
-"""When a daemon that nobody asks ends by itself, under virtual time."""
+"""When a daemon without requests ends, under virtual time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orchestrator.emulator.daemon import daemon
 
 
 class World:
-    """A daemon's driver, and a clock that `asleep` at each moment may look at."""
+    """A daemon's driver and clock; `on_sleep` is called after each sleep."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:
         self.now, self.holds_anything = 0.0, False
-        self.asleep: Callable[[], None] = lambda: None
+        self.on_sleep: Callable[[], None] = lambda: None
         monkeypatch.setenv("TPUJOB_EMULATOR_IDLE_S", str(limit_s))
         monkeypatch.setattr(daemon, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(daemon, "asyncio", SimpleNamespace(sleep=self._sleep))
@@ -26,7 +26,7 @@ class World:
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
-        self.asleep()
+        self.on_sleep()
 
     def ends_at(self) -> float:
         shutdown = asyncio.Event()
@@ -35,27 +35,27 @@ class World:
         return self.now
 
 
-def test_it_ends_when_nobody_asked_for_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_after_a_time_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert World(monkeypatch, 3600).ends_at() == 3600
 
 
-def test_every_question_begins_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_restarts_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 10)
 
-    def asked() -> None:
+    def request() -> None:
         if world.now == 10:
             world.idle.last = 7
 
-    world.asleep = asked
+    world.on_sleep = request
     assert world.ends_at() == 17
 
 
-def test_while_it_holds_a_node_it_stays_and_ends_soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_while_there_is_a_node_and_ends_soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 10)
     world.holds_anything = True
 
-    def gone() -> None:
+    def delete() -> None:
         world.holds_anything = world.now < 500
 
-    world.asleep = gone
+    world.on_sleep = delete
     assert 500 <= world.ends_at() <= 501

@@ -1,4 +1,4 @@
-"""Faults as data: what is read, which calls are met, and in which order; all of it under a clock that the test owns."""
+"""Faults as data: how they are read, which calls they meet, and in which order, under virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kinds_met(faults: Faults, calls: int, operation: str = "nodes.get", now: flo
 # -- which calls --------------------------------------------------------------------------------------------------
 
 
-def test_without_faults_all_is_well() -> None:
+def test_without_faults_no_call_meets_one() -> None:
     assert Faults().decide("nodes.get", "client", NODE, 0) is NO_FAULT
 
 
@@ -49,12 +49,12 @@ def test_without_faults_all_is_well() -> None:
         ({"probability": 1, "calls": "5-"}, [5, 6]),
     ],
 )
-def test_when_says_which_calls_by_their_number(when: dict[str, Any], met: list[int]) -> None:
-    said = kinds_met(having({"kind": "drop", "when": when}), 6)
-    assert [number for number, kind in enumerate(said, 1) if kind] == met
+def test_when_selects_calls_by_number(when: dict[str, Any], met: list[int]) -> None:
+    output = kinds_met(having({"kind": "drop", "when": when}), 6)
+    assert [number for number, kind in enumerate(output, 1) if kind] == met
 
 
-def test_a_fault_counts_only_the_calls_that_match_it() -> None:
+def test_a_fault_counts_only_matching_calls() -> None:
     faults = having({"kind": "drop", "operation": "nodes.delete", "when": {"calls": 2}})
     assert kinds_met(faults, 3, "nodes.get") == [None] * 3
     assert kinds_met(faults, 3, "nodes.delete") == [None, "drop", None]
@@ -62,10 +62,10 @@ def test_a_fault_counts_only_the_calls_that_match_it() -> None:
     assert (row["calls"], row["hits"]) == (3, 1)
 
 
-def test_times_count_from_when_the_fault_was_added_and_calls_outside_of_them_do_not_count() -> None:
+def test_times_count_from_the_addition_of_the_fault_and_calls_outside_of_them_are_not_counted() -> None:
     faults = having({"kind": "drop", "when": {"from_s": 10, "until_s": 20, "calls": "1-2"}}, now=1000)
-    said = {at: kinds_met(faults, 1, now=at)[0] for at in (1000, 1009.9, 1010, 1015, 1016, 1020)}
-    assert [at for at, kind in said.items() if kind] == [1010, 1015]
+    output = {at: kinds_met(faults, 1, now=at)[0] for at in (1000, 1009.9, 1010, 1015, 1016, 1020)}
+    assert [at for at, kind in output.items() if kind] == [1010, 1015]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "happens"),
+    ("fault", "takes_effect"),
     [
         ({"kind": "lost_reply"}, True),
         ({"kind": "drop"}, False),
@@ -130,19 +130,19 @@ def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
         ({"kind": "late"}, True),
     ],
 )
-def test_whether_a_call_has_its_effect_all_the_same(fault: dict[str, Any], happens: bool) -> None:
-    assert having(fault).decide("nodes.create", "client", NODE, 100).takes_effect is happens
+def test_whether_a_call_takes_effect(fault: dict[str, Any], takes_effect: bool) -> None:
+    assert having(fault).decide("nodes.create", "client", NODE, 100).takes_effect is takes_effect
 
 
 def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
     fault = {"kind": "drop", "when": {"probability": 0.5, "seed": 3}}
-    said = kinds_met(having(fault), 400)
-    assert said == kinds_met(having(fault), 400)
-    assert said != kinds_met(having({"kind": "drop", "when": {"probability": 0.5, "seed": 4}}), 400)
-    assert 140 < sum(kind is not None for kind in said) < 260
+    output = kinds_met(having(fault), 400)
+    assert output == kinds_met(having(fault), 400)
+    assert output != kinds_met(having({"kind": "drop", "when": {"probability": 0.5, "seed": 4}}), 400)
+    assert 140 < sum(kind is not None for kind in output) < 260
 
 
-def test_clearing_takes_some_or_all_away_and_ids_are_never_used_twice() -> None:
+def test_clearing_removes_some_or_all_and_ids_are_not_reused() -> None:
     faults = having({"kind": "drop"}, {"kind": "hang"}, {"kind": "slow"})
     assert faults.clear(["f2", "f9"]) == 1
     assert [fault.id for fault in faults] == ["f1", "f3"]
@@ -192,19 +192,19 @@ def fault_data(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(fault_data())
-def test_what_is_written_can_be_read_and_says_the_same(data: dict[str, Any]) -> None:
+def test_a_fault_is_read_back_as_it_was_written(data: dict[str, Any]) -> None:
     fault = read(data)
     again = read(json.loads(json.dumps(fault.as_json())))
     assert again == fault
 
 
 @given(fault_data(), st.lists(st.sampled_from(OPERATIONS), max_size=12))
-def test_after_a_restart_faults_go_on_where_they_were(data: dict[str, Any], calls: list[str]) -> None:
+def test_counts_of_faults_survive_a_restart(data: dict[str, Any], calls: list[str]) -> None:
     stayed, restarted = having(data), having(data)
     for operation in calls:
         restarted = Faults.load(json.loads(json.dumps(restarted.dump())))
-        said = [_plain(faults.decide(operation, "client", NODE, 100)) for faults in (stayed, restarted)]
-        assert said[0] == said[1]
+        output = [_plain(faults.decide(operation, "client", NODE, 100)) for faults in (stayed, restarted)]
+        assert output[0] == output[1]
     assert stayed.dump() == restarted.dump()
 
 
@@ -213,7 +213,7 @@ def _plain(decision: Decision) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_every_kind_has_defaults_that_are_fine(name: str) -> None:
+def test_the_defaults_of_every_kind_are_valid(name: str) -> None:
     fault = read({"kind": name})
     assert fault.operations == set(KINDS[name].operations)
     assert set(KINDS[name].operations) <= set(OPERATIONS)
@@ -237,7 +237,7 @@ EFFECTS = {
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         ([], r"^A fault must be an object, not \[\]\.$"),
         ({}, "A fault needs a kind; there are status, lost_reply,"),
@@ -282,11 +282,11 @@ EFFECTS = {
         ({"kind": "unreachable", "zones": "a"}, "zones must be a list of strings"),
     ],
 )
-def test_a_mistake_is_one_clear_line(data: Any, said: str) -> None:
-    with pytest.raises(BadData, match=said) as caught:
+def test_a_mistake_is_one_clear_line(data: Any, expected: str) -> None:
+    with pytest.raises(BadData, match=expected) as caught:
         read(data)
     assert "\n" not in str(caught.value)
 
 
-def test_only_a_clock_may_be_behind() -> None:
+def test_only_the_fault_clock_takes_negative_seconds() -> None:
     assert read({"kind": "clock", "seconds": -86400}).seconds == -86400

@@ -1,4 +1,4 @@
-"""The emulated cloud with its queue, under a clock that the test owns; hosts follow at once unless they are held."""
+"""The emulated cloud with its queue, under virtual time; hosts reach their target power at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELAYS: dict[str, float] = {
 
 
 class QueueCloud:
-    """Everything is called by its id; places are the one zone of the fixture unless a test says otherwise."""
+    """Names are ids; the zone is ZONE unless a test names another."""
 
     def __init__(self, **settings: Any) -> None:
         self.state = CloudState("seed", Settings(**{**DELAYS, **settings}))
@@ -41,8 +41,8 @@ class QueueCloud:
         spec: dict[str, Any] | None = None,
         **fields: Any,
     ) -> OperationRecord:
-        wanted = {"nodeId": f"{queue_id}-node"} if spec is None else spec
-        body = {"tpu": {"nodeSpec": [{"node": node or NODE} | wanted]}} | fields
+        ids = {"nodeId": f"{queue_id}-node"} if spec is None else spec
+        body = {"tpu": {"nodeSpec": [{"node": node or NODE} | ids]}} | fields
         row = parse_queued("p", zone, queue_id, body, version, self.now)
         effect = self.state.decide("queuedResources.create", "client", row.name, self.now).effect
         try:
@@ -65,11 +65,11 @@ class QueueCloud:
         return operation
 
     def create(self, node_id: str = "n", *, zone: str = ZONE, project: str = "p", **spec: Any) -> OperationRecord:
-        wanted = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
+        request = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
         try:
             return self.state.create(
-                project=project, zone=zone, node_id=node_id, spec=wanted.spec, workers=wanted.workers,
-                usd_per_hour=wanted.usd_per_hour, api_version="v2", now=self.now,
+                project=project, zone=zone, node_id=node_id, spec=request.spec, workers=request.workers,
+                usd_per_hour=request.usd_per_hour, api_version="v2", now=self.now,
             )  # fmt: skip
         finally:
             self.follow()
@@ -82,7 +82,7 @@ class QueueCloud:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Stops at whatever is due in between, as the driver does."""
+        """Let time pass, with a stop at everything that is due, as the driver does."""
         end = self.now + seconds
         while (due := self.state.next_due()) is not None and due <= end:
             self.now = max(self.now, due)
@@ -99,12 +99,12 @@ class QueueCloud:
                 self.state.powered(node.uid, node.target_power, self.now, hosts)
 
     def restart(self) -> None:
-        """The daemon comes back with what it had written."""
+        """Continue as the next daemon does, with the saved state."""
         self.state = CloudState.load(json.loads(json.dumps(self.state.dump())))
         self.state.forget_power()
         self.follow()
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
 
     def row(self, queue_id: str = "q") -> QueuedResource:
         return self.state.queue.row(f"{PLACE}/queuedResources/{queue_id}")
@@ -124,7 +124,7 @@ class QueueCloud:
         return {node.node_id: node.state for node in self.state.nodes.values()}
 
     def states(self, until: str, queue_id: str = "q", patience_s: float = 1000.0) -> list[str]:
-        """All that it shows on its way into that state, each once."""
+        """Return the states that it shows until that state, without repetitions."""
         seen: list[str] = []
         end = self.now + patience_s
         while self.now < end:

@@ -1,4 +1,4 @@
-"""What faults do to the emulated cloud itself, and what may happen to its nodes; under a clock that the test owns."""
+"""What faults do to the emulated cloud, and events of its nodes, under virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACE = "projects/p/locations/z"
 
 
 class Cloud:
-    """The machine behind its faults, as a driver uses it: provisions in 10 s, deletes in 2 s; hosts follow at once."""
+    """The state machine with faults, as a driver uses it: provisions in 10 s, deletes in 2 s; hosts follow at once."""
 
     def __init__(self, *faults: dict[str, Any]) -> None:
         self.state = CloudState("seed", Settings(provision_s=10, stop_s=3, start_s=5, delete_s=2))
@@ -37,9 +37,9 @@ class Cloud:
 
     def create(self, node_id: str = "n") -> OperationRecord:
         effect = self.effect("nodes.create", f"{PLACE}/nodes/{node_id}")
-        said: dict[str, Any] = {"project": "p", "zone": "z", "node_id": node_id, "spec": dict(SPEC), "workers": 1}
+        output: dict[str, Any] = {"project": "p", "zone": "z", "node_id": node_id, "spec": dict(SPEC), "workers": 1}
         return self._followed(
-            lambda: self.state.create(**said, usd_per_hour=3.6, api_version="v2", now=self.now, effect=effect)
+            lambda: self.state.create(**output, usd_per_hour=3.6, api_version="v2", now=self.now, effect=effect)
         )
 
     def delete(self, node_id: str = "n") -> OperationRecord:
@@ -69,7 +69,7 @@ class Cloud:
             return None
 
     def wait(self, seconds: float) -> None:
-        """Stops at whatever is due in between, as a driver does."""
+        """Let time pass, with a stop at everything that is due, as a driver does."""
         end = self.now + seconds
         while (due := self.state.next_due()) is not None and self.now < due <= end:
             self.now = due
@@ -100,7 +100,7 @@ class Cloud:
 
 
 def ready(*faults: dict[str, Any]) -> Cloud:
-    """With a READY node, created before there were any faults."""
+    """Return a cloud with a READY node, created before any fault."""
     cloud = Cloud()
     cloud.create()
     cloud.wait(10)
@@ -111,7 +111,7 @@ def ready(*faults: dict[str, Any]) -> Cloud:
 # -- creating -----------------------------------------------------------------------------------------------------
 
 
-def test_a_hidden_node_exists_and_bills_but_nobody_sees_it_for_a_while() -> None:
+def test_a_hidden_node_exists_and_bills_but_is_not_visible_for_a_while() -> None:
     cloud = Cloud({"kind": "hidden", "seconds": 15})
     operation = cloud.create()
     cloud.wait(14)
@@ -126,7 +126,7 @@ def test_a_hidden_node_exists_and_bills_but_nobody_sees_it_for_a_while() -> None
     assert (cloud.seen(), cloud.list()[0]) == ("READY", {"n": "READY"})
 
 
-def test_a_late_create_has_no_reply_and_comes_long_after() -> None:
+def test_a_late_create_has_no_reply_and_takes_effect_later() -> None:
     cloud = Cloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
     with pytest.raises(NoReply):
         cloud.create()
@@ -141,7 +141,7 @@ def test_a_late_create_has_no_reply_and_comes_long_after() -> None:
     assert (cloud.seen(), cloud.billed()) == ("READY", 10)
 
 
-def test_a_late_create_of_a_name_that_was_taken_meanwhile_comes_to_nothing() -> None:
+def test_a_late_create_of_a_name_that_is_in_use_by_then_has_no_effect() -> None:
     cloud = Cloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
     with pytest.raises(NoReply):
         cloud.create()
@@ -176,7 +176,7 @@ def test_a_failed_create_can_leave_a_node_that_stays_until_it_is_deleted(state: 
     assert (cloud.seen(), deletion.done, deletion.error, cloud.billed()) == (None, True, None, 1002)
 
 
-def test_an_operation_of_a_create_can_fail_although_the_node_comes_up() -> None:
+def test_the_operation_of_a_create_can_fail_although_the_node_is_created() -> None:
     cloud = Cloud({"kind": "operation_fails", "operation": "nodes.create", "seconds": 4})
     operation = cloud.create()
     cloud.wait(4)
@@ -186,7 +186,7 @@ def test_an_operation_of_a_create_can_fail_although_the_node_comes_up() -> None:
     assert cloud.seen() == "READY"
 
 
-def test_a_stuck_create_takes_as_long_as_it_is_told() -> None:
+def test_a_stuck_create_takes_as_long_as_the_fault_says() -> None:
     cloud = Cloud({"kind": "stuck", "operation": "nodes.create", "seconds": 500})
     operation = cloud.create()
     cloud.wait(499)
@@ -225,7 +225,7 @@ def test_a_failing_delete_of_a_node_that_is_being_created_does_not_stop_the_crea
     assert (cloud.seen(), creation.done, creation.error) == ("READY", True, None)
 
 
-def test_the_words_of_a_failure_can_be_chosen() -> None:
+def test_code_and_message_of_a_failure_can_be_set() -> None:
     fault = {"kind": "operation_fails", "code": "PERMISSION_DENIED", "message": "no", "seconds": 0}
     cloud = ready(fault | {"operation": "nodes.delete"})
     operation = cloud.delete()
@@ -234,7 +234,7 @@ def test_the_words_of_a_failure_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_a_delete_dropped_while_creating_is_done_and_the_node_comes_up_later(hidden: bool) -> None:
+def test_a_delete_dropped_while_creating_is_done_and_the_node_becomes_ready_later(hidden: bool) -> None:
     cloud = Cloud({"kind": "delete_dropped", "hidden": hidden, "seconds": 1})
     creation = cloud.create()
     cloud.wait(3)
@@ -249,7 +249,7 @@ def test_a_delete_dropped_while_creating_is_done_and_the_node_comes_up_later(hid
     assert (cloud.seen(), cloud.billed()) == (None, 12)
 
 
-def test_a_delete_refused_while_creating_says_so_and_changes_nothing() -> None:
+def test_a_delete_refused_while_creating_changes_nothing() -> None:
     cloud = Cloud({"kind": "refuse_delete"})
     cloud.create()
     with pytest.raises(ApiError, match="delete is not supported while in state CREATING") as refusal:
@@ -324,7 +324,7 @@ def test_a_stuck_patch_refuses_every_other_change_until_it_is_done() -> None:
     assert cloud.seen() is None
 
 
-# -- looking ------------------------------------------------------------------------------------------------------
+# -- reads --------------------------------------------------------------------------------------------------------
 
 
 def test_an_unreachable_zone_is_left_out_and_named() -> None:
@@ -373,7 +373,7 @@ def test_a_stale_list_does_not_show_what_was_hidden_then() -> None:
     assert cloud.list()[0] == {"n": "CREATING"}
 
 
-def test_a_forgotten_operation_is_absent_though_it_goes_on() -> None:
+def test_a_forgotten_operation_is_absent_while_its_work_continues() -> None:
     cloud = Cloud({"kind": "operation_gone"})
     operation = cloud.create()
     effect = cloud.effect("operations.get", operation.name)
@@ -393,10 +393,10 @@ def test_a_call_about_an_operation_counts_as_one_about_its_node() -> None:
     assert cloud.effect("operations.get", its.name) is None
 
 
-# -- what happens to nodes ----------------------------------------------------------------------------------------
+# -- events of nodes ----------------------------------------------------------------------------------------------
 
 
-def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only_be_deleted() -> None:
+def test_a_preempted_node_stays_listed_keeps_its_name_is_not_billed_and_can_only_be_deleted() -> None:
     cloud = ready()
     cloud.state.set_state(cloud.node.name, "PREEMPTED", cloud.now)
     cloud.follow()
@@ -416,7 +416,7 @@ def test_a_preempted_node_stays_listed_holds_its_name_bills_no_more_and_can_only
     assert (cloud.seen(), cloud.billed()) == (None, 10)
 
 
-def test_a_preemption_ends_the_operation_under_way_with_the_words_of_the_api() -> None:
+def test_a_preemption_ends_the_operation_under_way_with_the_error_of_the_api() -> None:
     cloud = Cloud()
     operation = cloud.create()
     cloud.state.set_state(cloud.node.name, "PREEMPTED", cloud.now)
@@ -427,7 +427,7 @@ def test_a_preemption_ends_the_operation_under_way_with_the_words_of_the_api() -
     assert cloud.seen() == "PREEMPTED"
 
 
-def test_a_vanished_node_is_absent_for_everybody_at_once_and_bills_no_more_once_its_hosts_are_gone() -> None:
+def test_a_vanished_node_is_absent_at_once_and_not_billed_once_its_hosts_are_removed() -> None:
     cloud = ready()
     node = cloud.node
     cloud.state.vanish(node.name, cloud.now)
@@ -437,7 +437,7 @@ def test_a_vanished_node_is_absent_for_everybody_at_once_and_bills_no_more_once_
 
 
 @pytest.mark.parametrize("state", [state for state in SETTLED_POWER if state != "READY"])
-def test_a_node_put_into_a_state_stays_there_until_it_is_put_back_and_boots_again(state: str) -> None:
+def test_a_node_keeps_a_set_state_and_boots_again_when_it_is_set_back(state: str) -> None:
     cloud = ready()
     cloud.node.boot_pending = False
     cloud.state.set_state(cloud.node.name, state, cloud.now)
@@ -448,7 +448,7 @@ def test_a_node_put_into_a_state_stays_there_until_it_is_put_back_and_boots_agai
     assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)
 
 
-def test_there_are_states_that_no_node_can_be_put_into() -> None:
+def test_some_states_cannot_be_set() -> None:
     cloud = ready()
     with pytest.raises(BadData, match=r"state must be one of READY, STOPPED, PREEMPTED, .*, not 'DELETING'"):
         cloud.state.set_state(cloud.node.name, "DELETING", cloud.now)
@@ -463,7 +463,7 @@ CLOUD_KINDS = sorted(name for name, kind in KINDS.items() if kind.role is Role.E
 
 
 class AnyFaults(RuleBasedStateMachine):
-    """Whatever is asked in whatever order under whatever faults: the meter is right, and in the end everything goes."""
+    """Any calls in any order under any faults: the meter is right, and in the end everything can be deleted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -524,14 +524,14 @@ class AnyFaults(RuleBasedStateMachine):
         running = [bill.uid for bill in self.cloud.state.meter.bills if bill.until is None]
         nodes = self.cloud.state.nodes.values()
         taken = {node.uid for node in nodes if node.state in LOST}
-        going = {node.uid for node in nodes if node.state == "DELETING"}  # maybe after it was taken
+        going = {node.uid for node in nodes if node.state == "DELETING"}  # possibly after a preemption
         assert len(running) == len(set(running))
         assert {node.uid for node in nodes} - taken - going <= set(running) <= {node.uid for node in nodes}
 
     @invariant()
     def whatever_is_under_way_will_end(self) -> None:
         state = self.cloud.state
-        # a stalled delete stays until it is sent once more: docs/emulator.md
+        # a stalled delete stays until it is sent again: docs/emulator.md
         under_way = [node for node in state.nodes.values() if node.operation is not None]
         assert all(node.due is not None or node.state == "DELETING" for node in under_way)
         waiting = {op.name for op in state.operations.values() if not op.done and op.due is None}
@@ -539,7 +539,7 @@ class AnyFaults(RuleBasedStateMachine):
         assert waiting == {name for name in [*(n.operation for n in state.nodes.values()), *resumed] if name}
 
     def teardown(self) -> None:
-        """Mended and left alone, everything can be deleted, late creates too, and every operation has ended."""
+        """Without faults, everything can be deleted, late creates too, and every operation ends."""
         cloud = self.cloud
         cloud.state.faults.clear()
         cloud.wait(100)

@@ -1,4 +1,4 @@
-"""The emulated cloud as a pure machine: every state, driven by a clock that the test owns."""
+"""The emulated cloud as a pure state machine: every state, under virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DELAYS = Settings(provision_s=10, stop_s=3, start_s=5, delete_s=2)
 
 
 class Cloud:
-    """The machine with a clock, and hosts that follow at once unless they are held."""
+    """The state machine with a clock; hosts reach their target power at once while `hosts_follow`."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.state = CloudState("seed", settings or replace(DELAYS, no_capacity=[]))
@@ -103,7 +103,7 @@ def test_a_node_is_not_ready_before_its_hosts_are_on(cloud: Cloud) -> None:
     assert cloud.shown == "READY"
 
 
-def test_a_node_is_not_absent_before_its_hosts_are_gone(ready: Cloud) -> None:
+def test_a_node_is_not_absent_before_its_hosts_are_removed(ready: Cloud) -> None:
     ready.hosts_follow = False
     operation = ready.verb("delete")
     ready.wait(100)
@@ -114,7 +114,7 @@ def test_a_node_is_not_absent_before_its_hosts_are_gone(ready: Cloud) -> None:
     assert (ready.shown, operation.done, operation.response) == (None, True, None)
 
 
-def test_stop_and_start_take_their_time_and_switch_the_hosts(ready: Cloud) -> None:
+def test_stop_and_start_take_their_delays_and_power_the_hosts(ready: Cloud) -> None:
     stopping = ready.verb("stop")
     assert ready.shown == "STOPPING"
     ready.wait(3)
@@ -167,7 +167,7 @@ def test_a_second_delete_is_answered_with_the_first(ready: Cloud) -> None:
         ready.verb("delete")
 
 
-def test_a_name_is_taken_until_its_node_is_absent(ready: Cloud) -> None:
+def test_a_name_is_in_use_until_its_node_is_absent(ready: Cloud) -> None:
     first = ready.node
     with pytest.raises(ApiError, match="already exists"):
         ready.create()
@@ -214,7 +214,7 @@ def test_capacity_elsewhere_or_for_another_type_does_not_matter() -> None:
     assert cloud.shown == "READY"
 
 
-def test_a_patch_waits_for_no_one_and_is_refused_while_something_is_under_way(cloud: Cloud) -> None:
+def test_a_patch_is_done_at_once_and_refused_while_an_operation_is_under_way(cloud: Cloud) -> None:
     cloud.create()
     with pytest.raises(ApiError, match="unable to queue the operation") as refusal:
         cloud.state.patch(NAME, {"labels": {"a": "b"}}, "v2", cloud.now)
@@ -227,7 +227,7 @@ def test_a_patch_waits_for_no_one_and_is_refused_while_something_is_under_way(cl
     assert "labels" not in cloud.node.spec
 
 
-def test_an_operation_remembers_the_node_as_it_was(ready: Cloud) -> None:
+def test_an_operation_keeps_the_node_as_it_was(ready: Cloud) -> None:
     operation = ready.state.patch(NAME, {"labels": {"a": "1"}}, "v2", ready.now)
     ready.state.patch(NAME, {"labels": {"a": "2"}}, "v2", ready.now)
     assert operation.response is not None
@@ -244,7 +244,7 @@ def test_finished_operations_do_not_repeat_the_startup_script_in_the_state_file(
     assert len(json.dumps(cloud.state.dump())) < 2 * 30_000 + 50 * 2_000
 
 
-def test_what_is_saved_at_every_change_is_what_is_true_then(cloud: Cloud) -> None:
+def test_every_change_is_saved_as_it_is(cloud: Cloud) -> None:
     def saved() -> list[tuple[str, bool]]:
         data = json.loads(json.dumps(cloud.state.dump()))
         again = CloudState.load(data)
@@ -284,7 +284,7 @@ def test_the_meter_counts_from_create_to_absence(cloud: Cloud) -> None:
     assert row["usd"] == pytest.approx(102 * 3.6 / 3600)
 
 
-def test_next_due_says_when_to_look_again(cloud: Cloud) -> None:
+def test_next_due_is_the_time_of_the_next_change(cloud: Cloud) -> None:
     assert cloud.state.next_due() is None
     cloud.create()
     assert cloud.state.next_due() == 1010
@@ -304,13 +304,13 @@ def test_every_spelling_of_spot_is_spot(cloud: Cloud, scheduling: dict[str, Any]
     assert cloud.state.meter.bills[0].spot
 
 
-def test_after_a_restart_ready_nodes_want_their_hosts_back_where_they_were(ready: Cloud) -> None:
+def test_after_a_restart_ready_nodes_get_their_hosts_back_on_the_same_ports(ready: Cloud) -> None:
     ready.state.forget_power()
     assert ready.node and (ready.node.state, ready.node.power, ready.node.target_power) == ("READY", "unknown", "on")
     assert ready.node.hosts == [HostRecord(22, 80)]
 
 
-def test_after_a_restart_nothing_counts_as_off_before_somebody_looked(ready: Cloud) -> None:
+def test_after_a_restart_nothing_counts_as_off_before_the_driver_has_reported(ready: Cloud) -> None:
     ready.hosts_follow = False
     operation = ready.verb("stop")
     ready.state.forget_power()
@@ -324,7 +324,7 @@ def test_the_same_seed_and_requests_give_the_same_names() -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever is asked in whatever order: promises that hold at every moment."""
+    """Any calls in any order: invariants that always hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,7 +336,7 @@ class AnyOrder(RuleBasedStateMachine):
         self._try(lambda: self.cloud.create(node_id))
 
     @rule(node_id=st.sampled_from(["n", "m"]), verb=st.sampled_from(["stop", "start", "delete"]))
-    def ask(self, node_id: str, verb: str) -> None:
+    def call(self, node_id: str, verb: str) -> None:
         self._try(lambda: self.cloud.verb(verb, f"projects/p/locations/z/nodes/{node_id}"))
 
     @rule(seconds=st.sampled_from([0, 1, 5, 20]))
@@ -359,14 +359,14 @@ class AnyOrder(RuleBasedStateMachine):
         assert sorted(running) == sorted(node.uid for node in self.cloud.state.nodes.values())
 
     @invariant()
-    def an_unfinished_operation_belongs_to_a_node_and_each_passing_state_to_an_operation(self) -> None:
+    def an_open_operation_belongs_to_a_node_and_each_timed_state_to_an_operation(self) -> None:
         open_operations = {name for name, operation in self.cloud.state.operations.items() if not operation.done}
         assert open_operations == {node.operation for node in self.cloud.state.nodes.values() if node.operation}
         for node in self.cloud.state.nodes.values():
             assert (node.due is None) == (node.operation is None) == (node.state in ("READY", "STOPPED"))
 
     def teardown(self) -> None:
-        """Left alone, every state settles, and a delete of everything leaves nothing."""
+        """Without calls, every state settles, and a delete of everything leaves nothing."""
         self.cloud.hosts_follow = True
         self.cloud.wait(100)
         self.cloud.wait(100)

@@ -1,4 +1,4 @@
-"""What happens to nodes that nobody asked for: preemption, maintenance, failures of hosts, the end of flex-start."""
+"""Events that no client causes: preemption, maintenance, failures of hosts, the end of flex-start."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_second_notice_does_not_give_more_time() -> None:
     assert cloud.nodes == {"n": "PREEMPTED"}
 
 
-def test_a_node_that_is_deleted_in_its_notice_is_gone_and_nothing_is_left_of_it() -> None:
+def test_a_node_that_is_deleted_after_its_notice_leaves_no_event() -> None:
     cloud = ready()
     cloud.state.preempt(NAME, cloud.now, notice_s=30)
     cloud.delete("n")
@@ -70,7 +70,7 @@ def test_a_node_that_is_deleted_in_its_notice_is_gone_and_nothing_is_left_of_it(
     assert (cloud.nodes, cloud.state.events, cloud.state.next_due()) == ({}, [], None)
 
 
-def test_a_preemption_while_it_is_created_ends_the_operation_with_the_words_of_the_api() -> None:
+def test_a_preemption_while_creating_ends_the_operation_with_the_error_of_the_api() -> None:
     cloud = QueueCloud()
     operation = cloud.create(**SPOT)
     cloud.wait(3)
@@ -83,7 +83,7 @@ def test_a_preemption_while_it_is_created_ends_the_operation_with_the_words_of_t
     )
 
 
-def test_a_notice_outlives_the_daemon() -> None:
+def test_a_notice_survives_a_restart_of_the_daemon() -> None:
     cloud = ready()
     cloud.state.preempt(NAME, cloud.now, notice_s=30)
     cloud.restart()
@@ -106,7 +106,7 @@ def test_a_schedule_counts_from_ready_and_gives_its_notice() -> None:
     assert cloud.nodes == {"n": "PREEMPTED", "on-demand": "READY"}
 
 
-def test_the_setting_says_how_long_a_notice_is() -> None:
+def test_the_setting_determines_the_length_of_a_notice() -> None:
     cloud = cloud_with({"after_s": 60}, notice_s=7)
     cloud.create(**SPOT)
     cloud.wait(70)
@@ -122,11 +122,11 @@ def test_a_schedule_may_be_for_some_zones_types_names_and_numbers() -> None:
     cloud.create("other", **SPOT)
     cloud.create("job-west", zone="us-west4-a", **SPOT)
     cloud.wait(20)
-    taken = {name for name, state in cloud.nodes.items() if state == "PREEMPTED"}
-    assert taken == {"job-0", "job-2", "job-3"}
+    preempted = {name for name, state in cloud.nodes.items() if state == "PREEMPTED"}
+    assert preempted == {"job-0", "job-2", "job-3"}
 
 
-def test_a_node_may_be_taken_while_it_is_created() -> None:
+def test_a_node_may_be_preempted_while_creating() -> None:
     cloud = cloud_with({"since": "CREATING", "after_s": 4, "nth": "1"})
     first, second = cloud.create("a", **SPOT), cloud.create("b", **SPOT)
     cloud.wait(10)
@@ -134,8 +134,8 @@ def test_a_node_may_be_taken_while_it_is_created() -> None:
     assert ((first.error or {}).get("code"), second.error) == (3, None)
 
 
-def test_a_rate_is_drawn_by_its_seed_and_right_on_average() -> None:
-    def lives(seed: int) -> list[float]:
+def test_a_rate_depends_on_its_seed_and_is_right_on_average() -> None:
+    def preemption_times(seed: int) -> list[float]:
         cloud = cloud_with({"per_hour": 6, "seed": seed, "notice_s": 0}, provision_s=0)
         begin = cloud.now
         for index in range(200):
@@ -147,12 +147,12 @@ def test_a_rate_is_drawn_by_its_seed_and_right_on_average() -> None:
         assert all(node.state in LOST for node in cloud.state.nodes.values())
         return found
 
-    assert lives(1) == lives(1)
-    assert lives(1) != lives(2)
-    assert sum(lives(3)) / 200 == pytest.approx(600, rel=0.2)
+    assert preemption_times(1) == preemption_times(1)
+    assert preemption_times(1) != preemption_times(2)
+    assert sum(preemption_times(3)) / 200 == pytest.approx(600, rel=0.2)
 
 
-def test_what_was_counted_outlives_the_daemon() -> None:
+def test_the_count_of_a_preemption_survives_a_restart_of_the_daemon() -> None:
     cloud = cloud_with({"after_s": 1, "nth": "2"})
     cloud.create("a", **SPOT)
     cloud.wait(20)
@@ -162,7 +162,7 @@ def test_what_was_counted_outlives_the_daemon() -> None:
     assert cloud.nodes == {"a": "READY", "b": "PREEMPTED"}
 
 
-def test_the_queue_suspends_what_the_schedule_takes() -> None:
+def test_the_queue_suspends_what_the_schedule_preempts() -> None:
     cloud = cloud_with({"after_s": 30, "notice_s": 2})
     cloud.queue(spot={})
     cloud.wait(15 + 30)
@@ -172,7 +172,7 @@ def test_the_queue_suspends_what_the_schedule_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "expected"),
     [
         ({}, "A preemption needs either after_s or per_hour"),
         ({"after_s": 1, "per_hour": 1}, "A preemption needs either after_s or per_hour"),
@@ -182,15 +182,15 @@ def test_the_queue_suspends_what_the_schedule_takes() -> None:
         ({"after_s": -1}, r"preemptions\[0\].after_s must be a number from"),
     ],
 )
-def test_a_mistake_is_one_clear_line(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadData, match=said):
+def test_a_mistake_is_one_clear_line(row: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadData, match=expected):
         cloud_with(row)
 
 
 # -- maintenance --------------------------------------------------------------------------------------------------
 
 
-def test_maintenance_is_announced_then_hosts_go_off_and_come_back_and_boot_again() -> None:
+def test_maintenance_is_announced_then_hosts_are_powered_off_and_on_and_boot_again() -> None:
     cloud = ready()
     cloud.state.maintain(NAME, cloud.now, notice_s=30, lasts_s=60, kind="SCHEDULED")
     shown = node_json(cloud.node("n"), "v2")
@@ -247,7 +247,7 @@ def test_a_node_in_maintenance_can_be_deleted_and_preempted() -> None:
         assert cloud.nodes == ({} if end == "delete" else {"n": "PREEMPTED"})
 
 
-def test_what_is_not_ready_has_no_maintenance() -> None:
+def test_a_node_that_is_not_ready_has_no_maintenance() -> None:
     cloud = QueueCloud()
     cloud.create()
     with pytest.raises(ApiError, match="maintenance is not supported while in state CREATING"):
@@ -314,12 +314,12 @@ def test_flex_start_needs_preemptible_quota() -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0s", "604801s", None])
-def test_flex_start_lasts_up_to_seven_days_and_has_to_say_how_long(seconds: str | None) -> None:
+def test_flex_start_needs_a_duration_of_up_to_seven_days(seconds: str | None) -> None:
     run = {} if seconds is None else {"runDuration": {"maxRunDuration": seconds}}
     with pytest.raises(ApiError, match=r"max run duration|needs a max run duration"):
         QueueCloud().queue(version="v2alpha1", provisioningModel="FLEX_START", **run)
 
 
-def test_a_node_by_itself_cannot_ask_for_flex_start() -> None:
+def test_a_node_without_a_queued_resource_cannot_use_flex_start() -> None:
     with pytest.raises(ApiError, match='"FLEX_START" is none of'):
         QueueCloud().create(schedulingConfig={"provisioningModel": "FLEX_START"})

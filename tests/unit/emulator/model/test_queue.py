@@ -1,4 +1,4 @@
-"""Queued resources as a pure machine: from the request to absence, whatever happens to their nodes in between."""
+"""Queued resources as a pure state machine: from the request to absence, with events of their nodes in between."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def active(cloud: QueueCloud) -> QueueCloud:
     return cloud
 
 
-# -- getting nodes ------------------------------------------------------------------------------------------------
+# -- creating nodes ------------------------------------------------------------------------------------------------
 
 
 def test_a_request_is_created_waits_is_provisioned_and_becomes_active(cloud: QueueCloud) -> None:
@@ -52,7 +52,7 @@ def test_the_create_operation_ends_when_the_request_is_accepted_and_not_when_it_
     assert response["state"] == {"state": "WAITING_FOR_RESOURCES"}
 
 
-def test_its_node_says_whose_it_is_and_is_priced_by_the_tier_of_the_request(active: QueueCloud) -> None:
+def test_its_node_names_the_request_and_is_priced_by_its_tier(active: QueueCloud) -> None:
     node = active.node()
     assert (node.queued_resource, node.multislice, node.spot) == (f"{PLACE}/queuedResources/q", False, True)
     [bill] = active.state.meter.bills
@@ -66,7 +66,7 @@ def test_only_nodes_bill(cloud: QueueCloud) -> None:
     assert (cloud.shown(), cloud.state.meter.bills) == ("WAITING_FOR_RESOURCES", [])
 
 
-def test_it_waits_until_there_is_room(cloud: QueueCloud) -> None:
+def test_it_waits_until_there_is_capacity(cloud: QueueCloud) -> None:
     cloud.state.settings.no_capacity = [f"{ZONE}/v5litepod-4"]
     cloud.queue()
     cloud.wait(100)
@@ -79,7 +79,7 @@ def test_it_waits_until_there_is_room(cloud: QueueCloud) -> None:
 
 
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
-def test_several_nodes_are_numbered_and_come_together(cloud: QueueCloud, version: str) -> None:
+def test_several_nodes_are_numbered_and_created_together(cloud: QueueCloud, version: str) -> None:
     name = {"v2": "multisliceParams", "v2alpha1": "multiNodeParams"}[version]
     cloud.queue(spec={name: {"nodeCount": 3, "nodeIdPrefix": "np"}}, version=version)
     cloud.wait(5)
@@ -92,7 +92,7 @@ def test_several_nodes_are_numbered_and_come_together(cloud: QueueCloud, version
         assert [spec["nodeId"] for spec in specs] == ["np-0", "np-1", "np-2"]  # gcloud shows their number as NODE_COUNT
 
 
-def test_without_a_prefix_nodes_are_called_after_the_request(cloud: QueueCloud) -> None:
+def test_without_a_prefix_nodes_are_named_after_the_request(cloud: QueueCloud) -> None:
     cloud.queue(spec={"multisliceParams": {"nodeCount": 2}})
     cloud.wait(5)
     assert set(cloud.nodes) == {"q-0", "q-1"}
@@ -119,7 +119,9 @@ def test_it_is_not_active_before_the_last_node_is_ready(cloud: QueueCloud) -> No
         {"validInterval": {"startTime": "1970-01-01T00:00:00Z", "endTime": "1970-01-01T00:17:10.000000000Z"}},
     ],
 )
-def test_what_is_not_fulfilled_in_time_fails_and_says_so(cloud: QueueCloud, policy: dict[str, Any]) -> None:
+def test_a_request_that_is_not_fulfilled_in_time_fails_with_the_reason(
+    cloud: QueueCloud, policy: dict[str, Any]
+) -> None:
     cloud.state.settings.no_capacity = ["*/*"]
     cloud.queue(queueingPolicy=policy)
     cloud.wait(29)
@@ -170,7 +172,7 @@ def test_a_node_that_is_deleted_suspends_it_by_the_user(active: QueueCloud) -> N
     assert (active.nodes, active.row().initiator) == ({}, "USER")
 
 
-def test_one_node_less_takes_the_others_with_it(cloud: QueueCloud) -> None:
+def test_the_loss_of_one_node_deletes_the_others(cloud: QueueCloud) -> None:
     cloud.queue(spec=TWO, spot={})
     cloud.wait(15)
     cloud.state.set_state(f"{PLACE}/nodes/pair-0", "PREEMPTED", cloud.now)
@@ -186,7 +188,7 @@ def test_a_node_that_is_preempted_while_it_is_created_suspends_it(cloud: QueueCl
     assert cloud.shown() == "SUSPENDED"
 
 
-def test_a_node_of_the_same_name_that_somebody_else_created_is_not_its_own(active: QueueCloud) -> None:
+def test_a_node_of_the_same_name_that_was_created_separately_is_not_its_own(active: QueueCloud) -> None:
     active.delete("q-node")
     active.wait(5)
     active.create("q-node")
@@ -213,8 +215,8 @@ def test_force_deletes_its_nodes_and_then_itself(active: QueueCloud) -> None:
     assert active.state.meter.read(active.now)["totals"]["running"] == 0
 
 
-def test_a_delete_of_a_node_that_goes_with_its_request_does_not_begin_anew(active: QueueCloud) -> None:
-    """A switch that deletes its own node while the request's forced delete is under way."""
+def test_a_delete_of_a_node_that_is_deleted_with_its_request_joins_that_delete(active: QueueCloud) -> None:
+    """As a watchdog deletes its own node while the forced delete of the request is under way."""
     active.unqueue(force=True)
     active.wait(1.5)
     operation = active.delete("q-node")
@@ -224,7 +226,7 @@ def test_a_delete_of_a_node_that_goes_with_its_request_does_not_begin_anew(activ
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3])
-def test_one_that_has_no_nodes_yet_goes_without_force(cloud: QueueCloud, seconds: float) -> None:
+def test_a_request_without_nodes_is_deleted_without_force(cloud: QueueCloud, seconds: float) -> None:
     created = cloud.queue()
     cloud.wait(seconds)
     deleted = cloud.unqueue()
@@ -233,7 +235,7 @@ def test_one_that_has_no_nodes_yet_goes_without_force(cloud: QueueCloud, seconds
     assert (created.error or {}).get("code") == (1 if seconds == 0.5 else None)
 
 
-def test_a_suspended_one_goes_without_force_and_takes_its_preempted_node_along(active: QueueCloud) -> None:
+def test_a_suspended_request_is_deleted_without_force_and_with_its_preempted_node(active: QueueCloud) -> None:
     active.state.set_state(active.node().name, "PREEMPTED", active.now)
     active.wait(2)
     active.unqueue()
@@ -242,7 +244,7 @@ def test_a_suspended_one_goes_without_force_and_takes_its_preempted_node_along(a
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_while_it_is_provisioned_a_delete_is_accepted_and_fails_later(cloud: QueueCloud, force: bool) -> None:
+def test_while_provisioning_a_delete_is_accepted_and_fails_later(cloud: QueueCloud, force: bool) -> None:
     cloud.queue()
     cloud.wait(6)
     operation = cloud.unqueue(force=force)
@@ -273,16 +275,16 @@ def test_a_reset_restarts_the_nodes_and_ends_when_they_are_ready_again(active: Q
     assert (active.node().uid, active.node().boot_pending) == (uid, True)
 
 
-def test_what_is_not_active_cannot_be_reset(cloud: QueueCloud) -> None:
+def test_a_request_that_is_not_active_cannot_be_reset(cloud: QueueCloud) -> None:
     cloud.queue()
     with pytest.raises(ApiError, match="reset is not supported while in state CREATING"):
         cloud.reset()
 
 
-# -- asking -------------------------------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_request_id_gets_the_same_operation_and_makes_nothing_twice(cloud: QueueCloud) -> None:
+def test_the_same_request_id_gets_the_same_operation_and_creates_nothing_twice(cloud: QueueCloud) -> None:
     first = cloud.queue(request_id="r1")
     assert cloud.queue(request_id="r1") is first
     with pytest.raises(ApiError, match="already exists"):
@@ -296,7 +298,7 @@ def test_the_same_request_id_gets_the_same_operation_and_makes_nothing_twice(clo
     assert cloud.shown() is None
 
 
-def test_the_names_of_nodes_must_be_free_at_the_request_and_when_it_gets_them(cloud: QueueCloud) -> None:
+def test_the_names_of_nodes_must_be_free_at_the_request_and_when_they_are_created(cloud: QueueCloud) -> None:
     cloud.create("q-node")
     with pytest.raises(ApiError, match=r"nodes/q-node' already exists"):
         cloud.queue()
@@ -327,7 +329,7 @@ def test_the_names_of_nodes_must_be_free_at_the_request_and_when_it_gets_them(cl
         ("q", {"node": NODE | {"acceleratorType": "v2-8"}}, "the accelerator v2-8 was not found in zone"),
     ],
 )
-def test_a_wrong_request_is_refused_and_makes_nothing(
+def test_a_wrong_request_is_refused_and_creates_nothing(
     cloud: QueueCloud, queue_id: str, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ApiError) as refusal:
@@ -351,7 +353,7 @@ def test_a_wrong_request_is_refused_and_makes_nothing(
         ({"node": NODE | {"schedulingConfig": {"provisioningModel": "SPOT", "spot": False}}}, "spot"),
     ],
 )
-def test_the_tier_is_understood_however_it_is_said(cloud: QueueCloud, fields: dict[str, Any], tier: str) -> None:
+def test_every_spelling_of_a_tier_is_understood(cloud: QueueCloud, fields: dict[str, Any], tier: str) -> None:
     cloud.queue(version="v2alpha1", **fields)
     assert cloud.row().tier == tier
     [spec] = cloud.row().node_specs
@@ -361,7 +363,7 @@ def test_the_tier_is_understood_however_it_is_said(cloud: QueueCloud, fields: di
 # -- faults -------------------------------------------------------------------------------------------------------
 
 
-def test_a_hidden_request_gets_its_node_all_the_same(cloud: QueueCloud) -> None:
+def test_a_hidden_request_still_creates_its_node(cloud: QueueCloud) -> None:
     cloud.state.faults.add({"kind": "hidden", "operation": "queuedResources.create", "seconds": 8}, cloud.now)
     cloud.queue()
     cloud.wait(7)
@@ -370,7 +372,7 @@ def test_a_hidden_request_gets_its_node_all_the_same(cloud: QueueCloud) -> None:
     assert cloud.shown() == "PROVISIONING"
 
 
-def test_a_late_request_comes_without_anybody_being_told(cloud: QueueCloud) -> None:
+def test_a_late_request_is_created_without_a_reply(cloud: QueueCloud) -> None:
     cloud.state.faults.add({"kind": "late", "operation": "queuedResources.*", "seconds": 50}, cloud.now)
     with pytest.raises(NoReply):
         cloud.queue()
@@ -390,7 +392,7 @@ def test_an_operation_that_fails_leaves_the_request_as_it_was(active: QueueCloud
     assert (active.shown(), active.nodes) == ("ACTIVE", {"q-node": "READY"})
 
 
-def test_a_dropped_delete_is_absence_that_does_not_last(cloud: QueueCloud) -> None:
+def test_after_a_dropped_delete_the_request_is_absent_only_for_a_while(cloud: QueueCloud) -> None:
     cloud.state.faults.add({"kind": "delete_dropped", "operation": "queuedResources.delete"}, cloud.now)
     cloud.queue()
     operation = cloud.unqueue()
@@ -400,7 +402,7 @@ def test_a_dropped_delete_is_absence_that_does_not_last(cloud: QueueCloud) -> No
     assert cloud.shown() == "ACTIVE"
 
 
-def test_faults_may_ask_for_the_state_of_a_request(active: QueueCloud) -> None:
+def test_faults_may_match_the_state_of_a_request(active: QueueCloud) -> None:
     active.state.faults.add({"kind": "refuse_delete", "match": {"state": "ACTIVE", "node": "q"}}, active.now)
     with pytest.raises(ApiError, match="delete is not supported while in state ACTIVE"):
         active.unqueue(force=True)
@@ -410,7 +412,7 @@ def test_faults_may_ask_for_the_state_of_a_request(active: QueueCloud) -> None:
 
 
 class AnyQueue(RuleBasedStateMachine):
-    """Whatever is asked and whatever happens: meter and queue agree with the nodes, and in the end everything goes."""
+    """Any calls and any events: meter and queue agree with the nodes, and in the end everything can be deleted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -448,11 +450,11 @@ class AnyQueue(RuleBasedStateMachine):
             case "delete":
                 try:
                     cloud.state.delete(name, "v2", cloud.now)
-                except ApiError as refusal:  # it has vanished
+                except ApiError as refusal:  # it is hidden
                     assert refusal.status == "NOT_FOUND"
             case "vanish":
                 cloud.state.vanish(name, cloud.now)
-            case _ if cloud.state.nodes[name].state not in ("PREEMPTED", "DELETING"):  # from there nothing comes back
+            case _ if cloud.state.nodes[name].state not in ("PREEMPTED", "DELETING"):  # no state follows these
                 cloud.state.set_state(name, what, cloud.now)
         cloud.follow()
 
@@ -472,7 +474,7 @@ class AnyQueue(RuleBasedStateMachine):
             if row.state is State.ACTIVE:
                 assert len(states) == len(row.node_names)
             if row.state in (State.SUSPENDED, State.FAILED, State.WAITING, State.CREATING):
-                assert set(states) <= {"PREEMPTED", "DELETING"}  # what was taken, and may be on its way out
+                assert set(states) <= {"PREEMPTED", "DELETING"}  # preempted, and possibly being deleted
 
     @invariant()
     def every_operation_that_is_not_done_is_waited_for(self) -> None:

@@ -1,4 +1,4 @@
-"""What the cloud has for whom: capacity in time, quota, reservations, closed queues, locations, the rate of creates."""
+"""What the cloud has for which project: capacity in time, quota, reservations, closed queues, locations, create rate."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def outcome(cloud: QueueCloud, operation: OperationRecord) -> str:
 
 
 @pytest.mark.parametrize("begun_at", [1_800_000_000.1, 1_800_000_007.3, 1_800_000_123.456])
-def test_capacity_has_changed_at_the_very_moment_that_is_named(begun_at: float) -> None:
-    """Clocks count from 1970: what is added and taken away again is not what it was."""
+def test_capacity_has_changed_at_exactly_the_time_that_is_named(begun_at: float) -> None:
+    """Times are large (from 1970), so that adding and subtracting a delay may round."""
     for seconds in (0.1, 13.7, 22.9, 30.3):
         rule = Capacity(until_s=seconds, added_at=begun_at)
         _, changes_at = rule.changes()
@@ -49,18 +49,18 @@ def test_capacity_has_changed_at_the_very_moment_that_is_named(begun_at: float) 
         assert Capacity(from_s=seconds, added_at=begun_at).open_at(changes_at)
 
 
-def test_a_stockout_begins_and_ends_when_the_data_say_so() -> None:
+def test_a_stockout_begins_and_ends_at_the_given_times() -> None:
     cloud = cloud_with(capacity=[{"zone": ZONE, "from_s": 60, "until_s": 180}])
     assert outcome(cloud, cloud.create("before")) == "READY"
     cloud.wait(60)
-    said = outcome(cloud, cloud.create("during"))
-    assert said.startswith(f'8: There is no more capacity in the zone "{ZONE}"; you can try in another zone')
+    output = outcome(cloud, cloud.create("during"))
+    assert output.startswith(f'8: There is no more capacity in the zone "{ZONE}"; you can try in another zone')
     cloud.wait(100)
     assert outcome(cloud, cloud.create("after")) == "READY"
     assert cloud.nodes == {"before": "READY", "after": "READY"}
 
 
-def test_so_many_chips_are_there_at_once_and_come_back_when_nodes_go() -> None:
+def test_chips_are_limited_and_free_again_when_nodes_are_deleted() -> None:
     cloud = cloud_with(capacity=[{"zone": ZONE, "type": "v5litepod", "chips": 8}])
     assert outcome(cloud, cloud.create("a")) == "READY"
     assert "no more capacity" in outcome(cloud, cloud.create("b", acceleratorType="v5litepod-8"))
@@ -84,13 +84,13 @@ def test_the_last_rule_that_fits_and_holds_decides() -> None:
     assert "no more capacity" in outcome(cloud, cloud.create("c", zone="us-west4-a"))
 
 
-def test_capacity_may_be_of_one_tier_only() -> None:
+def test_capacity_may_concern_one_tier_only() -> None:
     cloud = cloud_with(capacity=[{"tier": "spot"}])
     assert outcome(cloud, cloud.create("a")) == "READY"
     assert "no more capacity" in outcome(cloud, cloud.create("b", **SPOT))
 
 
-def test_a_preempted_node_has_given_its_chips_back_and_keeps_its_quota() -> None:
+def test_a_preempted_node_uses_no_chips_and_keeps_its_quota() -> None:
     cloud = cloud_with(capacity=[{"chips": 4}])
     cloud.create("a", **SPOT)
     cloud.wait(10)
@@ -112,7 +112,7 @@ def test_a_start_needs_capacity_too() -> None:
     assert cloud.nodes == {"a": "STOPPED", "b": "READY"}
 
 
-def test_a_queued_resource_gets_its_nodes_at_the_moment_when_there_is_room() -> None:
+def test_a_queued_resource_gets_its_nodes_as_soon_as_there_is_capacity() -> None:
     cloud = cloud_with(capacity=[{"zone": ZONE, "until_s": 120}])
     began = cloud.now
     cloud.queue()
@@ -120,7 +120,7 @@ def test_a_queued_resource_gets_its_nodes_at_the_moment_when_there_is_room() -> 
     assert cloud.now - began == 120
 
 
-def test_where_there_is_room_for_one_the_oldest_request_gets_it() -> None:
+def test_the_oldest_request_gets_free_capacity() -> None:
     cloud = cloud_with(capacity=[{"chips": 4}])
     cloud.queue("first")
     cloud.queue("second")
@@ -131,7 +131,7 @@ def test_where_there_is_room_for_one_the_oldest_request_gets_it() -> None:
     assert cloud.shown("second") == "ACTIVE"
 
 
-def test_a_request_for_several_nodes_waits_for_room_for_all_of_them() -> None:
+def test_a_request_for_several_nodes_waits_for_capacity_for_all_of_them() -> None:
     cloud = cloud_with(capacity=[{"chips": 8}])
     cloud.create("a")
     cloud.queue(spec={"multisliceParams": {"nodeCount": 2}})
@@ -147,7 +147,7 @@ def test_a_request_for_several_nodes_waits_for_room_for_all_of_them() -> None:
 QUOTA = {"name": "TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI", "limit": 8, "tier": "spot", "type": "v5litepod"}
 
 
-def test_quota_is_a_429_that_names_the_bucket() -> None:
+def test_an_exceeded_quota_is_a_429_that_names_it() -> None:
     cloud = cloud_with(quotas=[QUOTA])
     cloud.create("a", **SPOT)
     cloud.create("b", **SPOT)
@@ -164,7 +164,7 @@ def test_quota_is_a_429_that_names_the_bucket() -> None:
     cloud.create("other-zone", zone="us-west4-a", **SPOT)
 
 
-def test_a_quota_may_be_of_a_region_and_in_cores() -> None:
+def test_a_quota_may_be_per_region_and_in_cores() -> None:
     cloud = cloud_with(quotas=[{"name": "Q", "limit": 8, "unit": "cores", "per": "region"}])
     v4 = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     cloud.create("a", zone="us-central2-b", **v4)
@@ -173,7 +173,7 @@ def test_a_quota_may_be_of_a_region_and_in_cores() -> None:
 
 
 @pytest.mark.parametrize("end", ["PREEMPTED", "STOPPED", "TERMINATED"])
-def test_what_is_listed_holds_quota_until_it_is_deleted(end: str) -> None:
+def test_a_listed_node_holds_quota_until_it_is_deleted(end: str) -> None:
     cloud = cloud_with(quotas=[{"limit": 4}])
     cloud.create("a", **SPOT)
     cloud.wait(10)
@@ -186,7 +186,7 @@ def test_what_is_listed_holds_quota_until_it_is_deleted(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["WAITING_FOR_RESOURCES", "FAILED", "SUSPENDED"])
-def test_a_queued_resource_holds_quota_until_it_is_deleted_and_its_node_not_once_more(end: str) -> None:
+def test_a_queued_resource_holds_quota_until_it_is_deleted_and_its_node_does_not_count_again(end: str) -> None:
     stockout = [] if end == "SUSPENDED" else [{"chips": 0}]
     cloud = cloud_with(quotas=[{"limit": 4}], capacity=stockout)
     cloud.queue(spot={}, queueingPolicy={"validUntilDuration": "10s"} if end == "FAILED" else {})
@@ -213,13 +213,13 @@ def test_an_active_request_and_its_node_count_once() -> None:
         cloud.create("m")
 
 
-def test_a_repeated_request_id_is_no_second_claim_on_the_quota() -> None:
+def test_a_repeated_request_id_does_not_use_quota_again() -> None:
     cloud = cloud_with(quotas=[{"limit": 4}])
     first = cloud.queue(request_id="r")
     assert cloud.queue(request_id="r") is first
 
 
-# -- who may ask for what -----------------------------------------------------------------------------------------
+# -- locations, rates, queues -------------------------------------------------------------------------------------
 
 
 def test_a_location_that_is_not_on_the_list_is_denied() -> None:
@@ -231,7 +231,7 @@ def test_a_location_that_is_not_on_the_list_is_denied() -> None:
     cloud.state.check_place("p", EAST)
 
 
-def test_a_place_where_the_project_has_something_stays_open_to_it() -> None:
+def test_a_denied_location_stays_readable_while_the_project_has_a_resource_there() -> None:
     cloud = QueueCloud()
     cloud.create("n")
     rehearsal.rehearse(cloud.state, {"locations": [EAST]}, cloud.now)
@@ -270,13 +270,15 @@ def test_a_closed_queue_fails_the_operation_and_leaves_a_failed_request() -> Non
 RESERVATION = {"name": "ours", "zone": ZONE, "chips": 8, "type": "v5litepod-*"}
 
 
-def test_reserved_nodes_come_out_of_the_reservation_and_not_out_of_the_capacity_of_others() -> None:
+def test_reserved_nodes_use_the_reservation_and_no_other_capacity() -> None:
     cloud = cloud_with(reservations=[RESERVATION], capacity=[{"chips": 0}])
     assert outcome(cloud, cloud.create("a", **RESERVED)) == "READY"
     named = {"schedulingConfig": {"reservationName": f"{PLACE}/reservations/ours"}}
     assert outcome(cloud, cloud.create("b", **named)) == "READY"
-    said = outcome(cloud, cloud.create("c", **RESERVED))
-    assert said.startswith("8: Insufficient reserved capacity. Contact customer support to increase your reservation.")
+    output = outcome(cloud, cloud.create("c", **RESERVED))
+    assert output.startswith(
+        "8: Insufficient reserved capacity. Contact customer support to increase your reservation."
+    )
     assert "no more capacity" in outcome(cloud, cloud.create("d"))
 
 
@@ -297,12 +299,12 @@ def test_a_request_waits_for_a_reservation_and_fails_for_one_that_does_not_exist
 # -- the data -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_arranged_today_is_read_back_tomorrow() -> None:
+def test_a_supply_with_present_times_is_read_back() -> None:
     supply = supply_of({"capacity": [{"zone": ZONE, "until_s": 600}]}, added_at=time.time())
     assert supply_of(json.loads(json.dumps(supply.dump(), default=as_fields))).capacity == supply.capacity
 
 
-def test_a_rehearsal_outlives_the_daemon_and_is_shown_as_it_was_said() -> None:
+def test_a_rehearsal_survives_a_restart_and_is_shown_as_it_was_given() -> None:
     data = {
         "settings": {"provision_s": 7},
         "capacity": [{"zone": ZONE, "chips": 4, "until_s": 600}],
@@ -327,7 +329,7 @@ def test_a_rehearsal_outlives_the_daemon_and_is_shown_as_it_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         ([], "A rehearsal must be an object"),
         ({"capacities": []}, 'There is no field "capacities" in a rehearsal; there are settings, capacity,'),
@@ -358,11 +360,11 @@ def test_a_rehearsal_outlives_the_daemon_and_is_shown_as_it_was_said() -> None:
         ({"faults": {}}, "faults must be a list"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_changes_nothing(data: Any, said: str) -> None:
+def test_a_mistake_is_one_clear_line_and_changes_nothing(data: Any, expected: str) -> None:
     cloud = cloud_with(capacity=[{"chips": 4}], faults=[{"kind": "drop"}])
     before = rehearsal.dump(cloud.state)
     mixed = {"settings": {"stop_s": 9}, "locations": ["us-*"]} | data if isinstance(data, dict) else data
-    with pytest.raises(BadData, match=said) as caught:
+    with pytest.raises(BadData, match=expected) as caught:
         rehearsal.rehearse(cloud.state, mixed, cloud.now)
     assert "\n" not in str(caught.value)
     assert rehearsal.dump(cloud.state) == before

@@ -1,4 +1,4 @@
-"""The Pythons of emulated workers: what is in them, what pip may do there, and what a daemon that dies leaves behind."""
+"""The Pythons of emulated workers: what is in them, what pip may do there, and what a killed daemon leaves behind."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def worker(tmp_path: Path) -> Path:
     return made
 
 
-def run(place: Path, *words: str, program: str = "python") -> subprocess.CompletedProcess[str]:
-    """As a worker does: in an environment that has nothing of ours."""
-    argv = [str(place / "bin" / program), *words]
+def run(place: Path, *arguments: str, program: str = "python") -> subprocess.CompletedProcess[str]:
+    """Run a program as a worker does: with an environment that has nothing of tpujob."""
+    argv = [str(place / "bin" / program), *arguments]
     env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin"}
     return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
-def pip(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    done = run(place, *words, "--disable-pip-version-check", program="pip")
+def pip(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = run(place, *arguments, "--disable-pip-version-check", program="pip")
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -49,36 +49,36 @@ def version(place: Path, module: str) -> str:
 
 
 @pytest.mark.parametrize("name", [COMMANDS, TRAINING])
-def test_none_of_tpujobs_own_packages_is_there(worker: Path, name: str) -> None:
+def test_none_of_tpujobs_own_packages_is_installed(worker: Path, name: str) -> None:
     for module in ("pydantic", "typer", "asyncssh", "orchestrator"):
         assert f"No module named '{module}'" in run(worker / name, "-c", f"import {module}").stderr
 
 
 @needs_torch
-def test_torch_is_there_for_trainings_and_for_commands_only_where_it_is_lent(worker: Path, tmp_path: Path) -> None:
+def test_trainings_find_torch_and_commands_only_if_it_is_lent(worker: Path, tmp_path: Path) -> None:
     assert run(worker / COMMANDS, "-c", SEES_TORCH).returncode == 1
     assert run(worker / TRAINING, "-c", SEES_TORCH).returncode == 0
     assert (worker / TRAINING / "bin" / "torchrun").exists() and not lends_torch(worker)
-    generous = tmp_path / "generous"
-    Pythons(tmp_path / "lent").make_all(generous, lend_torch=True)
-    assert run(generous / COMMANDS, "-c", SEES_TORCH).returncode == 0 and lends_torch(generous)
+    lending = tmp_path / "lending"
+    Pythons(tmp_path / "lent").make_all(lending, lend_torch=True)
+    assert run(lending / COMMANDS, "-c", SEES_TORCH).returncode == 0 and lends_torch(lending)
 
 
 @pytest.mark.torch
 @needs_torch
 @pytest.mark.exhaustive
-def test_lent_torch_computes_and_its_scripts_start(worker: Path) -> None:
+def test_lent_torch_and_its_scripts_work(worker: Path) -> None:
     code = "import torch, numpy; print(torch.ones(2).numpy().sum())"
     assert run(worker / TRAINING, "-c", code).stdout.strip() == "2.0"
     assert "usage: torchrun" in run(worker / TRAINING, "--help", program="torchrun").stdout
 
 
-def test_what_is_lent_is_shadowed_by_an_install_and_there_again_after_an_uninstall(
+def test_an_install_shadows_a_lent_package_until_it_is_uninstalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pythons, "TORCH", ("packaging",))  # stands for torch, small as it is
-    ours = Path(str(metadata.distribution("packaging").locate_file("packaging")))
-    before = sorted(ours.rglob("*.py"))
+    monkeypatch.setattr(pythons, "TORCH", ("packaging",))  # small, in place of torch
+    lender = Path(str(metadata.distribution("packaging").locate_file("packaging")))
+    before = sorted(lender.rglob("*.py"))
     Pythons(tmp_path / "lent").make_all(tmp_path, lend_torch=False)
     training, lent = tmp_path / TRAINING, metadata.version("packaging")
     wheel(tmp_path / "wheels", "packaging", "9999.1")
@@ -89,7 +89,7 @@ def test_what_is_lent_is_shadowed_by_an_install_and_there_again_after_an_uninsta
     assert version(training, "packaging") == "9999.1"
     pip(training, "uninstall", "--yes", "packaging")
     assert version(training, "packaging") == lent == metadata.version("packaging")
-    assert sorted(ours.rglob("*.py")) == before
+    assert sorted(lender.rglob("*.py")) == before
 
 
 def test_pip_can_replace_itself(worker: Path) -> None:
@@ -99,18 +99,18 @@ def test_pip_can_replace_itself(worker: Path) -> None:
     assert version(worker / COMMANDS, "pip") == "9999.1" and version(worker / TRAINING, "pip") == lent
 
 
-def test_what_a_job_installed_stays_when_the_worker_comes_up_again(worker: Path, tmp_path: Path) -> None:
+def test_what_a_job_installed_stays_when_the_worker_starts_again(worker: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "wheels", "mine")
     pip(worker / COMMANDS, "install", "--no-index", "--find-links", str(tmp_path / "wheels"), "mine")
     Pythons(tmp_path / "lent").make_all(worker, lend_torch=True)
     assert version(worker / COMMANDS, "mine") == "0.0.1"
-    assert not lends_torch(worker), "it was decided when the worker was made"
+    assert not lends_torch(worker), "decided when the worker was created"
 
 
 def test_torch_that_is_installed_while_the_daemon_runs_is_lent_to_the_next_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pythons, "TORCH", ("late",))  # stands for torch, small as it is
+    monkeypatch.setattr(pythons, "TORCH", ("late",))  # small, in place of torch
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     daemons = Pythons(tmp_path / "lent")
     before, after = tmp_path / "before", tmp_path / "after"
@@ -119,10 +119,10 @@ def test_torch_that_is_installed_while_the_daemon_runs_is_lent_to_the_next_worke
         archive.extractall(tmp_path / "site-packages")
     daemons.make_all(before, after, lend_torch=True)
     assert [version(after / name, "late") for name in (TRAINING, COMMANDS)] == ["0.0.1", "0.0.1"]
-    assert version(before / TRAINING, "late") == "", "a worker stays as it was made"
+    assert version(before / TRAINING, "late") == "", "a worker stays as it was created"
 
 
-def test_workers_of_another_python_than_the_daemons_are_made_anew(worker: Path, tmp_path: Path) -> None:
+def test_workers_with_another_python_than_the_daemons_get_new_ones(worker: Path, tmp_path: Path) -> None:
     python = worker / COMMANDS / "bin" / "python"
     (worker / COMMANDS / pythons.COMPLETE).write_text("of a Python that was removed")
     python.unlink()
@@ -130,10 +130,10 @@ def test_workers_of_another_python_than_the_daemons_are_made_anew(worker: Path, 
     assert python.exists()
 
 
-def test_an_environment_without_pip_lends_the_one_that_python_brings(
+def test_an_environment_without_pip_lends_the_one_that_python_bundles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As uv and pipx make them."""
+    """As the environments of uv and pipx."""
     if pythons._bundled_pip() is None:
         pytest.skip("this Python has no ensurepip")
     hide_pip(monkeypatch)
@@ -141,7 +141,7 @@ def test_an_environment_without_pip_lends_the_one_that_python_brings(
     assert "lent/pip-" in pip(tmp_path / COMMANDS, "--version").stdout
 
 
-def test_without_any_pip_a_worker_does_not_reach_for_that_of_the_system(
+def test_without_any_pip_a_worker_does_not_use_that_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_pip(monkeypatch)
@@ -156,7 +156,7 @@ def hide_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pythons, "_with_requirements", lambda names: [] if list(names) == ["pip"] else find(names))
 
 
-def test_a_daemon_that_dies_while_it_makes_them_leaves_what_the_next_one_makes_whole(tmp_path: Path) -> None:
+def test_the_next_daemon_completes_what_a_killed_one_began(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "module.py").write_text("")
     for line in count():

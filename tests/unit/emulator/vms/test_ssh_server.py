@@ -1,4 +1,4 @@
-"""The SSH door of a worker: what a daemon that dies while it opens it leaves to the next one."""
+"""The host key of a worker, after a daemon was killed while it created it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from orchestrator.emulator.vms.ssh_server import SshServer
 from tests.death import dies_at
 
 
-def door(home: Path) -> SshServer:
+def server(home: Path) -> SshServer:
     return SshServer(home / "host_key", home, dict, lambda user: {})
 
 
-def test_a_death_at_any_line_of_making_a_host_key_leaves_the_next_daemon_free_to_make_it(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_line_the_next_daemon_can_create_the_host_key(tmp_path: Path) -> None:
     for line in count():
         home = tmp_path / str(line)
         home.mkdir()
-        died = dies_at(line, ssh_server, door(home)._host_key)
-        key = door(home)._host_key()
-        assert key == door(home)._host_key(), "and it stays the same"
+        killed = dies_at(line, ssh_server, server(home)._host_key)
+        key = server(home)._host_key()
+        assert key == server(home)._host_key(), "and the key stays the same"
         assert (home / "host_key").stat().st_mode & 0o077 == 0
-        if not died:
+        if not killed:
             break
     assert line > 3

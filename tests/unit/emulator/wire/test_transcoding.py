@@ -1,4 +1,4 @@
-"""What gRPC calls are over REST: against the rules that google-cloud-tpu carries for its own REST transport."""
+"""gRPC calls as REST requests, checked against the rules of google-cloud-tpu's own REST transport."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_types_are_those_of_the_services_own_package() -> None:
         ),
     ],
 )
-def test_a_call_becomes_the_request_that_the_rule_says(
+def test_a_call_becomes_the_request_of_its_rule(
     service: str, method: str, request_: dict[str, Any], verb: str, target: str | None, body: Any
 ) -> None:
     call = http_call(service, method, request_, transcoding.TPU_VERSIONS.get(service, "v2"))
@@ -85,22 +85,22 @@ def test_a_call_becomes_the_request_that_the_rule_says(
 @pytest.mark.parametrize(
     "name", ["", "n", "projects/p/locations/z/nodes", f"{NODE}/x", "projects//locations/z/nodes/n"]
 )
-def test_a_name_of_another_shape_is_refused(name: str) -> None:
+def test_a_malformed_name_is_refused(name: str) -> None:
     with pytest.raises(ApiError, match="expected projects/") as refusal:
         http_call(V2, "GetNode", {"name": name}, "v2")
     assert refusal.value.status == "INVALID_ARGUMENT"
 
 
-def test_signs_that_mean_something_in_a_url_stay_part_of_the_name() -> None:
+def test_special_characters_of_urls_stay_part_of_the_name() -> None:
     assert http_call(V2, "GetNode", {"name": f"{NODE}?a=b#c"}, "v2").target == f"/v2/{NODE}%3Fa%3Db%23c"
 
 
-def test_a_refusal_keeps_its_code_its_words_and_its_details() -> None:
+def test_an_error_keeps_its_code_message_and_details() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "R"}]
     body = json.dumps({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}})
     assert status_of(429, body) == Status(8, "m", details)
 
 
 @pytest.mark.parametrize(("http_status", "code"), [(400, 13), (404, 12), (429, 14), (502, 14), (418, 2)])
-def test_a_page_that_is_not_the_apis_is_told_by_its_http_status(http_status: int, code: int) -> None:
+def test_an_error_page_is_translated_by_its_http_status(http_status: int, code: int) -> None:
     assert status_of(http_status, "<html>").code == code
