@@ -8,6 +8,7 @@ import sys
 
 from orchestrator import __version__
 from orchestrator.cli import help_text
+from orchestrator.cli.commands import COMPLETION
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def _mend_streams() -> None:
 
 def _print_about(words: list[str]) -> bool:
     """Print what was asked about tpujob itself; False if it was something else, or if stdout cannot be written."""
-    if "_TPUJOB_COMPLETE" in os.environ:
+    if COMPLETION in os.environ:
         return False
     if words == ["--version"]:
         text = f"tpujob {__version__}\n"
@@ -50,6 +51,6 @@ def _print_about(words: list[str]) -> bool:
 
 
 def _dispatch() -> int:
-    from orchestrator.cli.dispatch import dispatch  # imports typer
+    from orchestrator.cli.dispatch import dispatch  # `--help` needs none of it
 
     return dispatch()

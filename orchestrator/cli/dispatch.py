@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import traceback
 from pathlib import Path
 
-from orchestrator.cli import tree
+from orchestrator.cli.commands import COMPLETION, LIGHT, load
 from orchestrator.cli.console import console
 from orchestrator.cli.exit import ExitCode
 from orchestrator.errors import ConfigError, TpujobError, UserError
@@ -38,6 +39,12 @@ def dispatch() -> int:
 
 
 def _call() -> int:
+    name = " ".join(sys.argv[1:])
+    if name in LIGHT and COMPLETION not in os.environ:
+        load(name)()
+        return 0
+    from orchestrator.cli import tree  # imports typer, 25 ms
+
     try:
         tree.root()(prog_name=tree.PROGRAM)
     except SystemExit as stop:

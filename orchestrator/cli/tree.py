@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import textwrap
+import typing
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator import __version__
 from orchestrator.cli import commands, help_text
+from orchestrator.cli.options import Argument, Option
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
@@ -126,13 +128,29 @@ def _group(full_name: str, callback: Any = lambda: None, completion: bool = Fals
 
 
 def _command(full_name: str) -> Any:
-    module, _, function = commands.COMMANDS[full_name].function.partition(":")
     app = _typer(add_completion=False)
-    callback = getattr(importlib.import_module(f"{commands.__name__}.{module}"), function)
-    app.command(full_name.rpartition(" ")[2], cls=_Command)(callback)
+    app.command(full_name.rpartition(" ")[2], cls=_Command)(_declared(commands.load(full_name)))
     command: Any = typer.main.get_command(app)
     command.full_name = full_name
     return command
+
+
+def _declared(function: Callable[..., None]) -> Callable[..., None]:
+    """Put typer's declarations in place of ours, in the annotations of the function; return it."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    function.__annotations__ = {name: _annotation(hint) for name, hint in hints.items()}
+    return function
+
+
+def _annotation(hint: Any) -> Any:
+    ours = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Argument, Option))), None)
+    match ours:
+        case Option():
+            return Annotated[hint.__origin__, typer.Option(*ours.names, **ours.settings)]
+        case Argument():
+            return Annotated[hint.__origin__, typer.Argument(**ours.settings)]
+        case None:
+            return hint
 
 
 def _typer(**settings: Any) -> typer.Typer:

@@ -6,7 +6,11 @@ called. Commands parse arguments and render; they reach engine, ledger, clouds a
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import NamedTuple
+
+COMPLETION = "_TPUJOB_COMPLETE"  # the variable with which a shell asks for completions
 
 
 class Command(NamedTuple):
@@ -15,6 +19,7 @@ class Command(NamedTuple):
     summary: str
     function: str = ""  # "module:function" below this package; empty: a group of commands
     examples: tuple[str, ...] = ()
+    light: bool = False  # called without typer where it has no arguments; it asks nothing
 
 
 GROUPS: dict[str, dict[str, Command]] = {
@@ -26,7 +31,7 @@ GROUPS: dict[str, dict[str, Command]] = {
                 "tpujob run jobs/mnist.yaml",
                 "tpujob run jobs/mnist.yaml --keep 30m  # hold the slice for the next run",
                 "tpujob run jobs/mnist.yaml --ttl 2h --cloud google --project my-project",
-                "tpujob run jobs/mnist.yaml --json  # events for a program, one JSON object a line",
+                "tpujob run jobs/mnist.yaml --json  # events, one a line",
             ),
         ),
         "submit": Command(
@@ -92,6 +97,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "List every slice of tpujob in the project, asked of the API, with its cost so far; and what is not proven gone.",
             "slices.status:status",
             ("tpujob status", "tpujob status --json"),
+            light=True,
         ),
         "extend": Command(
             "Move the end of a slice: its deadline, or the end of its hold.",
@@ -107,11 +113,15 @@ GROUPS: dict[str, dict[str, Command]] = {
             "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
             "slices.offers:offers",
             ("tpujob offers", "tpujob offers --type v6e-8 --zone us-east5"),
+            light=True,
         ),
     },
     "Results": {
         "list": Command(
-            "List the runs of this machine, newest first.", "results.list_runs:list_runs", ("tpujob list",)
+            "List the runs of this machine, newest first.",
+            "results.list_runs:list_runs",
+            ("tpujob list", "tpujob list --json"),
+            light=True,
         ),
         "show": Command(
             "Show one run: its state and events, how long each part took, what it cost, and its files.",
@@ -177,6 +187,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "Show whether the emulator runs, its nodes, and its billing meter.",
             "emulator.daemon:status",
             ("tpujob emulator status", "tpujob emulator status --json"),
+            light=True,
         ),
         "emulator requests": Command(
             "List the newest calls to the emulated API: caller, reply, method, path, and the faults they met.",
@@ -257,6 +268,14 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+LIGHT = [name for name, command in COMMANDS.items() if command.light]
+
+
+def load(name: str) -> Callable[..., None]:
+    """Import a command and return its function."""
+    module, _, function = COMMANDS[name].function.partition(":")
+    found: Callable[..., None] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return found
 
 
 def children(parent: str) -> dict[str, Command]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import sys
@@ -9,8 +10,8 @@ import sys
 import pytest
 
 from orchestrator.cli import app, help_text, tree
-from orchestrator.cli.commands import COMMANDS, GROUPS
-from orchestrator.cli.dispatch import dispatch
+from orchestrator.cli import dispatch as dispatching
+from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, load
 
 LEAVES = [name for name, command in COMMANDS.items() if command.function]
 
@@ -22,7 +23,7 @@ def first_sentence(text: str) -> str:
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["tpujob", *words])
-    return dispatch()
+    return dispatching.dispatch()
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -38,6 +39,24 @@ def test_every_command_has_examples_that_its_parser_takes(name: str) -> None:
         own = ["tpujob", *name.split()]
         assert words[: len(own)] == own
         tree.everything()[name].make_context(name, words[len(own) :])
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_light_command_that_is_called_without_typer_gets_what_typer_would_pass(name: str) -> None:
+    defaults = {each.name: each.default for each in inspect.signature(load(name)).parameters.values()}
+    assert tree.everything()[name].make_context(name, []).params == defaults
+
+
+def test_light_commands_are_called_without_typer_unless_a_shell_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(dispatching, "load", lambda name: lambda: called.append(name))
+    assert call(monkeypatch, "emulator", "status") == 0
+    assert called == ["emulator status"]
+    monkeypatch.setenv("_TPUJOB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "tpujob st")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert call(monkeypatch, "emulator", "status") == 0
+    assert called == ["emulator status"]
 
 
 def test_commands_of_a_group_live_in_the_folder_of_the_group() -> None:

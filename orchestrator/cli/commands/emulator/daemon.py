@@ -8,11 +8,9 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from orchestrator import settings
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Json, Option
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import UserError
 
@@ -39,17 +37,17 @@ def ask(method: str, path: str, body: Any = None) -> Any:
 
 
 def up(
-    grpc: Annotated[bool, typer.Option("--grpc", help="Serve gRPC too, on a port of its own.")] = False,
+    grpc: Annotated[bool, Option("--grpc", help="Serve gRPC too, on a port of its own.")] = False,
     grpc_port: Annotated[
-        int, typer.Option("--grpc-port", min=0, max=65535, help="The gRPC port; by default a free one.")
+        int, Option("--grpc-port", min=0, max=65535, help="The gRPC port; by default a free one.")
     ] = 0,
     port: Annotated[
         int,
-        typer.Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one."),
+        Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one."),
     ] = 0,
     lend_torch: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--lend-torch/--no-lend-torch",
             help="On nodes created from now on, `command:` jobs can import this machine's torch; a TPU VM has none. "
             "The setting stays until it is changed.",

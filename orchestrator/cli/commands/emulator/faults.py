@@ -9,43 +9,41 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-import typer
-
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Argument, Json, Option
 from orchestrator.errors import UserError
 
 
 def add_fault(
-    kind: Annotated[str, typer.Argument(help="What fails: status, lost_reply, drop, hidden, stuck, …")],
+    kind: Annotated[str, Argument(help="What fails: status, lost_reply, drop, hidden, stuck, …")],
     parameters: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="The kind's parameters: seconds=3, status=429."),
+        Argument(metavar="[NAME=VALUE]...", help="The kind's parameters: seconds=3, status=429."),
     ] = None,
     operation: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--on",
             metavar="OPERATION",
             help="At which calls: nodes.delete, nodes.*; by default all that the kind fits.",
         ),
     ] = None,
-    calls: Annotated[str | None, typer.Option("--calls", help="Which of these calls, from 1: 2 or 1,3-5,9-.")] = None,
-    first: Annotated[int | None, typer.Option("--first", metavar="N", help="The first N of these calls.")] = None,
-    probability: Annotated[float | None, typer.Option("--probability", help="Each call with this probability.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Another sequence of draws for --probability.")] = None,
+    calls: Annotated[str | None, Option("--calls", help="Which of these calls, from 1: 2 or 1,3-5,9-.")] = None,
+    first: Annotated[int | None, Option("--first", metavar="N", help="The first N of these calls.")] = None,
+    probability: Annotated[float | None, Option("--probability", help="Each call with this probability.")] = None,
+    seed: Annotated[int | None, Option("--seed", help="Another sequence of draws for --probability.")] = None,
     from_s: Annotated[
-        float | None, typer.Option("--from", metavar="SECONDS", help="Begin this many seconds from now.")
+        float | None, Option("--from", metavar="SECONDS", help="Begin this many seconds from now.")
     ] = None,
     until_s: Annotated[
-        float | None, typer.Option("--until", metavar="SECONDS", help="End this many seconds from now.")
+        float | None, Option("--until", metavar="SECONDS", help="End this many seconds from now.")
     ] = None,
-    node: Annotated[str | None, typer.Option("--node", metavar="GLOB", help="Only nodes with such an id.")] = None,
-    zone: Annotated[str | None, typer.Option("--zone", metavar="GLOB", help="Only in such a zone.")] = None,
-    state: Annotated[str | None, typer.Option("--state", help="Only nodes in this state.")] = None,
+    node: Annotated[str | None, Option("--node", metavar="GLOB", help="Only nodes with such an id.")] = None,
+    zone: Annotated[str | None, Option("--zone", metavar="GLOB", help="Only in such a zone.")] = None,
+    state: Annotated[str | None, Option("--state", help="Only nodes in this state.")] = None,
     caller: Annotated[
-        str | None, typer.Option("--caller", metavar="client|vm", help="Only calls of clients, or of VMs.")
+        str | None, Option("--caller", metavar="client|vm", help="Only calls of clients, or of VMs.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +62,7 @@ def add_fault(
 
 def load_faults(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A JSON file with one fault or a list of faults; - reads stdin.")
+        Path, Argument(metavar="FILE", help="A JSON file with one fault or a list of faults; - reads stdin.")
     ],
     as_json: Json = False,
 ) -> None:
@@ -83,7 +81,7 @@ def list_faults(as_json: Json = False) -> None:
 
 
 def clear_faults(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which faults; by default all.")] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="[ID]...", help="Which faults; by default all.")] = None,
 ) -> None:
     """Remove faults: the emulator works again. What they did to nodes stays."""
     answers = [ask("DELETE", f"faults/{quote(name, safe='')}") for name in ids] if ids else [ask("DELETE", "faults")]
@@ -91,8 +89,8 @@ def clear_faults(
 
 
 def requests(
-    node: Annotated[str | None, typer.Option("--node", help="Only calls about this node.")] = None,
-    last: Annotated[int, typer.Option("--last", metavar="N", min=1, help="The newest N calls.")] = 50,
+    node: Annotated[str | None, Option("--node", help="Only calls about this node.")] = None,
+    last: Annotated[int, Option("--last", metavar="N", min=1, help="The newest N calls.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List the newest calls to the emulated API: caller, reply, method, path, and the faults they met."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import typer
-
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.commands.emulator.faults import given
 from orchestrator.cli.console import emit
-from orchestrator.cli.options import duration
+from orchestrator.cli.options import Argument, Option, duration
 
-Node = Annotated[str, typer.Argument(help="The node's id, or its full name.")]
+Node = Annotated[str, Argument(help="The node's id, or its full name.")]
 Notice = Annotated[
-    str | None, typer.Option("--notice", metavar="DURATION", help="Announce it to the VMs this long before: 30s.")
+    str | None, Option("--notice", metavar="DURATION", help="Announce it to the VMs this long before: 30s.")
 ]
 
 
@@ -26,10 +24,8 @@ def preempt(node: Node, notice: Notice = None) -> None:
 def maintain(
     node: Node,
     notice: Notice = None,
-    lasts: Annotated[
-        str | None, typer.Option("--lasts", metavar="DURATION", help="How long the hosts are off: 10s.")
-    ] = None,
-    scheduled: Annotated[bool, typer.Option("--scheduled", help="Scheduled maintenance, not an emergency.")] = False,
+    lasts: Annotated[str | None, Option("--lasts", metavar="DURATION", help="How long the hosts are off: 10s.")] = None,
+    scheduled: Annotated[bool, Option("--scheduled", help="Scheduled maintenance, not an emergency.")] = False,
 ) -> None:
     """Start a maintenance event: announced to the VMs and in the API, then the hosts go off and boot again."""
     seconds = {"notice_s": _seconds("--notice", notice), "lasts_s": _seconds("--lasts", lasts)}
@@ -43,8 +39,8 @@ def vanish(node: Node) -> None:
 
 def put(
     node: Node,
-    state: Annotated[str, typer.Argument(help="READY, STOPPED, REPAIRING, UNKNOWN, TERMINATED, HIDDEN, PREEMPTED.")],
-    lasts: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="READY again after this: 20s.")] = None,
+    state: Annotated[str, Argument(help="READY, STOPPED, REPAIRING, UNKNOWN, TERMINATED, HIDDEN, PREEMPTED.")],
+    lasts: Annotated[str | None, Option("--for", metavar="DURATION", help="READY again after this: 20s.")] = None,
 ) -> None:
     """Put a node into a state, as a failing host does."""
     _act(node, "put", given({"lasts_s": _seconds("--for", lasts)}) | {"state": state.upper()})
@@ -52,8 +48,8 @@ def put(
 
 def worker(
     node: Node,
-    index: Annotated[int, typer.Argument(min=0, help="Worker index, from 0.")],
-    condition: Annotated[str, typer.Argument(metavar="well|refusing|silent|frozen", help="Its condition from now on.")],
+    index: Annotated[int, Argument(min=0, help="Worker index, from 0.")],
+    condition: Annotated[str, Argument(metavar="well|refusing|silent|frozen", help="Its condition from now on.")],
 ) -> None:
     """Make one worker refuse or ignore SSH connections, or freeze its whole machine."""
     _act(node, "worker", {"worker": index, "condition": condition})

@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 import yaml
 
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.options import Json, duration
+from orchestrator.cli.options import Argument, Json, Option, duration
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import UserError
 
@@ -19,8 +18,8 @@ EVERYTHING, NOTHING = "all", "none"
 
 
 def rehearse(
-    path: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A YAML or JSON file; - reads stdin.")] = None,
-    end: Annotated[bool, typer.Option("--end", help="Remove limits and faults; settings stay.")] = False,
+    path: Annotated[Path | None, Argument(metavar="[FILE]", help="A YAML or JSON file; - reads stdin.")] = None,
+    end: Annotated[bool, Option("--end", help="Remove limits and faults; settings stay.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start a rehearsal from a file, or show the current one. It sets capacity, quota, preemptions, faults and settings."""
@@ -41,13 +40,13 @@ def rehearse(
 
 
 def set_capacity(
-    place: Annotated[str, typer.Argument(metavar="ZONE/TYPE", help="Either may be a glob: us-*/v5litepod-8, */*.")],
-    chips: Annotated[str, typer.Argument(metavar="CHIPS|none|all", help="How many chips there are at once.")],
-    tier: Annotated[str, typer.Option("--tier", help="Only on-demand, spot or flex-start.")] = "any",
+    place: Annotated[str, Argument(metavar="ZONE/TYPE", help="Either may be a glob: us-*/v5litepod-8, */*.")],
+    chips: Annotated[str, Argument(metavar="CHIPS|none|all", help="How many chips there are at once.")],
+    tier: Annotated[str, Option("--tier", help="Only on-demand, spot or flex-start.")] = "any",
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="DURATION", help="Begin this long from now: 30s, 5m.")
+        str | None, Option("--from", metavar="DURATION", help="Begin this long from now: 30s, 5m.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="DURATION", help="End this long from now.")] = None,
+    until: Annotated[str | None, Option("--until", metavar="DURATION", help="End this long from now.")] = None,
     as_json: Json = False,
 ) -> None:
     """Set how many chips there are. Of the entries that match, the last one decides."""

@@ -47,7 +47,7 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
 def _slice_line(each: SliceHealth) -> str:
     lease = each.lease
     armed = sum(watchdog.armed for watchdog in each.watchdogs)
-    emulated = " (emulated, nobody pays)" if lease.cloud == "emulated" else ""
+    emulated = " (emulated, not billed)" if lease.cloud == "emulated" else ""
     return "\t".join(
         (
             lease.handle,

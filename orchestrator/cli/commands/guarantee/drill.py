@@ -10,11 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-import typer
-
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Json, Option
 from orchestrator.core.text.durations import format_duration
 from orchestrator.drill.bound_text import formula, symbolic
 from orchestrator.drill.disasters import DISASTERS
@@ -23,9 +21,7 @@ from orchestrator.errors import Interrupted, TpujobError, UserError
 
 
 def drill(
-    only: Annotated[
-        list[int] | None, typer.Option("--only", metavar="N", help="Only this disaster, by number.")
-    ] = None,
+    only: Annotated[list[int] | None, Option("--only", metavar="N", help="Only this disaster, by number.")] = None,
     as_json: Json = False,
 ) -> None:
     """Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and within which bound."""

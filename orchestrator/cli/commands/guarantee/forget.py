@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Project
+from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.guarantee.forget import ForgetOutcome
 from orchestrator.client.guarantee.forget import forget as forget_slice
@@ -16,11 +14,11 @@ from orchestrator.report.layout import clock
 
 
 def forget(
-    name: Annotated[str, typer.Argument(help="The slice's name, its node or its lease.")],
+    name: Annotated[str, Argument(help="The slice's name, its node or its lease.")],
     verified: Annotated[
-        bool, typer.Option("--verified-by-me", help="You verified by other means that it is gone, or not yours.")
+        bool, Option("--verified-by-me", help="You verified by other means that it is gone, or not yours.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", help="How you know; kept in the ledger.")] = "",
+    reason: Annotated[str, Option("--reason", help="How you know; kept in the ledger.")] = "",
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:

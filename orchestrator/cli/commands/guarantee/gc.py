@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, NoReturn
 
-import typer
-
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Json, Project
+from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.guarantee.gc import FoundSlice, GcResult, collect_garbage, finish_own
 from orchestrator.errors import UserError
@@ -18,16 +16,14 @@ from orchestrator.report.layout import day_clock
 
 def gc(
     zone: Annotated[
-        list[str] | None, typer.Option("--zone", help="Only this zone or region; may be given several times.")
+        list[str] | None, Option("--zone", help="Only this zone or region; may be given several times.")
     ] = None,
-    all_zones: Annotated[
-        bool, typer.Option("--all-zones", help="Every zone of the project, which is the default.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
+    all_zones: Annotated[bool, Option("--all-zones", help="Every zone of the project, which is the default.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="Only finish what this machine's ledger owes: what the timer runs.")
+        bool, Option("--local", help="Only finish what this machine's ledger owes: what the timer runs.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing unless there is something to do.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print nothing unless there is something to do.")] = False,
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import console, emit
+from orchestrator.cli.options import Option
 from orchestrator.client.guarantee import install_gc as client
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.errors import UserError
@@ -15,9 +14,9 @@ SHORTEST_S, LONGEST_S = 60, 86400
 
 
 def install_gc(
-    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="How often, such as 5m or 1h.")] = "5m",
-    show: Annotated[bool, typer.Option("--print", help="Print what would be written, and write nothing.")] = False,
-    uninstall: Annotated[bool, typer.Option("--uninstall", help="Remove the timer.")] = False,
+    every: Annotated[str, Option("--every", metavar="DURATION", help="How often, such as 5m or 1h.")] = "5m",
+    show: Annotated[bool, Option("--print", help="Print what would be written, and write nothing.")] = False,
+    uninstall: Annotated[bool, Option("--uninstall", help="Remove the timer.")] = False,
 ) -> None:
     """Install a timer that runs `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.
 

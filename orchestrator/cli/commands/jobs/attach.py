@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.options import Argument
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs import following
 
 
 def attach(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
 ) -> None:
     """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
     session = open_session()

@@ -7,19 +7,17 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.commands.results.compare import print_table
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Csv, Json, Markdown, Project
+from orchestrator.cli.options import Argument, Cloud, Csv, Json, Markdown, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.benches import run_bench
 from orchestrator.errors import UserError
 
 
 def bench(
-    file: Annotated[Path, typer.Argument(metavar="BENCH.yaml", help="The bench file: a base job and its variants.")],
-    again: Annotated[bool, typer.Option("--again", help="Run every variant, also those that succeeded before.")] = False,
+    file: Annotated[Path, Argument(metavar="BENCH.yaml", help="The bench file: a base job and its variants.")],
+    again: Annotated[bool, Option("--again", help="Run every variant, also those that succeeded before.")] = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
     as_csv: Csv = False,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit
 from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.options import Argument
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs import ending
 
 
 def cancel(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
 ) -> None:
     """End a run, detached or in another terminal: delete its slice and prove it. Artifacts are not collected.
 

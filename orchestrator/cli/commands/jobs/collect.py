@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.options import Argument, Option
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs import ending
 from orchestrator.core.text.sizes import parse_size
@@ -15,9 +14,9 @@ from orchestrator.errors import UserError
 
 
 def collect(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
     max_results: Annotated[
-        str | None, typer.Option(metavar="SIZE|none", help="Instead of the job's limits.max_results, such as 80GB.")
+        str | None, Option(metavar="SIZE|none", help="Instead of the job's limits.max_results, such as 80GB.")
     ] = None,
 ) -> None:
     """Collect the results that a run left on its slice, then release the slice, proven. Only missing files are sent.

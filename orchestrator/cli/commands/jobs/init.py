@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import console, emit
+from orchestrator.cli.options import Argument, Option
 from orchestrator.client import examples
 
 
 def init(
-    name: Annotated[str | None, typer.Argument(help="The example; without it, list the examples.")] = None,
+    name: Annotated[str | None, Argument(help="The example; without it, list the examples.")] = None,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The directory to copy it to; created if it is missing.")
+        Path, Argument(metavar="DIR", help="The directory to copy it to; created if it is missing.")
     ] = Path("jobs"),
     example: Annotated[
-        bool, typer.Option("--example", help="NAME is an example that comes with tpujob. This is the default.")
+        bool, Option("--example", help="NAME is an example that comes with tpujob. This is the default.")
     ] = False,
 ) -> None:
     """Copy an example job with the files that it names, or list the examples. It never overwrites a file."""

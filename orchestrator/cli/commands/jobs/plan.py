@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Json, Project
+from orchestrator.cli.options import Argument, Cloud, Json, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.planning import PlanPreview, preview_file
 from orchestrator.client.session import Session
 
 
 def plan(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    job: Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")],
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,

@@ -5,26 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import console
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, EventStream, Project, duration
+from orchestrator.cli.options import Argument, Cloud, EventStream, Option, Project, duration
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.runs import RunOptions, run_file
 
 
 def run(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    job: Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")],
     keep: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
+        Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
+        str | None, Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
+        bool, Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
     ] = False,
     as_json: EventStream = False,
     cloud: Cloud = None,

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.commands.jobs.run import run
-from orchestrator.cli.options import Cloud, EventStream, Project
+from orchestrator.cli.options import Argument, Cloud, EventStream, Option, Project
 
 
 def submit(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    job: Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")],
     ttl: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
+        str | None, Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
     ] = None,
     as_json: EventStream = False,
     cloud: Cloud = None,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Csv, Json, Markdown
+from orchestrator.cli.options import Argument, Csv, Json, Markdown
 from orchestrator.cli.session import open_session
 from orchestrator.client import reports
 from orchestrator.client.session import Session
@@ -18,9 +16,7 @@ from orchestrator.report import compare as tables
 
 
 def compare(
-    runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Run ids (their first letters do) or names of jobs.")
-    ],
+    runs: Annotated[list[str], Argument(metavar="RUN...", help="Run ids (their first letters do) or names of jobs.")],
     as_json: Json = False,
     as_markdown: Markdown = False,
     as_csv: Csv = False,

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Json, Worker
+from orchestrator.cli.options import Argument, Json, Option, Worker
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.logs import read_logs
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
     worker: Worker = None,
     as_json: Json = False,
 ) -> None:

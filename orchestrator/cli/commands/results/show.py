@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Argument, Json
 from orchestrator.cli.session import open_session
 from orchestrator.client import reports
 from orchestrator.report.results import lines
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
     as_json: Json = False,
 ) -> None:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""

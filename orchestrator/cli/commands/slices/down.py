@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.console import emit
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Name, Project
+from orchestrator.cli.options import Cloud, Name, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import DownResult, NameNeeded, take_down
@@ -19,7 +19,7 @@ from orchestrator.report.layout import clock
 
 def down(
     name: Name = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every slice in this machine's ledger.")] = False,
+    everything: Annotated[bool, Option("--all", help="Every slice in this machine's ledger.")] = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
@@ -44,7 +44,7 @@ def down(
 
 
 def _take_down(session: Session, name: str | None, *, everything: bool) -> tuple[DownResult, str | None]:
-    """Ask on a terminal which slice is meant, where none is the default one."""
+    """Ask on a terminal which slice to delete, where there is no default one."""
     try:
         return take_down(session, name, everything=everything), name
     except NameNeeded as needed:

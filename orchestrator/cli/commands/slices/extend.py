@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Project, duration
+from orchestrator.cli.options import Argument, Cloud, Option, Project, duration
 from orchestrator.cli.session import open_session
 from orchestrator.client.slices import slices
 from orchestrator.report.layout import day_clock
 
 
 def extend(
-    name: Annotated[str, typer.Argument(help="The slice's name, or a run's id.")],
-    by: Annotated[str, typer.Option(metavar="DURATION", help="How much longer, such as 2h.")],
+    name: Annotated[str, Argument(help="The slice's name, or a run's id.")],
+    by: Annotated[str, Option(metavar="DURATION", help="How much longer, such as 2h.")],
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Json, Project
+from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as find_offers
@@ -18,12 +16,12 @@ from orchestrator.report.offers import MANY_HOSTS, lines
 def offers(
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help="An accelerator type such as v6e-8, or a generation such as v6e."),
+        Option("--type", metavar="TYPE", help="An accelerator type such as v6e-8, or a generation such as v6e."),
     ] = None,
-    zone: Annotated[str | None, typer.Option(help="A zone, a region, or a comma list of them.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Only offers with a spot price, the cheapest first.")] = False,
+    zone: Annotated[str | None, Option(help="A zone, a region, or a comma list of them.")] = None,
+    spot: Annotated[bool, Option("--spot", help="Only offers with a spot price, the cheapest first.")] = False,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Ask the API what the project has, and remember the answer.")
+        bool, Option("--refresh", help="Ask the API what the project has, and remember the answer.")
     ] = False,
     as_json: Json = False,
     cloud: Cloud = None,

@@ -6,20 +6,16 @@ import os
 import sys
 from typing import Annotated
 
-import typer
-
 from orchestrator.cli.console import console
-from orchestrator.cli.options import Cloud, Project
+from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.slices.slices import ssh_argv
 from orchestrator.errors import UserError
 
 
 def ssh(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME] [-- CMD…]", help="Slice, then a command.")
-    ] = None,
-    worker: Annotated[int, typer.Option(min=0, help="Worker index, from 0.")] = 0,
+    words: Annotated[list[str] | None, Argument(metavar="[NAME] [-- CMD…]", help="Slice, then a command.")] = None,
+    worker: Annotated[int, Option(min=0, help="Worker index, from 0.")] = 0,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:

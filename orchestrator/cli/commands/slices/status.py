@@ -1,4 +1,4 @@
-"""`tpujob status`: what is alive and what is owed, asked of the API."""
+"""`tpujob status`: the slices in the API, and those that are not proven gone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def table(rows: Sequence[SliceRow], *, complete: bool) -> list[str]:
         return [
             "nothing of tpujob is alive there"
             if complete
-            else "no slice of tpujob was seen; what did not answer may hold some all the same"
+            else "no slice of tpujob was seen; there may be some in what did not answer"
         ]
     yours = [_cells(row) for row in rows if row.yours]
     lines = aligned([HEAD, *yours], right=(5, 6)) if yours else []
@@ -72,7 +72,7 @@ def _usd(row: SliceRow, amount: float | None) -> str:
 
 
 def _claim(row: SliceRow) -> str:
-    """Return why the slice may live, and until when."""
+    """Return why the slice may exist, and until when."""
     if row.down_at is not None:
         return f"being deleted for {format_duration(row.now - row.down_at)}"
     if row.mode == "detached":

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.exit import ExitCode
-from orchestrator.cli.options import Cloud, Project, duration
+from orchestrator.cli.options import Argument, Cloud, Option, Project, duration
 from orchestrator.cli.session import open_session
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import UpOptions, UpResult, bring_up, preview_up
@@ -22,37 +22,35 @@ IDLE, NEVER = "1h", "never"
 
 
 def up(
-    name: Annotated[str | None, typer.Argument(help="What to call it; by default your user name.")] = None,
+    name: Annotated[str | None, Argument(help="What to call it; by default your user name.")] = None,
     zone: Annotated[
         str | None,
-        typer.Option(help="A zone, a region (its zones in order, the next on a stockout), a comma list, or `any`."),
+        Option(help="A zone, a region (its zones in order, the next on a stockout), a comma list, or `any`."),
     ] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Accelerator type, such as v5litepod-8 (or v5e-8).")] = None,
-    runtime: Annotated[str | None, typer.Option(help="Runtime version; by default the type's own.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Cheaper, but can be preempted at any time.")] = False,
+    accelerator: Annotated[str | None, Option(help="Accelerator type, such as v5litepod-8 (or v5e-8).")] = None,
+    runtime: Annotated[str | None, Option(help="Runtime version; by default the type's own.")] = None,
+    spot: Annotated[bool, Option("--spot", help="Cheaper, but can be preempted at any time.")] = False,
     provisioning: Annotated[
-        Provisioning | None, typer.Option(help="How to get capacity; `queued` and `flex-start` use Google's queue.")
+        Provisioning | None, Option(help="How to get capacity; `queued` and `flex-start` use Google's queue.")
     ] = None,
     wait: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry."),
+        Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry."),
     ] = None,
     max_duration: Annotated[
-        str, typer.Option("--ttl", "--max-duration", help="The slice is deleted after this time at the latest.")
+        str, Option("--ttl", "--max-duration", help="The slice is deleted after this time at the latest.")
     ] = "24h",
     idle: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="DURATION|never",
             help="The slice is deleted after this time without a job on it or a process from an SSH login on worker 0.",
         ),
     ] = IDLE,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Delete and create again a preempted slice without asking.")
+        bool, Option("--yes", "-y", help="Delete and create again a preempted slice without asking.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and the exact API request, then stop.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and the exact API request, then stop.")] = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
