@@ -180,7 +180,7 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
     found += _about(named, "trained on generated digits, not on real images", lambda f: f.synthetic)
     found += _about(
         named,
-        "the TPU was emulated on this machine's CPU: seconds and dollars say nothing about a real one",
+        "the TPU was emulated on this machine's CPU: seconds and dollars are not those of a real one",
         lambda f: f.emulated,
     )
     if any(column.usd is not None for column in columns):

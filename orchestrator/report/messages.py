@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
-from orchestrator.clouds.google import gcloud_text
+from orchestrator.clouds.google import advice
 from orchestrator.core.lease.attempt import LOCAL
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
@@ -65,7 +65,7 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
     if lease is not None and outcome.kept_until is not None:
         goes_on = f"; {format_usd_per_hour(lease.usd_per_hour)} goes on while {lease.handle} is kept"
     if usd is None:
-        why = "the ledger could not say" if lease and lease.usd_per_hour else "the price table has no price for it"
+        why = "the ledger cannot be read" if lease and lease.usd_per_hour else "the price table has no price for it"
         return f"unknown: {why}{goes_on}"
     about = f"about {format_usd(usd)}" if usd >= 0.01 else format_usd(usd)
     if emulated:
@@ -112,7 +112,7 @@ def uncollected_alert(outcome: Outcome) -> str:
     if outcome.kept_until is None:
         return "\n".join([*lines, "   lost        its slice is not kept"])
     price = format_usd_per_hour(lease.usd_per_hour)
-    bill = f"{price} on Google Cloud; emulated, nobody pays for it" if lease.cloud == "emulated" else price
+    bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
     lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}")
     then = " and releases it" if lease.run == run.id else ""
     lines.append(f"   do now      `tpujob collect {run.id}` collects the rest{then}")
@@ -121,7 +121,7 @@ def uncollected_alert(outcome: Outcome) -> str:
 
 
 def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_by: float | None = None) -> str:
-    """Return an alert for a slice that is not proven absent: its cost, what was seen, what goes on, and what to type.
+    """Return an alert for a slice that is not proven absent: its cost, what was seen, what continues, and what to type.
 
     `guardian` describes the guardian process; `watchdog_by`: when its VM deletes the slice at the latest, unix seconds.
     """
@@ -132,7 +132,7 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     where = f"{lease.accelerator_type}, {name.zone}, project {name.project}"
     head = f"!! NOT VERIFIED GONE: {name.node} ({where}) may be billing {price}"
     if emulated:
-        head = f"!! NOT VERIFIED GONE: {name.node} ({where}; emulated, nobody pays for it)"
+        head = f"!! NOT VERIFIED GONE: {name.node} ({where}; emulated, not billed)"
     seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen
     lines = [head, f"   last seen   {seen}; missing for the proof: {'; '.join(verdict.missing)}"]
     if released.answer:
@@ -142,13 +142,13 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
             f"   watching    no slice is visible; a late create could still land until {clock(verdict.quiet_until)}"
         )
     lines.append(
-        f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command goes on with this first"
+        f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command continues this first"
     )
     if watchdog_by is not None:
         lines.append(f"   watchdog    deletes it by {day_clock(watchdog_by)} if its VM is up and may")
     if not emulated:
-        lines.append(f"   do now      {gcloud_text.delete_node(name)}")
-        lines.append(f"   check       {gcloud_text.list_nodes(name, run=lease.id)}")
+        lines.append(f"   do now      {advice.delete_command(name)}")
+        lines.append(f"   check       {advice.list_command(name, lease_id=lease.id)}")
     lines.append(f"   give up     `tpujob forget {lease.handle}` lists how to verify it, and records that you did")
     lines.append("   exit status 75 (teardown unverified)")
     return "\n".join(lines)

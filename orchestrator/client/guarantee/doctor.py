@@ -21,7 +21,7 @@ from orchestrator.errors import CloudError, TpujobError
 from orchestrator.settings import Target
 
 QUESTION_S = 10.0
-RECOVERY_S = 3.0  # a diagnosis must come soon, and other commands go on with the recovery
+RECOVERY_S = 3.0  # short: other commands continue the recovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Diagnosis:
 
     @property
     def worst_usd(self) -> float | None:
-        """Dollars if every slice lives to its deadline; None when a price is unknown."""
+        """Dollars if every slice exists until its deadline; None when a price is unknown."""
         known = [each.worst_usd for each in self.slices if each.worst_usd is not None]
         return sum(known) if len(known) == len(self.slices) else None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.client.session import Session
-from orchestrator.clouds.google import gcloud_text
+from orchestrator.clouds.google import advice
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
@@ -94,7 +94,7 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
     """Return why it is too early to give up: the slice is there, or the proof only takes time. None otherwise."""
     now, quiet_until = session.now(lease.cloud), released.verdict.quiet_until
     if quiet_until is not None and quiet_until > now:
-        return f"nothing is visible, and by {day_clock(quiet_until)} that is proof; any tpujob command then says so"
+        return f"nothing is visible, and by {day_clock(quiet_until)} that is proof; any tpujob command then records it"
     try:
         view = session.run(until(0.0, Get(lease.name)), lease.cloud)
     except TpujobError:
@@ -110,12 +110,12 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
 def _how_to_verify(lease: Lease) -> tuple[str, ...]:
     again = f"tpujob forget {lease.handle} --verified-by-me --reason 'how you know'"
     if lease.cloud == EMULATED:
-        return ("# it is emulated: nobody pays for it; `tpujob emulator status` shows what the emulator has", again)
+        return ("# it is emulated and not billed; `tpujob emulator status` shows what the emulator has", again)
     return (
         "# look, and delete it if it is there:",
-        gcloud_text.describe_node(lease.name),
-        gcloud_text.list_nodes(lease.name, run=lease.id),
-        gcloud_text.delete_node(lease.name),
-        "# and when you have seen that it is gone:",
+        advice.describe_command(lease.name),
+        advice.list_command(lease.name, lease_id=lease.id),
+        advice.delete_command(lease.name),
+        "# and when you have verified that it is gone:",
         again,
     )

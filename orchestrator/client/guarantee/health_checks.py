@@ -91,7 +91,7 @@ def guardian(directory: Path) -> HealthCheck:
     """Start a real one, and let it end. `directory`: the state directory."""
     name = "L2 guardian"
     if os.environ.get(guardians.SWITCH, "").lower() in ("off", "0", "no"):
-        return HealthCheck(name, False, f"switched off by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
+        return HealthCheck(name, False, f"disabled by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
     began = time.monotonic()
     try:
         guardians.start_guardian(directory).close()
@@ -111,7 +111,7 @@ def _survives() -> tuple[str, str | None]:
     if guardians.ci_notice(os.environ):
         return "but not the end of this CI job", "let a scheduled `tpujob gc` clean up: docs/gc.md"
     if not guardians.has_user_manager(os.environ):
-        return "and a logout where the system lets processes live on", None
+        return "and a logout where the system does not end the processes", None
     if timers.lingers():
         return "and a logout", None
     return "but perhaps not a logout", "`loginctl enable-linger` keeps it"

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from orchestrator import settings
-from orchestrator.clouds.google.credentials import connect_light, read_token
+from orchestrator.clouds.tpu.connect import connect_light, read_token
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import CloudUnavailable
 

@@ -1,4 +1,4 @@
-"""Slices that are in the API and not in this machine's ledger: find the one that `down` means, and take it over."""
+"""Adopt a slice that is in the API and not in this machine's ledger: find the one that `down` names, and record it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orchestrator import catalog
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
-from orchestrator.clouds.google import gcloud_text
+from orchestrator.clouds.google import advice
 from orchestrator.core.lease.lease import Intent, Lease, Mode, adopted
 from orchestrator.core.lease.slices import SliceView
 from orchestrator.core.text import names
@@ -14,33 +14,33 @@ from orchestrator.errors import TeardownUnproven, TpujobError, UserError
 
 
 def search(session: Session, name: str | None, *, everything: bool) -> tuple[Lease | None, tuple[str, ...]]:
-    """Return the lease of the slice that is meant, now in the ledger, and descriptions of the others that are alive.
+    """Return the lease of the slice of this name, now in the ledger, and descriptions of the other slices.
 
-    None: none is meant; with `everything` none ever is. Raises TpujobError without a complete answer of the API, UserError
-    when several are meant or the name was never given, TeardownUnproven when the slice cannot be taken over.
+    None where there is none, and always with `everything`. Raises TpujobError without a complete answer of the API,
+    UserError when the name matches several slices or was never given, TeardownUnproven when the slice cannot be adopted.
     """
     session.recover()
     (asked,) = inventory.ask(session, [])
     session.reporter.notice("asked", asked.summary)
     accounted = {lease.name.node for lease in session.ledger.open_leases()}
-    strangers = [v for key, v in asked.views.items() if key not in asked.odd and v.name.node not in accounted]
-    found = [] if everything else [view for view in strangers if _is_meant(session, view, name)]
+    unknown = [v for key, v in asked.views.items() if key not in asked.doubtful and v.name.node not in accounted]
+    found = [] if everything else [view for view in unknown if _matches(session, view, name)]
     if found:
         return _adopt(session, asked, _only(found)), ()
     what = f"named {name!r}" if name else "to release"
     if not asked.complete:
-        why = f"this machine knows of no slice {what}, and what the API has is not known: {asked.why}"
+        why = f"the ledger has no slice {what}, and what the API has is not known: {asked.why}"
         code = session.exit_code(asked.exit_code)
         raise TpujobError(why, hint=asked.error.hint if asked.error else None, exit_code=code)
     alive = [f"{lease.handle} ({lease.name.node})" for lease in session.open_leases()]
-    alive += [f"{view.name.node} ({_whose(session, view)})" for view in strangers]
+    alive += [f"{view.name.node} ({_owner_text(session, view)})" for view in unknown]
     if name is not None and name not in {lease.handle for lease in session.ledger.leases()}:
         listed = f"alive: {', '.join(alive) or 'nothing is'}"
         raise UserError(f"no slice was ever named {name!r} here, and the API shows none", hint=listed)
     return None, tuple(alive)
 
 
-def _is_meant(session: Session, view: SliceView, name: str | None) -> bool:
+def _matches(session: Session, view: SliceView, name: str | None) -> bool:
     """Node names and run ids are unique. Any other name means a slice of this user on this machine."""
     labels = view.labels
     if name is not None and name in (view.name.node, labels.get(names.LEASE_ID)):
@@ -53,11 +53,11 @@ def _is_meant(session: Session, view: SliceView, name: str | None) -> bool:
 def _only(found: list[SliceView]) -> SliceView:
     if len(found) > 1:
         listed = ", ".join(view.name.node for view in found)
-        raise UserError(f"several slices are meant: {listed}", hint="name one of these nodes")
+        raise UserError(f"the name matches several slices: {listed}", hint="name one of these nodes")
     return found[0]
 
 
-def _whose(session: Session, view: SliceView) -> str:
+def _owner_text(session: Session, view: SliceView) -> str:
     owner = view.labels.get(names.OWNER)
     return "yours, but not in this machine's ledger" if owner == session.owner else f"owner {owner or 'unknown'}"
 
@@ -79,8 +79,8 @@ def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
         why = f"its label {names.LEASE_ID}={lease.id} is that of another slice"
     if lease is None or why is not None:
         raise TeardownUnproven(
-            f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud_text.delete_node(view.name)
+            f"{view.name.node} is {view.native_state}, and {why}", hint=advice.delete_command(view.name)
         )
-    session.reporter.notice("found", f"{view.name.node} ({_whose(session, view)}) in the API; deleting it")
+    session.reporter.notice("found", f"{view.name.node} ({_owner_text(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))
     return lease

@@ -1,7 +1,7 @@
 """Ask the API for every slice of tpujob in a project, whichever user or machine made it, in a bounded time.
 
-`status` and `down` ask here; the ledger only adds what this machine knows of a slice. Each answer states how complete it is:
-a question that failed has its error, a list that left zones out names them.
+`status` and `down` ask here; the ledger only adds what this machine recorded about a slice. Each answer states how complete it
+is: a question that failed has its error, a list that left zones out names them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ProjectInventory:
     server_now: float | None = None  # the same by the server's clock; None: not stated
     unreachable: tuple[str, ...] = ()
     error: CloudError | None = None
-    # By zone and node: slices with our name and our label; in `odd`, those with one of the two, and which.
+    # By zone and node: slices with our name and our label; in `doubtful`, why those with one of the two are listed.
     views: dict[tuple[str, str], SliceView] = field(default_factory=dict)
-    odd: dict[tuple[str, str], str] = field(default_factory=dict)
+    doubtful: dict[tuple[str, str], str] = field(default_factory=dict)
     # By lease id: what `get` answered for leases that were not listed.
     single: dict[str, SliceView | CloudError | None] = field(default_factory=dict)
     bug: BaseException | None = None
@@ -105,7 +105,7 @@ def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
     for lease in leases:
         places.setdefault((lease.cloud, lease.name.project), []).append(lease)
     give_up_at = time.monotonic() + ASK_S
-    asking = [_begin(session, *place, theirs, give_up_at) for place, theirs in places.items()]
+    asking = [_begin(session, *place, of_place, give_up_at) for place, of_place in places.items()]
     return [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
 
 
@@ -150,8 +150,8 @@ def _wait(session: Session, asked: ProjectInventory, thread: threading.Thread, g
         raise asked.bug
     if not thread.is_alive():
         return asked
-    late = asked.error or CloudUnavailable(f"the API gave no whole answer within {ASK_S:.0f} s")
-    return replace(asked, error=late, views={**asked.views}, odd={**asked.odd}, single={**asked.single})
+    late = asked.error or CloudUnavailable(f"the API gave no complete answer within {ASK_S:.0f} s")
+    return replace(asked, error=late, views={**asked.views}, doubtful={**asked.doubtful}, single={**asked.single})
 
 
 def _look(asked: ProjectInventory, cloud: Cloud, leases: list[Lease], give_up_at: float) -> None:
@@ -194,7 +194,7 @@ def _note(asked: ProjectInventory, cloud: Cloud, *, queued: bool) -> None:
         if names.is_ours(view.name.node, view.labels):
             asked.views[_key(view.name)] = view
         elif half := names.ownership_doubt(view.name.node, view.labels):
-            asked.views[_key(view.name)], asked.odd[_key(view.name)] = view, half
+            asked.views[_key(view.name)], asked.doubtful[_key(view.name)] = view, half
 
 
 def _key(name: SliceName) -> tuple[str, str]:

@@ -38,7 +38,7 @@ SSH_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What to bring up. None means: what the slice has if it exists, else the default. Times are seconds."""
+    """The slice to bring up. None means: the value of the existing slice, else the default. Times are seconds."""
 
     name: str | None = None  # None: the user's name
     zone: str | None = None  # a zone, a region, a comma list of them, or `any`; None: the configured zone
@@ -76,7 +76,7 @@ class SliceRelease:
 
 @dataclass(frozen=True, slots=True)
 class DownResult:
-    """`released` is empty where there was nothing to delete; then `alive` describes the slices that were not meant.
+    """`released` is empty where there was nothing to delete; then `alive` describes the other slices.
 
     `error`: why the slices of another cloud could not be asked about; they are not in `released`.
     """
@@ -106,7 +106,7 @@ class NameNeeded(UserError):
     """No name was given, and the slices that are alive are not the default one. `alive` describes them."""
 
     def __init__(self, alive: str) -> None:
-        super().__init__(f"no slice was brought by `tpujob up` without a name; alive: {alive}", hint="give a NAME")
+        super().__init__(f"there is no slice of `tpujob up` without a name; alive: {alive}", hint="give a NAME")
         self.alive = alive
 
 
@@ -138,17 +138,17 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
         wait_s=options.wait_s,
         drafter=drafter,
     )
-    brought = session.on_cloud(partial(held.up, request))
-    if brought.owed.released is not None:
-        session.note(brought.owed.released)
-    session.forget_drafts(drafter.made, kept=brought.lease)
-    if brought.error is not None:
-        brought.error.exit_code = session.exit_code(brought.exit_code)
-        raise brought.error
-    lease = brought.lease
+    outcome = session.on_cloud(partial(held.up, request))
+    if outcome.owed.released is not None:
+        session.note(outcome.owed.released)
+    session.forget_drafts(drafter.made, kept=outcome.lease)
+    if outcome.error is not None:
+        outcome.error.exit_code = session.exit_code(outcome.exit_code)
+        raise outcome.error
+    lease = outcome.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
-    return UpResult(handle, lease.name.node, lease.accelerator_type, lease.name.zone, brought.action, lease.ends_at)
+    return UpResult(handle, lease.name.node, lease.accelerator_type, lease.name.zone, outcome.action, lease.ends_at)
 
 
 def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _handle(options: UpOptions) -> str:
 
 
 def _finish_ending(session: Session, handle: str) -> None:
-    """Wait for the proof of a deletion that is under way: no second slice while the first may be alive."""
+    """Wait for the proof of a deletion that is under way: no second slice while the first may be billed."""
     for ending in [lease for lease in session.named(handle) if lease.state is LeaseState.DOWN]:
         (released,) = session.on_cloud(partial(held.down, (ending,), reason="tpujob up"))
         session.note(released)
@@ -236,7 +236,7 @@ def _report_plan(session: Session, plan: Plan, options: UpOptions) -> None:
     plan_report.show_plan(session, plan)
     if options.idle_s is not None and options.idle_s < options.max_duration_s:
         ends = f"it is deleted after {format_duration(options.idle_s)} without a job or a login"
-        session.reporter.notice("plan", f"{ends} (`--idle` says otherwise, `--idle never` switches it off)")
+        session.reporter.notice("plan", f"{ends} (`--idle` sets another time, `--idle never` none)")
 
 
 # -- down --------------------------------------------------------------------------------------------------------------
@@ -245,10 +245,10 @@ def _report_plan(session: Session, plan: Plan, options: UpOptions) -> None:
 def take_down(session: Session, name: str | None = None, *, everything: bool = False) -> DownResult:
     """Delete a slice, or every slice of this machine's ledger, and prove each absent. Return how each deletion ended.
 
-    `name` is that of a slice, a node or a run; None means the slice that `up` brought without a name. A slice that is not
-    in the ledger is looked for in the API. Raises NameNeeded where only other slices are alive, UserError for an unknown
+    `name` is that of a slice, a node or a run; None means the slice of `up` without a name. A slice that is not in the
+    ledger is looked for in the API. Raises NameNeeded where only other slices are alive, UserError for an unknown
     name, TpujobError where the API had to be asked and gave no complete answer, TeardownUnproven for a slice that cannot
-    be taken over. An absence that could not be proven raises nothing: see `SliceRelease.absent`.
+    be adopted. An absence that could not be proven raises nothing: see `SliceRelease.absent`.
     """
     session.announce()
     alive: tuple[str, ...] = ()

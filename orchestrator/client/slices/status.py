@@ -123,7 +123,7 @@ def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> 
     for each in asked:
         for key, view in each.views.items():
             if view.name.node not in accounted:
-                remark = each.odd.get(key) or _remark(view, closed.get(view.name.node))
+                remark = each.doubtful.get(key) or _remark(view, closed.get(view.name.node))
                 rows.append(_unleased(session, each, view, remark))
     return rows
 

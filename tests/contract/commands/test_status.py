@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
-from orchestrator.clouds.tpu.calls import Answer
+from orchestrator.clouds.tpu.calls import ApiReply
 from orchestrator.core.text import names
 from orchestrator.emulator.daemon import control
 from orchestrator.ledger.ledger import Ledger
@@ -138,7 +138,7 @@ def test_what_a_complete_list_leaves_out_is_looked_for_by_name(tpujob: Tpujob) -
         (
             {"kind": "hang", "operation": "*", "seconds": 60},
             75,
-            "NOT ASKED: the API gave no whole answer within 0 s",
+            "NOT ASKED: the API gave no complete answer within 0 s",
         ),
         ({"kind": "garbage", "operation": "*", "form": "html"}, 75, "NOT ASKED: "),
         (
@@ -162,7 +162,7 @@ def test_what_could_not_be_asked_is_said_and_ends_with_a_code_of_its_own(
     done = tpujob("status")
     assert done.returncode == code, done.text
     assert words in done.stdout
-    assert "no slice of tpujob was seen; what did not answer may hold some all the same" in done.stdout
+    assert "no slice of tpujob was seen; there may be some in what did not answer" in done.stdout
     said = json.loads(tpujob("status", "--json").stdout)
     assert said["complete"] is False and (said["asked"][0]["problem"] or said["asked"][0]["unreachable"])
 
@@ -235,7 +235,7 @@ def test_without_the_servers_date_a_slice_that_only_the_api_knew_counts_as_made_
     put_node(tpujob, own_node(), name="exp")
     ahead = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic, sleep=time.sleep)
     monkeypatch.setattr(inventory, "time", ahead)
-    monkeypatch.setattr(Answer, "server_now", None)
+    monkeypatch.setattr(ApiReply, "server_now", None)
     assert tpujob("down", "exp").returncode == 0
     (lease,) = Ledger(tpujob.own_state / "ledger.sqlite3").leases()
     assert lease.sent_at is not None and lease.gone_at is not None and lease.gone_at - lease.sent_at < 3600
@@ -281,7 +281,7 @@ def test_down_without_a_name_deletes_only_the_default_slice(tpujob: Tpujob) -> N
     assert left["name"] == "alice"
     done = tpujob("down")
     assert done.returncode == 64 and len(tpujob.alive()) == 1
-    assert f"no slice was brought by `tpujob up` without a name; alive: alice ({left['node']})" in done.stderr
+    assert f"there is no slice of `tpujob up` without a name; alive: alice ({left['node']})" in done.stderr
     assert tpujob("down", "alice").returncode == 0
     assert tpujob("down").stdout == "nothing to release\n"
 

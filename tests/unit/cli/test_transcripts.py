@@ -174,7 +174,7 @@ def test_up_holds_for_an_hour_of_real_time_without_anybody_on_it_unless_told_oth
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)["body"]
     assert body["acceleratorType"] == "v5litepod-8" and f'\n "idle_s": {idle_s},' in body["metadata"]["startup-script"]
-    ends = "plan     it is deleted after 1 h without a job or a login (`--idle` says otherwise, `--idle never` switches it off)"
+    ends = "plan     it is deleted after 1 h without a job or a login (`--idle` sets another time, `--idle never` none)"
     assert (ends in done.stderr) == (not said)
 
 

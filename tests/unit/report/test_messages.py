@@ -24,7 +24,7 @@ def test_the_banner_names_the_slice_the_money_what_is_missing_and_what_to_type()
     assert unproven_alert(Released(GOOGLE, False, AT, verdict)).splitlines() == [
         "!! NOT VERIFIED GONE: tpujob-owner0-0000000000 (v5litepod-8, us-central1-a, project p) may be billing about $9.60/h",
         "   last seen   unknown at 13:46:40Z; missing for the proof: get failed: 403 Permission denied",
-        "   still trying  the guardian process, if one runs; every tpujob command goes on with this first",
+        "   still trying  the guardian process, if one runs; every tpujob command continues this first",
         "   do now      gcloud compute tpus tpu-vm delete tpujob-owner0-0000000000 --zone=us-central1-a --project=p --quiet",
         "   check       gcloud compute tpus tpu-vm list --zone=us-central1-a --project=p"
         " --filter=labels.tpujob-lease-id=0000000000",
@@ -54,7 +54,7 @@ def test_the_banner_says_by_when_the_switch_acts() -> None:
 
 def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
     text = unproven_alert(Released(LEASE, False, AT, Verdict(gone=False, missing=("still there: DELETING",))))
-    assert "emulated, nobody pays for it" in text and "gcloud" not in text and "$" not in text
+    assert "emulated, not billed" in text and "gcloud" not in text and "$" not in text
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -
 
 
 def test_what_an_emulated_slice_would_cost_is_not_called_a_bill() -> None:
-    assert "for about $9.60/h on Google Cloud; emulated, nobody pays for it" in uncollected_alert(left(LEASE, AT))
+    assert "for about $9.60/h on Google Cloud; emulated, not billed" in uncollected_alert(left(LEASE, AT))
