@@ -1,7 +1,7 @@
-"""How the agent on a worker answers: lines `tpujob:{json}`, and frames for streams.
+"""The replies of the agent on a worker: lines `tpujob:{json}`, and frames for streams.
 
-The prefix tells our answers from what a login shell prints before them. Everything goes to stdout without a buffer, so
-that a cut connection is noticed at the next write.
+The prefix tells replies from what a login shell prints before them. Everything goes to stdout unbuffered, so that the next
+write notices a cut connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Signs of life of an attached client: each line of stdin becomes the content of the file that the switch looks at.
+"""Heartbeats of an attached client: each line of stdin becomes the content of the file that the watchdog reads.
 
-`remote.fleet.heartbeats` keeps one such call open on the first worker. The first line is answered once it is written; after that
-silence means that all is well, and an end that something is wrong.
+`remote.fleet.heartbeats` keeps one such call open. The first line is answered once it is written; after that, silence means
+success and the end of the call means failure.
 """
 
 from __future__ import annotations

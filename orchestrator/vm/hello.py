@@ -1,4 +1,4 @@
-"""Who answers here, at which address other workers reach it, and a port that is free now."""
+"""Answers with the worker's home, Python and host name, its address for other workers, and a port that is free now."""
 
 from __future__ import annotations
 

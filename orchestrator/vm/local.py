@@ -1,7 +1,7 @@
-"""A phase of a job on the machine of its person (`on: local`): supervised as on a worker, but not for longer than its caller.
+"""A phase of a job on the user's machine (`on: local`): supervised as on a worker, but not for longer than its caller.
 
-`remote.fleet.local` starts it. The request is the first line of stdin; what comes next there ends the phase: a line that says
-with how much grace, or the end of stdin, because the caller is dead. So nothing goes on here that nobody sees any more.
+`remote.fleet.local` starts it. The first line of stdin is the request. The second line (a grace period) or the end of stdin
+(the caller died) ends the phase, so that no phase outlives its caller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUEST_BYTES = 64 << 20
 
 
 def local() -> None:
-    """Returns when the phase has ended, nothing of it is left, and exit.json is written."""
+    """Run the phase; return when it has ended, none of its processes is left, and exit.json is written."""
     request = json.loads(sys.stdin.buffer.readline(REQUEST_BYTES))
     phase = PhaseFiles(request["attempt"], request["phase"], request["runs"])
     phase.dir.mkdir(parents=True)
@@ -38,6 +38,6 @@ def local() -> None:
 
 
 def _read_stop_request(phase: PhaseFiles) -> None:
-    """Any word asks for the end; the supervisor looks for stop.json."""
+    """Turn the next line, or the end of stdin, into stop.json, which the supervisor watches."""
     word = sys.stdin.buffer.readline(4096)
     phase.write("stop.json", {"grace_s": json.loads(word)["grace_s"] if word else SHUTDOWN_GRACE_S})

@@ -1,8 +1,7 @@
-"""One phase of an attempt on a worker: its directory, what its files say, and whether its supervisor lives.
+"""One phase of an attempt on a worker: its directory, its files, and whether its supervisor is alive.
 
-Alive means that the phase's lock is held: a kernel lock, dropped when the holder dies however it dies, so no process id
-that could have been given to somebody else. exit.json appears before the lock is dropped; who finds neither a lock nor
-exit.json knows that the phase was lost.
+Alive means that the phase's lock is held: a kernel lock that drops with its holder, unlike a process id, which may be reused.
+exit.json appears before the lock drops; neither a lock nor exit.json means that the phase was lost.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ def boot_id() -> str:
 
 
 def boot_s() -> float:
-    """Seconds since this VM started, time asleep included; whatever its wall clock is set to."""
+    """Return the seconds since this VM started, suspended time included; independent of the wall clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class PhaseFiles:
-    """`~/tpujob/runs/<attempt>/<phase>/`. `runs`: another place than `~/tpujob/runs` (see `here`)."""
+    """`~/tpujob/runs/<attempt>/<phase>/`. `runs`: another place than `~/tpujob/runs` (see `local`)."""
 
     def __init__(self, attempt: str, phase: str, runs: str | None = None) -> None:
         for name in (attempt, phase):
@@ -62,7 +61,7 @@ class PhaseFiles:
         return value
 
     def write(self, name: str, value: dict[str, Any]) -> None:
-        """The file appears whole and survives a power cut, or does not appear."""
+        """Write a file atomically and durably."""
         draft = self.dir / f".{name}"
         with open(draft, "w", opener=private) as file:
             json.dump(value, file)
@@ -74,7 +73,7 @@ class PhaseFiles:
         os.close(directory)
 
     def lock(self, how: int) -> int | None:
-        """The file descriptor that holds the lock, or None if another holder excludes it."""
+        """Take the lock; return its file descriptor, or None if another holder excludes it."""
         fd = os.open(self.dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, how | fcntl.LOCK_NB)
@@ -93,7 +92,7 @@ class PhaseFiles:
         return False
 
     def status(self) -> dict[str, Any]:
-        for _ in range(2):  # the end may come between two looks: after a dropped lock, look at exit.json again
+        for _ in range(2):  # the phase may end in between: after a dropped lock, read exit.json again
             ended = self.read("exit.json")
             if ended is not None:
                 return dict(ended, state="exited")

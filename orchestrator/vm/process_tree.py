@@ -1,8 +1,8 @@
-"""Everything that a phase started, found and ended.
+"""Finds and ends every process that a phase started.
 
 A process belongs to a phase by its environment, by its session, or by descent from one that does. One of the three holds
-even for who clears the environment or calls setsid, as long as the supervisor lives: it is a subreaper, so that orphans
-become its children. Used by the supervisor, and by `stop` for what a killed supervisor left behind.
+even after clearing the environment or calling setsid, as long as the supervisor is alive: it is a subreaper, so that orphans
+become its children. Used by the supervisor, and by `stop` for what a killed supervisor left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Process:
 
 
 def processes(mark: bytes) -> list[Process]:
-    """Every living process of this user. Zombies need no killing."""
+    """Return every process of this user except zombies."""
     if not Path("/proc/self/stat").exists():
         return _processes_from_ps()
     found = []
@@ -45,7 +45,7 @@ def processes(mark: bytes) -> list[Process]:
 
 
 def _processes_from_ps() -> list[Process]:
-    """Where there is no /proc the environment cannot be read: groups and descent must do."""
+    """Without /proc the environment is unreadable: process groups and descent decide."""
     text = subprocess.check_output(["ps", "-x", "-o", "pid=,ppid=,pgid=,stat="], universal_newlines=True)
     rows = [line.split() for line in text.splitlines()]
     return [Process(int(row[0]), int(row[1]), int(row[2]), marked=False) for row in rows if not row[3].startswith("Z")]
@@ -63,9 +63,9 @@ def members(mark: bytes, *, session: int = 0, supervisor: int = 0) -> set[int]:
 
 
 def end(find: Callable[[], set[int]], grace_s: float) -> bool:
-    """TERM once to all that `find` finds, and after the grace KILL until nothing is found. True: none is left.
+    """Send SIGTERM once to all that `find` returns, after `grace_s` SIGKILL until none is left; return whether none is.
 
-    What is started after TERM is left alone until then: it may be the job saving its work.
+    Processes that start after SIGTERM are left alone until then: the job may be saving its work.
     """
     deadline = time.monotonic() + grace_s
     _signal(find(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Takes a bundle in on stdin, unless it is here. Its content is checked before it gets its name; then the name is trusted."""
+"""Receives a bundle on stdin, unless the worker has it. The content is verified before the file gets its name."""
 
 from __future__ import annotations
 

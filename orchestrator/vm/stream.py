@@ -1,8 +1,8 @@
-"""The log and the state of a phase as a stream, from any byte of the log on.
+"""The log and the state of a phase as a stream, from any byte of the log.
 
-`follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` says that the road is open. The
-last frame is a status that is final. A stream that ends without one was cut, and says nothing about the phase:
-`remote.fleet.follow` asks again from the next byte.
+`follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` keeps the connection alive. The last frame
+is a final status. A stream that ends without one was cut and says nothing about the phase: `remote.fleet.follow` continues
+from the next byte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def follow(attempt: str, name: str, offset_text: str) -> None:
     told = ""
     spoke_at = moved_at = time.monotonic()
     while True:
-        now = phase.status()  # before the log: once this is final, no byte is still to come
+        now = phase.status()  # read before the log: once final, the log is complete
         limit = now["log_size"] if now["state"] == "exited" else None
         for piece in _log_after(phase.dir / "log", offset, limit):
             frame(b"L", piece)

@@ -1,7 +1,7 @@
-"""Copies what a run made on a worker to Cloud Storage, from the worker itself, so that nobody has to come and fetch it.
+"""Copies the results of a run from the worker to Cloud Storage, without a client.
 
-The job's script ends with it where the job names a bucket. It takes the same files as `pack`, sends each in one request with
-the VM's own account, tries again what may pass, and ends with a code other than 0 when a file did not arrive.
+The script of a job with `bucket:` ends with this verb. It takes the same files as `pack`, sends each in one request with the
+VM's service account, retries transient failures, and exits with a nonzero code when a file did not arrive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # no
 
 
 class Transient(Exception):
-    """It did not arrive, and may the next time."""
+    """A transient failure: a retry may succeed."""
 
 
 def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
@@ -50,7 +50,7 @@ def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
 
 
 def _send(bucket: str, key: str, path: Path) -> str | None:
-    """None when it arrived, else why not."""
+    """Return None when the file arrived, else the reason."""
     pause_s, why = FIRST_PAUSE_S, ""
     for attempt in range(TRIES):
         if attempt:
@@ -64,7 +64,7 @@ def _send(bucket: str, key: str, path: Path) -> str | None:
 
 
 def _send_once(bucket: str, key: str, path: Path) -> str | None:
-    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")  # the name that Google's own clients use
+    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")  # the variable that Google's own clients use
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
     if endpoint is None:
         headers["Authorization"] = f"Bearer {_token()}"

@@ -1,9 +1,9 @@
-"""The switch: runs on every worker from boot on, and deletes its own slice through the API when nobody claims it any more.
+"""The watchdog: runs on every worker from boot, and deletes its own slice through the API when no claim is left.
 
-One file, standard library only, shipped inside the slice's startup-script. `program` decides; it is what the simulator
-runs, too. `Vm` performs its effects on a real (or emulated) TPU VM. It never deletes a slice whose `tpujob-lease-id` label is
-not its own, never without a fresh look at the labels, and once decided it repeats until it dies of it. On spot it also passes
-on the notice that the VM is about to be taken away: the job gets its SIGTERM while there is time for a checkpoint.
+One file, standard library only, shipped inside the slice's startup-script. `program` decides; the simulator runs it, too.
+`Vm` performs its effects on a real or emulated TPU VM. The watchdog never deletes a slice whose `tpujob-lease-id` label is not
+its own, and never without reading the labels first; once decided, it repeats the delete until the VM is gone. On spot it also
+handles the preemption notice: the job gets SIGTERM while there is time for a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     Effects = Generator[tuple[Any, ...], Any, Any]
 
 RUN, HOLD, DETACHED = MODES = ("run", "hold", "detached")
-COMING = ("CREATING", "STARTING")  # states in which nobody can have logged in yet
-ANSWERS = (200, 403, 404)  # after anything else nothing is known, and nothing is deleted
-REACHED = (*ANSWERS, 429)  # it was the API that answered: there is a way to it
-PROVERS = 3  # so many workers prove, each in its turn, that all may delete: the service account is one
-APART = 60  # of a stagger: so much later than the one before it does a worker look for the first time
-WORDS = 10  # guest attributes may be written so often in a minute, which is a beat
-RARELY = 5  # the other workers look so much less often than the first
-SOON = 4  # and everybody so much more often while the end is near, or an answer is missing
-MAX_STAGGER = 10  # workers beyond this one wait no longer than it does
-NOTICE_S = 30.0  # about as long before the end it comes; the job has all of it
-NOTES = 3  # so often it is said to whoever looks from outside: a word may be lost
+BOOTING_STATES = ("CREATING", "STARTING")  # states in which no client can have logged in yet
+DECISIVE = (200, 403, 404)  # any other status decides nothing, and nothing is deleted
+API_ANSWERED = (*DECISIVE, 429)  # the API answered: there is a route to it
+PROVERS = 3  # so many workers prove, one after the other, that all may delete: they share one service account
+FIRST_LOOK_DIVISOR = 60  # a worker looks for the first time a stagger divided by this after the one before it
+PUBLISHES_PER_MINUTE = 10  # limit of guest attribute writes; a heartbeat is a minute
+SLOW_FACTOR = 5  # the other workers look so many times less often than the first
+FAST_FACTOR = 4  # all look so many times more often near the end, or while an answer is missing
+MAX_STAGGER = 10  # workers beyond this one wait as long as it does
+NOTICE_S = 30.0  # the notice comes about so long before the end; the job gets all of it
+NOTICE_REPEATS = 3  # the notice is published so often: a write may be lost
 
 
 class Countdown:
-    """How much longer something may last, in seconds during which it was watched.
+    """Seconds that are left, counted only while they are observed.
 
-    A longer gap between two looks was an outage, or the VM was paused: it does not count, and a grace follows it.
+    A long gap between two observations was an outage, or the VM was paused: it does not count, and a grace follows it.
     """
 
     def __init__(self, total_s: float, max_gap_s: float, grace_s: float) -> None:
@@ -50,7 +50,7 @@ class Countdown:
         self.seen_at: float | None = None
 
     def watch(self, now: float) -> None:
-        """It lasts still. Only for a look that succeeded: one that failed says nothing."""
+        """Count the time since the last observation. Call it only after an observation that succeeded."""
         gap_s = 0.0 if self.seen_at is None else now - self.seen_at
         self.left_s = self.left_s - gap_s if gap_s <= self.max_gap_s else max(self.left_s, self.grace_s)
         self.seen_at = now
@@ -65,7 +65,7 @@ class Countdown:
 
 
 def program(config: dict[str, Any], worker: int) -> Effects:
-    """For ever. The effects and their answers:
+    """Run without end. The effects and their replies:
 
     ("clock",) -> seconds since boot, ("call", method, path, body) -> (status, json or None, the server's unix time or None)
     ("heartbeat",) -> text or None, ("job",) -> ("none"|"running"|"ended", ended so long ago or None, exit code or None)
@@ -76,41 +76,41 @@ def program(config: dict[str, Any], worker: int) -> Effects:
 
 
 class Watchdog:
-    """What one worker's switch knows, and what it makes of it."""
+    """The state of one worker's watchdog, and its decisions."""
 
     def __init__(self, config: dict[str, Any], worker: int) -> None:
         self.config, self.worker, self.first = config, worker, worker == 0
         self.path = "/v2/" + config["node"]
-        self.queue = ""  # the request of which our node came: deleted with its node it leaves nothing behind
+        self.queue = ""  # the queued resource of this node: deleting it with its node leaves nothing behind
         self.heartbeat_s: float = config["heartbeat_s"]
         self.poll_s: float = config["poll_s"]
         self.grace_s: float = config["grace_s"]
-        self.period_s: float = self.poll_s if self.first else RARELY * self.poll_s
+        self.period_s: float = self.poll_s if self.first else SLOW_FACTOR * self.poll_s
         self.tick_s: float = min(self.heartbeat_s, self.period_s) if self.first else self.period_s
-        # The claim: what the create call said, until the labels say more.
+        # The claim: from the create call until the labels are read.
         self.mode, self.claimed_until, self.deadline = config["mode"], config["claimed_until"], config["deadline"]
         self.now = 0.0  # seconds since boot
         self.status = 0  # of the last look at the node; 0: no answer
         self.state = ""
-        self.server_now: float | None = None  # what the server's clock said at the last look, if it did
-        self.boot_time: float | None = None  # when, by the server's clock, our own was zero
-        self.read = self.foreign = self.route = self.asked = False
-        self.may_get: bool | None = None  # None: nobody has said yet
+        self.server_now: float | None = None  # the server's clock at the last reply, if it was there
+        self.boot_time: float | None = None  # the server's time at which the boot clock was zero
+        self.read = self.foreign = self.route = self.node_read = False
+        self.may_get: bool | None = None  # None: not known yet
         self.may_delete: bool | None = None
-        self.guest_attributes: dict[str, Any] | None = None
+        self.published_record: dict[str, Any] | None = None
         self.next_poll = self.prove_at = 0.0
-        self.next_word = self.written_at = self.again_s = 0.0  # about what is published
+        self.next_publish = self.published_at = self.republish_s = 0.0  # of the published record
         self.retry_s: float = self.heartbeat_s / 12
         self.pause_s: float = self.retry_s
         self.unproven_s: float = self.retry_s
-        self.said: str | None = None
-        # Far more often than a beat: of a notice that comes half a minute before the end every second counts.
+        self.reported_delete: str | None = None
+        # Far more often than a heartbeat: the notice comes half a minute before the end, and every second counts.
         self.listen_s: float = max(0.25, self.retry_s) if config.get("spot") else float("inf")
         self.preempted = self.stopped = False
         self.noticed_at: int | None = None
-        self.noted, self.note_at = 0, 0.0
-        self.beat: str | None = None
-        self.looked = self.beaten = False
+        self.notices_sent, self.next_notice = 0, 0.0
+        self.last_heartbeat: str | None = None
+        self.observed = self.heartbeat_seen = False
         self.job: tuple[str, float | None, int | None] = ("none", None, None)
         own, polls = 3 * max(self.heartbeat_s, self.tick_s), 3 * self.poll_s
         self.silence = Countdown(config["ttl_s"], 3 * self.heartbeat_s, self.grace_s)
@@ -120,65 +120,68 @@ class Watchdog:
         self.turn = Countdown(min(worker, MAX_STAGGER) * config["stagger_s"], polls, 0.0)
 
     def run(self) -> Effects:
-        yield from self.look()
+        yield from self.observe()
         # Not all at once: of hundreds of workers that boot together, the API would refuse most.
         self.next_poll = (
-            self.now + (0 if self.worker < PROVERS else self.worker % 256) * self.config["stagger_s"] / APART
+            self.now
+            + (0 if self.worker < PROVERS else self.worker % 256) * self.config["stagger_s"] / FIRST_LOOK_DIVISOR
         )
         self.prove_at = self.now + self.worker * self.config["stagger_s"]
         while True:
-            yield from self.look()
-            yield from self.heed()
-            yield from self.look_at_job()
+            yield from self.observe()
+            yield from self.handle_preemption()
+            yield from self.observe_job()
             urgent = self.local_reason() is not None or self.left_s() <= 0
             reason = None
             if urgent or self.now >= self.next_poll:
-                yield from self.ask()
-                reason = self.verdict()
+                yield from self.read_node()
+                reason = self.delete_reason()
                 if reason is not None:
                     yield from self.delete(reason)
                 elif self.status == 200 and self.should_prove() and self.now >= self.prove_at and not self.foreign:
                     yield from self.prove()
                 self.plan_next_poll()
-                self.asked = True
-            if self.asked:
+                self.node_read = True
+            if self.node_read:
                 yield from self.publish()
             yield ("sleep", min(self.pause(urgent or reason is not None), self.listen_s))
 
-    # -- what is seen --
+    # -- observations --
 
-    def look(self) -> Effects:
-        """At the clock and the sign of life, also after every call, since a call may take long."""
+    def observe(self) -> Effects:
+        """Read the clock and the heartbeat; also after every call, because a call may take long."""
         self.now = yield ("clock",)
-        if not self.heeds_beats:
+        if not self.reads_heartbeats:
             return
         text = yield ("heartbeat",)
-        if self.looked and text is not None and text != self.beat:  # what was there before us may be of any age
-            self.beaten = True
+        if (
+            self.observed and text is not None and text != self.last_heartbeat
+        ):  # a heartbeat from before the start may have any age
+            self.heartbeat_seen = True
             self.silence.restart()
-        if self.state in COMING:
+        if self.state in BOOTING_STATES:
             self.silence.restart()
-        self.looked, self.beat = True, self.beat if text is None else text
+        self.observed, self.last_heartbeat = True, self.last_heartbeat if text is None else text
         self.silence.watch(self.now)
 
-    def heed(self) -> Effects:
-        """The notice of preemption, once it is there: first the job, then whoever looks at us from outside."""
-        if not self.config.get("spot") or (self.stopped and self.noted == NOTES):
+    def handle_preemption(self) -> Effects:
+        """Handle the preemption notice: stop the job first, then publish the notice."""
+        if not self.config.get("spot") or (self.stopped and self.notices_sent == NOTICE_REPEATS):
             return
         self.preempted = self.preempted or (yield ("preempted",))
         if not self.preempted:
             return
         if not self.stopped:
             self.stopped = yield ("stop", NOTICE_S)
-            yield ("log", f"this VM is about to be taken away: the job was told to stop: {self.stopped}")
+            yield ("log", f"preemption notice: the job was asked to stop: {self.stopped}")
         if self.noticed_at is None and self.boot_time is not None:
             self.noticed_at = round(self.boot_time + self.now)
-        if self.noted == NOTES or self.now < self.note_at:
+        if self.notices_sent == NOTICE_REPEATS or self.now < self.next_notice:
             return
         if (yield ("publish", "notice", {"v": self.config["v"], "preempted": True, "at": self.noticed_at})):
-            self.noted, self.note_at = self.noted + 1, self.now + self.heartbeat_s / 6
+            self.notices_sent, self.next_notice = self.notices_sent + 1, self.now + self.heartbeat_s / 6
 
-    def look_at_job(self) -> Effects:
+    def observe_job(self) -> Effects:
         if self.mode == DETACHED:
             before, self.job = self.job[0], (yield ("job",))
             self.count_ending(before)
@@ -202,24 +205,24 @@ class Watchdog:
                 self.ending.left_s = max(self.ending.total_s - ago_s, min(self.ending.total_s, self.grace_s))
         self.ending.watch(self.now)
 
-    def ask(self) -> Effects:
-        """The API about the node: its labels and the server's clock are the truth about the claim."""
+    def read_node(self) -> Effects:
+        """Read the node from the API: its labels and the server's clock define the claim."""
         self.status, node, self.server_now = yield ("call", "GET", self.path, None)
-        yield from self.look()
+        yield from self.observe()
         if self.server_now is not None:
             self.boot_time = self.server_now - self.now
         labels = _labels(node, self.config["node"]) if self.status == 200 else None
         if labels is not None:
             self.may_get, self.state = True, str(node.get("state", ""))
             self.queue = _queue(node, self.config["node"])
-            self.take(labels)
+            self.read_labels(labels)
         elif self.status == 200:
-            self.status = 0  # something answered, and it was not the Cloud TPU API
+            self.status = 0  # the reply was not one of the Cloud TPU API
         elif self.status == 403:
             self.may_get = False
-        self.route = self.route or self.status in REACHED
+        self.route = self.route or self.status in API_ANSWERED
 
-    def take(self, labels: dict[str, Any]) -> None:
+    def read_labels(self, labels: dict[str, Any]) -> None:
         self.foreign = labels.get("tpujob-lease-id") != self.config["lease_id"]
         if self.foreign:
             return
@@ -229,52 +232,52 @@ class Watchdog:
             for countdown in (self.silence, self.ending, self.idling):
                 countdown.restart()
         self.deadline = _seconds(labels.get("tpujob-deadline"), self.deadline)
-        # Unreadable: then only the deadline counts.
+        # Without a readable label only the deadline counts.
         claimed_until = _seconds(labels.get("tpujob-claimed-until"), self.deadline)
         if self.read and claimed_until > self.claimed_until:
-            self.silence.restart()  # whoever renews it lives, even where SSH is cut
+            self.silence.restart()  # the client that renews it is alive, even if SSH is cut
         self.claimed_until, self.read = claimed_until, True
         if self.server_now is not None:
             self.expiry.watch(self.now) if self.server_now > claimed_until else self.expiry.restart()
 
-    # -- what follows from it --
+    # -- decisions --
 
     def local_reason(self) -> str | None:
-        """Why the slice should go, by what is seen on this VM."""
+        """Return why to delete the slice, from what this VM observes; None to keep it."""
         if self.foreign:
             return None
-        # Of what `up` brings nobody shows signs of life: its labels say that it is held, and only who reads them knows.
+        # A held slice gets no heartbeats, and only its labels say that it is held: read them before deciding.
         if (
             self.mode == RUN
             and self.first
             and self.silence.over
             and (self.status == 200 or self.config.get("heartbeats", True))
         ):
-            return f"no sign of life for {self.silence.total_s:.0f} s"
-        if self.mode == DETACHED and self.ending.over and not self.attended(self.grace_s):
+            return f"no heartbeat for {self.silence.total_s:.0f} s"
+        if self.mode == DETACHED and self.ending.over and not self.has_client(self.grace_s):
             return "no job was started" if self.job[0] == "none" else "the job ended"
         if self.mode == HOLD and self.config["idle_s"] and self.first and self.idling.over:
             return f"idle for {self.idling.total_s:.0f} s"
         return None
 
     @property
-    def heeds_beats(self) -> bool:
-        """Who collects the results of a detached run beats on every worker: each would end it after a job that failed."""
+    def reads_heartbeats(self) -> bool:
+        """A client that collects sends heartbeats to every worker: after a failed job each of them would delete."""
         return self.first or self.mode == DETACHED
 
-    def attended(self, within_s: float) -> bool:
-        return self.heeds_beats and self.beaten and self.silence.total_s - self.silence.left_s < within_s
+    def has_client(self, within_s: float) -> bool:
+        return self.reads_heartbeats and self.heartbeat_seen and self.silence.total_s - self.silence.left_s < within_s
 
     def left_s(self) -> float:
-        """Until the deadline, as far as is known. Only the server's own word decides, but this says when to ask for it."""
+        """Return the estimated seconds to the deadline. Only the server's clock decides; this says when to ask."""
         if self.boot_time is None or self.foreign:
             return float("inf")
         left_s: float = self.deadline - self.boot_time - self.now
         return left_s
 
-    def verdict(self) -> str | None:
-        """Why to delete the slice now, right after a look at it."""
-        if self.status not in ANSWERS:
+    def delete_reason(self) -> str | None:
+        """Return why to delete the slice now, after a fresh read of the node; None to keep it."""
+        if self.status not in DECISIVE:
             return None
         reason = None if self.foreign else self.server_reason() or self.local_reason()
         if reason is None:
@@ -286,69 +289,73 @@ class Watchdog:
     def server_reason(self) -> str | None:
         if self.server_now is not None and self.server_now > self.deadline:
             return "its deadline passed"
-        if self.status == 200 and self.expiry.over and not self.attended(self.silence.total_s):
-            return "its lease ended and nobody renewed it"
+        if self.status == 200 and self.expiry.over and not self.has_client(self.silence.total_s):
+            return "its claim expired and was not renewed"
         return None
 
     def plan_next_poll(self) -> None:
-        if self.should_prove() or not self.route:  # at boot soon, later less often
+        if self.should_prove() or not self.route:  # soon after boot, later less often
             wait_s, self.unproven_s = self.unproven_s, min(2 * self.unproven_s, self.period_s)
             if self.may_get:
                 wait_s = max(wait_s, self.prove_at - self.now)
-        elif self.status not in REACHED or self.expiry.running or self.turn.running:
-            wait_s = self.poll_s / SOON  # often enough that a few lost answers in a row do not look like an outage
+        elif self.status not in API_ANSWERED or self.expiry.running or self.turn.running:
+            wait_s = (
+                self.poll_s / FAST_FACTOR
+            )  # often enough that a few lost replies in a row do not look like an outage
         else:
             wait_s = self.period_s
         self.next_poll = self.now + wait_s
 
     def pause(self, urgent: bool) -> float:
         if self.turn.running and not self.turn.over:
-            return max(self.retry_s, min(self.poll_s / SOON, self.turn.left_s))
+            return max(self.retry_s, min(self.poll_s / FAST_FACTOR, self.turn.left_s))
         if urgent:
             pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, self.heartbeat_s / 2)
             return pause_s
-        self.pause_s, self.said = self.retry_s, None
-        collecting = self.mode == DETACHED and self.ending.over  # somebody is, or it would have been deleted
+        self.pause_s, self.reported_delete = self.retry_s, None
+        collecting = self.mode == DETACHED and self.ending.over  # a client is collecting, or the slice would be gone
         tick_s = self.heartbeat_s if collecting else self.tick_s
         waits = [tick_s, self.next_poll - self.now, self.left_s()]
-        waits += [self.next_word - self.now] if self.again_s < self.tick_s else []  # later it is said in passing
+        waits += (
+            [self.next_publish - self.now] if self.republish_s < self.tick_s else []
+        )  # later it is published with another look
         waits += [countdown.left_s for countdown in (self.silence, self.ending, self.expiry) if countdown.running]
         return max(self.retry_s, min(wait for wait in waits if wait > 0))
 
-    # -- what is done --
+    # -- actions --
 
     def delete(self, reason: str) -> Effects:
-        """Success is our own death: an accepted delete may fail yet, so `run` comes here again until then.
+        """Send the delete. An accepted delete may still fail, so `run` repeats it until this VM is gone.
 
-        The request goes with its node. If it does not, or not at once, the node alone goes: that is what is billed.
+        The queued resource is deleted with its node. If that fails, the node is deleted alone: the node is what is billed.
         """
         status = 0
         if self.queue:
             status = yield from self.send_delete(f"/v2/{self.queue}?force=true")
-        if status != 200 or self.said is not None:
+        if status != 200 or self.reported_delete is not None:
             status = yield from self.send_delete(self.path)
-        if f"{reason} ({status})" != self.said:
-            self.said = f"{reason} ({status})"
+        if f"{reason} ({status})" != self.reported_delete:
+            self.reported_delete = f"{reason} ({status})"
             yield ("log", f"{reason}: deleting {self.config['node']} was answered with {status}")
 
     def should_prove(self) -> bool:
-        """The permission is that of one account, the same on all workers: a few of them ask for all, the others see to it
-        that they reach the API. If the first one is dead, or is refused for asking too often, the next one's turn comes."""
+        """Return whether this worker proves the permission. The workers share one service account, so a few prove it for all;
+        the others only check that they reach the API. If the first one is dead or rate-limited, the next one follows."""
         return self.worker < PROVERS and not (self.may_get and self.may_delete)
 
     def prove(self) -> Effects:
-        """That we may delete: for a name that never exists a 404 says so."""
+        """Prove the permission to delete: a delete of a name that never exists is answered with 404."""
         yield from self.send_delete(self.path + "-probe")
 
     def send_delete(self, path: str) -> Effects:
         status, _, _ = yield ("call", "DELETE", path, None)
-        if status in ANSWERS:
+        if status in DECISIVE:
             self.may_delete = status != 403
-        yield from self.look()
+        yield from self.observe()
         return status
 
     def publish(self) -> Effects:
-        """Again and again, ever less often: a write may be lost though it was accepted. Never more often than is allowed."""
+        """Publish the record repeatedly, ever less often (an accepted write may be lost), within the rate limit."""
         refused = self.may_get is False or self.may_delete is False
         permission = False if refused else True if self.may_get and self.may_delete else None
         record = {
@@ -362,26 +369,26 @@ class Watchdog:
             "deadline": self.deadline,
             "sha256": self.config.get("sha256"),
         }
-        news = record != self.guest_attributes
-        least_s = self.heartbeat_s / WORDS
-        if news and self.next_word > self.now + least_s:
-            self.next_word = self.written_at + least_s
-        if self.now < self.next_word:
+        news = record != self.published_record
+        least_s = self.heartbeat_s / PUBLISHES_PER_MINUTE
+        if news and self.next_publish > self.now + least_s:
+            self.next_publish = self.published_at + least_s
+        if self.now < self.next_publish:
             return
         said = yield ("publish", "watchdog", record)
-        self.written_at = self.now
+        self.published_at = self.now
         if not said:
-            self.next_word = self.now + least_s
+            self.next_publish = self.now + least_s
             return
-        self.again_s = min(2 * self.again_s, RARELY * self.poll_s) if not news else self.heartbeat_s / 3
-        self.next_word = self.now + self.again_s
+        self.republish_s = min(2 * self.republish_s, SLOW_FACTOR * self.poll_s) if not news else self.heartbeat_s / 3
+        self.next_publish = self.now + self.republish_s
         if news:
-            self.guest_attributes = record
+            self.published_record = record
             yield ("log", f"published {json.dumps(record)}")
 
 
 def _labels(node: Any, name: str) -> dict[str, Any] | None:
-    """None: this is not our node's description."""
+    """Return the labels; None if this does not describe the node."""
     if not isinstance(node, dict) or not str(node.get("name")).endswith("/" + name.rpartition("/")[2]):
         return None
     labels = node.get("labels", {})
@@ -389,7 +396,7 @@ def _labels(node: Any, name: str) -> dict[str, Any] | None:
 
 
 def _queue(node: dict[str, Any], name: str) -> str:
-    """The queued resource of the node's own name, or nothing: one of another name may hold more than our node."""
+    """Return the queued resource with the node's own name, or "": one with another name may hold more than this node."""
     full = str(node.get("queuedResource") or "")
     ours = full.endswith("/queuedResources/" + name.rpartition("/")[2]) and full.startswith("projects/")
     return full if ours and "?" not in full and ".." not in full else ""
@@ -401,7 +408,7 @@ def _seconds(text: Any, otherwise: float) -> float:
 
 
 class Vm:
-    """The effects, for real. None of them raises, and each has an end."""
+    """Performs the effects on this VM. None of them raises, and each has a timeout."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.timeout_s = max(2.0, min(15.0, config["heartbeat_s"] / 4))
@@ -413,24 +420,24 @@ class Vm:
         self.failed = ""
         if not self.api.startswith("https:"):
             sys.modules["ssl"] = None  # type: ignore[assignment]  # http.client does without it: 4 MB for each worker
-        signal.signal(signal.SIGALRM, _too_long)
+        signal.signal(signal.SIGALRM, _on_timeout)
 
     def perform(self, effect: tuple[Any, ...]) -> Any:
         name, *arguments = effect
         if name == "sleep":
             return time.sleep(arguments[0])
         try:
-            signal.setitimer(signal.ITIMER_REAL, 2 * self.timeout_s)  # timeouts of single reads add up
+            signal.setitimer(signal.ITIMER_REAL, 2 * self.timeout_s)  # the timeouts of single reads add up
             try:
                 return getattr(self, name)(*arguments)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Exception as error:
             text = f"{name} failed: {type(error).__name__}: {error}"
-            if name != "call" and text != self.failed:  # calls fail in every outage; the program knows what to do then
+            if name != "call" and text != self.failed:  # calls fail in every outage, and the program handles that
                 self.failed = text
                 self.log(text)
-            return NOTHING[name]
+            return DEFAULT_REPLIES[name]
 
     def clock(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -444,7 +451,7 @@ class Vm:
             status, said, text = self._http(method, self.api, path, None if body is None else json.dumps(body), headers)
             if status != 401:
                 break
-            self.token_until = 0.0  # revoked early: ask for another one, once
+            self.token_until = 0.0  # revoked early: request another token, once
         from email.utils import mktime_tz, parsedate_tz  # http.client has imported it
 
         date = parsedate_tz(said or "")
@@ -455,12 +462,14 @@ class Vm:
         return None if text is None else text.decode("utf-8", "replace")
 
     def job(self) -> tuple[str, float | None, int | None]:
-        """Of the newest `main` phase; files and locks as in phase.py."""
+        """Return the state of the newest `main` phase; files and locks as in phase.py."""
         phase = self._main_phase()
         if phase is None:
             return "none", None, None
         running = _locked(f"{phase}/lock")
-        ended = _parsed(_read(f"{phase}/exit.json", 1 << 16) or b"")  # after the lock: it is there before that drops
+        ended = _parsed(
+            _read(f"{phase}/exit.json", 1 << 16) or b""
+        )  # read after the lock: it exists before the lock drops
         if isinstance(ended, dict):
             return "ended", self._ago_s(ended), ended.get("rc")
         if running:
@@ -469,24 +478,24 @@ class Vm:
             ("none" if _read(f"{phase}/started.json", 1) is None else "ended"),
             None,
             None,
-        )  # it was killed, or we rebooted
+        )  # killed, or the VM rebooted
 
     def _ago_s(self, ended: dict[str, Any]) -> float | None:
-        """How long ago, by the clock that nobody sets; None if this VM has restarted since."""
+        """Return how long ago, by the boot clock; None if this VM restarted since."""
         ended_s, boot = float(ended["ended_boot_s"]), _read("/proc/sys/kernel/random/boot_id", 64)
         if boot is None or ended["boot"] != boot.decode().strip():
             return None
         return max(0.0, self.clock() - ended_s)
 
     def stop(self, grace_s: float) -> bool:
-        """As supervisor.py is asked to by anybody. It runs as the job's user, who need only be able to read the file."""
+        """Ask supervisor.py to stop the job. The supervisor runs as the job's user, which only needs to read the file."""
         phase = self._main_phase()
         if phase is None or not _locked(f"{phase}/lock") or _read(f"{phase}/stop.json", 1) is not None:
             return True
         draft = ".stop.watchdog"
         directory = os.open(phase, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            if draft in os.listdir(directory):  # noqa: PTH208 - of a switch that was killed here
+            if draft in os.listdir(directory):  # noqa: PTH208 - left by a watchdog that was killed here
                 os.unlink(draft, dir_fd=directory)
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
             os.write(fd, json.dumps({"grace_s": grace_s}).encode())
@@ -509,7 +518,7 @@ class Vm:
         return max(phases)[1] if phases else None
 
     def busy(self) -> bool:
-        """Somebody is logged in, or something that was started over SSH lives."""
+        """Return whether a user is logged in, or a process that was started over SSH is alive."""
         wanted = b"\0TPUJOB_WATCHDOG_DIR=" + os.fsencode(self.emulated) + b"\0" if self.emulated else b"\0"
         for pid in _names("/proc"):
             environment = b"\0" + (_read(f"/proc/{pid}/environ", 1 << 20) or b"") + b"\0" if pid.isdigit() else b""
@@ -521,7 +530,7 @@ class Vm:
         return self._ask_metadata("PUT", f"guest-attributes/tpujob/{key}", json.dumps(value)) is not None
 
     def worker(self) -> int:
-        """Which worker this is; where nothing says so, one with the more careful role."""
+        """Return the worker's index; 1, the more careful role, where nothing tells it; None without metadata."""
         said = self._ask_metadata("GET", "attributes/agent-worker-number", None)
         if said is None:
             said = os.uname().nodename.rpartition("-w-")[2].encode()
@@ -534,7 +543,7 @@ class Vm:
         return self.token
 
     def _ask_metadata(self, method: str, path: str, body: str | None) -> bytes | None:
-        """None: there is no such thing."""
+        """Return the value; None if it does not exist. Raises OSError."""
         path = f"/computeMetadata/v1/instance/{path}"
         status, _, text = self._http(method, self.metadata, path, body, {"Metadata-Flavor": "Google"})
         if status not in (200, 404):
@@ -557,9 +566,9 @@ class Vm:
             connection.close()
 
 
-NOTHING: dict[str, Any] = {
+DEFAULT_REPLIES: dict[str, Any] = {
     "call": (0, None, None),
-    "job": ("running", None, None),  # what cannot be seen is not judged
+    "job": ("running", None, None),  # without an observation, do not judge
     "busy": True,
     "publish": False,
     "preempted": False,
@@ -570,7 +579,7 @@ NOTHING: dict[str, Any] = {
 }
 
 
-def _too_long(*_: Any) -> NoReturn:
+def _on_timeout(*_: Any) -> NoReturn:
     raise TimeoutError("it took too long")
 
 
@@ -589,7 +598,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _read(path: str, limit: int) -> bytes | None:
-    """Its first bytes, never waiting, never through a link: the directories belong to the job's user."""
+    """Return the first bytes, without blocking and without following a link: the directories belong to the job's user."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -616,7 +625,7 @@ def _locked(path: str) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """`watchdog.py CONFIG`. Returns only when another switch runs already."""
+    """`watchdog.py CONFIG`. Returns only when another watchdog is running."""
     import fcntl
 
     with open(argv[1], encoding="utf-8") as file:  # noqa: PTH123

@@ -60,7 +60,7 @@ OOMScoreAdjust=-1000
   systemctl restart tpujob-watchdog.service
 else
   # It only ends well where another switch runs already.
-  setsid nohup sh -c 'until nice -n 5 "$@"; do sleep 5; done' switch "$python" -IS "$dir/watchdog.py" "$dir/watchdog.json" \\
+  setsid nohup sh -c 'until nice -n 5 "$@"; do sleep 5; done' watchdog "$python" -IS "$dir/watchdog.py" "$dir/watchdog.json" \\
     </dev/null >>"$dir/watchdog.log" 2>&1 &
 fi
 """

@@ -83,14 +83,14 @@ def counts_through_pause() -> Iterator[None]:
 
 @mutant("a failed poll restarts the countdown of the watchdog", "watchdog_only_flaky_api")
 def failed_poll_restarts_countdown() -> Iterator[None]:
-    real = watchdog.Watchdog.ask
+    real = watchdog.Watchdog.read_node
 
     def ask(self: Any) -> Iterator[Any]:
         yield from real(self)
         if self.status == 0:
             self.silence.restart()
 
-    with patch.object(watchdog.Watchdog, "ask", ask):
+    with patch.object(watchdog.Watchdog, "read_node", ask):
         yield
 
 
@@ -112,7 +112,7 @@ def watchdog_deletes_once() -> Iterator[None]:
     def delete(self: Any, reason: str) -> Iterator[Any]:
         if not getattr(self, "accepted", False):
             yield from real(self, reason)
-            self.accepted = self.said is not None and self.said.endswith("(200)")
+            self.accepted = self.reported_delete is not None and self.reported_delete.endswith("(200)")
 
     with patch.object(watchdog.Watchdog, "delete", delete):
         yield
@@ -120,7 +120,7 @@ def watchdog_deletes_once() -> Iterator[None]:
 
 @mutant("the watchdog uses its start-up configuration and reads no labels", "long_runs")
 def watchdog_ignores_labels() -> Iterator[None]:
-    real = watchdog.Watchdog.take
+    real = watchdog.Watchdog.read_labels
 
     def take(self: Any, labels: dict[str, Any]) -> None:
         real(
@@ -128,18 +128,18 @@ def watchdog_ignores_labels() -> Iterator[None]:
             {**labels, "tpujob-claimed-until": str(self.config["claimed_until"]), "tpujob-mode": self.config["mode"]},
         )
 
-    with patch.object(watchdog.Watchdog, "take", take):
+    with patch.object(watchdog.Watchdog, "read_labels", take):
         yield
 
 
 @mutant("an old heartbeat counts for ever", "watchdog_only")
 def old_heartbeat_counts() -> Iterator[None]:
-    real = watchdog.Watchdog.look
+    real = watchdog.Watchdog.observe
 
     def look(self: Any) -> Iterator[Any]:
         yield from real(self)
-        if self.beat is not None:
+        if self.last_heartbeat is not None:
             self.silence.restart()
 
-    with patch.object(watchdog.Watchdog, "look", look):
+    with patch.object(watchdog.Watchdog, "observe", look):
         yield

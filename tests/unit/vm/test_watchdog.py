@@ -530,7 +530,7 @@ def test_somebody_who_is_attached_may_finish_collecting() -> None:
 def test_on_no_worker_does_a_failed_job_end_what_somebody_collects() -> None:
     world = World(claimed(mode="detached"), worker=2, job=ending(HOUR, 3), beats=between(1.1 * HOUR, 4 * HOUR))
     at = world.deleted_at()
-    assert 4 * HOUR <= (at or 0) <= 4 * HOUR + 2 * GRACE + 2 * STAGGER + watchdog.RARELY * POLL
+    assert 4 * HOUR <= (at or 0) <= 4 * HOUR + 2 * GRACE + 2 * STAGGER + watchdog.SLOW_FACTOR * POLL
 
 
 @pytest.mark.parametrize(("rc", "goes"), [(0, False), (3, True), (None, True)])

@@ -177,7 +177,7 @@ def test_values_that_bash_would_read_reach_the_switch_as_they_are(machine: Machi
 
 def test_a_changed_switch_is_not_started(machine: Machine) -> None:
     script = startup_script(config())
-    changed = script.replace("RARELY = 5", "RARELY = 6")
+    changed = script.replace("SLOW_FACTOR = 5", "SLOW_FACTOR = 6")
     assert changed != script
     done = machine.boot(changed)
     assert done.returncode == 1
