@@ -106,7 +106,7 @@ def _queue() -> list[Step]:
     ]
 
 
-def _offers() -> list[Step]:
+def _catalogs() -> list[Step]:
     version = "v2-alpha-tpuv5-lite"
     return [
         Step("accelerator-types list", "--filter=type:v5litepod-16", "v5litepod-16"),
@@ -121,8 +121,8 @@ def _offers() -> list[Step]:
         Step("locations list", "--filter=locationId:us-central1-a", "us-central1-a", zone=""),
         Step("locations describe", "us-central1-a", "locationId: us-central1-a", zone=""),
         Step("tpu-vm service-identity create", "", "@cloud-tpu.iam.gserviceaccount.com"),
-        Step("reservations list", "", "Listed 0 items.", ONLY_ALPHA, note="there are none"),
-        Step("list", "", "Listed 0 items.", note="TPU Nodes, which Google has switched off: there are none"),
+        Step("reservations list", "", "Listed 0 items.", ONLY_ALPHA, note="none, unless a rehearsal has some"),
+        Step("list", "", "Listed 0 items.", note="TPU Nodes, which Google has turned off: none"),
         Step(
             "create",
             "old --version=2.12",
@@ -169,14 +169,14 @@ SCENARIOS: dict[str, list[Step]] = {
     "a node's life": _life(),
     "ssh and scp": _connections(),
     "queued resources": _queue(),
-    "what is offered": _offers(),
+    "catalogs": _catalogs(),
     "disks and maintenance": _maintenance(),
 }
 
 # Commands that the emulator does not support, with the reason.
 NOT_HERE = {
     "execution-groups": "they create Compute Engine VMs, which are not emulated",
-    "delete, describe, reimage, start, stop": "of TPU Nodes, of which there are none",
+    "delete, describe, reimage, start, stop": "they are for TPU Nodes, which Google has turned off",
 }
 
 
