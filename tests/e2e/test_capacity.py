@@ -128,7 +128,7 @@ def preempted(cli: Cli, job: str, at: list[int]) -> tuple[list[str], str]:
     finally:
         process.kill()
     assert process.returncode == 0, said
-    assert said.count("lost     preempted") == said.count("what was saved goes on to 1 worker") == len(at), said
+    assert said.count("lost     preempted") == said.count("saved work goes to 1 worker") == len(at), said
     return taken, said
 
 

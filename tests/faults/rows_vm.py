@@ -178,7 +178,7 @@ def preempted(w: World) -> None:
     run.until("started")
     w.admin("POST", f"nodes/{w.until_alive()}:preempt", {})
     at = time.time()
-    assert run.code() == 71 and "taken away" in run.err, run.err
+    assert run.code() == 71 and "preempted" in run.err, run.err
     w.check_bound("C0 once it was noticed, within 15 s", at, w.bounds.command() + 15)
     assert w.states() == {"gone"}
 

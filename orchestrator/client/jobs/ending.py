@@ -19,7 +19,7 @@ from orchestrator.core.lease.attempt import (
     has_uncollected_results,
 )
 from orchestrator.core.lease.lease import Lease, LeaseState, Mode
-from orchestrator.engine.jobs.collection import Left, collect_again
+from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.monitor import STOP_GRACE_S
 from orchestrator.engine.slices import held
 from orchestrator.errors import TpujobError, UserError
@@ -115,7 +115,7 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
         tuple(found.spec.get("artifacts", ())),
         None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes),
     )
-    left = Left(found, attempt, lease, order, borrowed=lease.run != found.id)
+    left = UncollectedRun(found, attempt, lease, order, borrowed=lease.run != found.id)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
 

@@ -63,7 +63,7 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
     Raises UserError when none of the alternatives of the job can be asked for.
     """
     return make(
-        prepare.wishes(spec, session.target.timings, keep_s=keep_s),
+        prepare.capacity_requests(spec, session.target.timings, keep_s=keep_s),
         default_zone=session.target.zone,
         order=CandidateOrder(spec.tpu.order),
         max_price_per_hour=spec.tpu.max_price_per_hour,

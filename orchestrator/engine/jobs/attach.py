@@ -1,7 +1,7 @@
-"""Attach to a detached run: follow its job, bring the artifacts home, release the slice. Leaving early costs nothing.
+"""Attach to a detached run: follow its job, collect the artifacts, release the slice.
 
-Until the job has ended the claim is the job's, so an interrupted or killed `attach` changes nothing. What happens after
-the end is what happens after the end of an attached run.
+Until the job has ended the claim is the job's, so an interrupted or killed `attach` changes nothing. After that the run
+ends like an attached one.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ CONNECT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A detached run and its lease, as the ledger has them. `sink` hears the log from its first byte."""
+    """A detached run and its lease, from the ledger. `sink` gets the output from its first byte."""
 
     run: RunRecord
     attempt: Attempt
     lease: Lease
-    order: CollectRequest
+    request: CollectRequest
     max_duration_s: float
     sink: Callable[[int, bytes], None]
-    linger_s: float | None = None  # results that are not at home wait for so long; None: as the cloud's pace says
+    linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings
 
 
 async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
@@ -64,7 +64,7 @@ async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
     if not progress.detached:
         await Lock(to.lease.id)
         progress.owed.lease = to.lease
-        await collection.keep_what_waits(progress, to.linger_s, capabilities)
+        await collection.hold_uncollected(progress, to.linger_s, capabilities)
     return await finish(progress, capabilities)
 
 
@@ -72,26 +72,26 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
     failure: TpujobError | None = None
     await progress.enter("connect")
     try:
-        fleet = progress.fleet = await _reach(to.lease)
+        fleet = progress.fleet = await _connect(to.lease)
         await progress.enter("main")
         await FollowPhase(fleet, to.attempt.id, "main", to.sink)
         began = to.attempt.started_at or to.lease.created_at
-        # An extension that came before us is in the lease already, and not in what the job file says.
+        # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
         await monitor.monitor(to.lease, fleet, "main", end)
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error
     except (Vanished, Preempted):
-        progress.detached = False  # nothing is left to attach to, but its absence is to be proven
-        raise  # of any other slice that looks lost from here, the job may well go on
+        progress.detached = False  # nothing is left to follow; its absence is to be proven
+        raise  # after any other loss the job may go on
     await progress.enter("collect")
     await note(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
-    # The slice goes `limits.linger` after its job, unless its switches see that somebody collects.
+    # The watchdogs delete the slice `limits.linger` after its job, unless heartbeats show that a process collects.
     await SendHeartbeats(fleet, capabilities.timings.heartbeat_s, everywhere=True)
     try:
-        progress.collected = await collection.bring_home(to.lease, fleet, to.order)
+        progress.collected = await collection.collect_results(to.lease, fleet, to.request)
     except Interrupted:
-        raise  # the artifacts wait on the VM for a while; another `attach` can still bring them
+        raise  # the artifacts stay on the VM for a while; another `attach` can collect them
     except TpujobError as error:
         failure = failure or error
     progress.detached = False
@@ -100,11 +100,11 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
     collection.check_collected(progress.collected)
 
 
-async def _reach(lease: Lease) -> Fleet:
+async def _connect(lease: Lease) -> Fleet:
     await Report("attach", f"connecting to {lease.name.node}", passing=True)
     try:
         workers = await retry.until(await Now() + CONNECT_S, Workers(lease.name))
         return await Connect(lease, workers, CONNECT_S)
     except (WrongState, RemoteError):
-        await monitor.check_slice(lease)  # its switch may be deleting it: then nothing goes on without us
+        await monitor.check_slice(lease)  # its watchdog may be deleting it: then the job does not go on
         raise

@@ -1,6 +1,6 @@
-"""One attempt of a run: a slice, its workers, code shipped, phases followed, artifacts brought home.
+"""One attempt of a run: get a slice, ship the code, run the phases, collect the artifacts.
 
-It releases nothing: whatever happens to it is raised, and `engine.jobs.run` knows from `progress.owed` what to give back.
+An attempt releases nothing: it raises what ends it, and `engine.jobs.run` releases what `progress.owed` names.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
-# What the job has made is brought home so many times as often as labels are renewed: each 5 minutes.
-PULLS_A_RENEWAL = 6
+# The work of a job that may be restarted is saved so many times as often as labels are renewed: every 5 minutes.
+SAVES_PER_RENEWAL = 6
 
 
 async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> None:
-    """Raises whatever kept the job from succeeding."""
+    """Run the job once. Raises whatever kept it from succeeding."""
     began = await Now()
     await progress.enter("wait")
     lease = progress.lease = await _obtain(job, capabilities, progress)
     ready_at = await Now()
     await Record(Leased(progress.attempt.id, ready_at, lease.id))
     await progress.enter("connect")
-    if job.wait_s or progress.losses:  # waiting for capacity is not what `limits.max_duration` is about
+    if job.wait_s or progress.losses:  # `limits.max_duration` does not count the wait for capacity
         began = lease.created_at if lease.ready_by is None else ready_at
     end = monitor.end_of(lease, began, job.max_duration_s - progress.used_s)
     await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
-    patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # nobody waits past the slice's own end
+    patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # not past the slice's own end
     workers = await retry.until(ready_at + patience_s, Workers(lease.name))
     progress.fleet = await Connect(lease, workers, patience_s)
     if lease.mode is Mode.RUN:
@@ -51,12 +51,12 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
 
 
 async def _obtain(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> Lease:
-    """The slice to work on: the one that `up` brought, if it is READY and free, else the first candidate that exists."""
+    """Return the slice to work on: the held one if it is READY and free, else the first candidate that can be had."""
     if job.held is not None:
         if await _usable(job.held):
-            await Report("ready", f"{job.held.name.node} ({job.held.handle}, brought by `tpujob up`)")
+            await Report("ready", f"{job.held.name.node} ({job.held.handle}, held by `tpujob up`)")
             return job.held
-        await Report("plan", f"{job.held.handle} is not ready or busy: this run takes a slice of its own")
+        await Report("plan", f"{job.held.handle} is not READY, or busy: this run creates a slice of its own")
     drafts = job.drafts
     if progress.losses:
         assert job.drafter is not None
@@ -88,25 +88,25 @@ async def _work(
 ) -> None:
     fleet = progress.fleet
     assert fleet is not None
-    upkeep = LeaseRenewal(lease, len(workers), capabilities, await Now())
+    renewal = LeaseRenewal(lease, len(workers), capabilities, await Now())
     losers = Losers(progress.owed, capabilities)
-    tasks: list[monitor.PeriodicTask] = [upkeep, losers]
-    rescue = None
+    tasks: list[monitor.PeriodicTask] = [renewal, losers]
+    saving = None
     if job.saved_work is not None:
-        rescue = PeriodicSave(fleet, job.saved_work, capabilities.timings.renew_s / PULLS_A_RENEWAL)
-        tasks.append(rescue)
+        saving = PeriodicSave(fleet, job.saved_work, capabilities.timings.renew_s / SAVES_PER_RENEWAL)
+        tasks.append(saving)
     if job.detach:
         await wait_for_watchdogs(lease, len(workers), capabilities)
-    carried = await _ship(job, progress)
-    meet = await FindCoordinator(fleet)
-    meeting_point = f"{meet.address}:{meet.free_port}"
+    saved = await _ship(job, progress)
+    facts = await FindCoordinator(fleet)
+    coordinator = f"{facts.address}:{facts.free_port}"
     hosts = tuple(worker.internal or worker.host for worker in workers)
     failure: TpujobError | None = None
     for phase in job.phases:
         await progress.enter(phase.name)
         await Record(Moved(progress.attempt.id, await Now(), phase.state))
-        request = phase.request(progress.attempt, lease, hosts, meeting_point)
-        await StartPhase(fleet, replace(request, saved_by_worker=carried) if carried else request, job.sink)
+        request = phase.request(progress.attempt, lease, hosts, coordinator)
+        await StartPhase(fleet, replace(request, saved_by_worker=saved) if saved else request, job.sink)
         if job.detach and phase is job.phases[-1]:
             progress.lease = await hand_over(lease, capabilities)
             progress.detached = True
@@ -116,21 +116,21 @@ async def _work(
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
         except SliceLost as lost:
-            if rescue is not None and lost.still_there:
-                await rescue.last()
+            if saving is not None and lost.still_there:
+                await saving.last()
             raise
         if failure is not None:
             break
-    await upkeep.tick()
+    await renewal.tick()
     await progress.enter("collect")
-    # A ledger that cannot be written, on a disk that is full perhaps, must not cost the results.
+    # A ledger that cannot be written, such as on a full disk, must not cost the results.
     await note(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
     try:
-        order = job.order(progress.attempt)
-        progress.collected = await collection.bring_home(lease, fleet, order, (upkeep, losers))
+        order = job.collect_request(progress.attempt)
+        progress.collected = await collection.collect_results(lease, fleet, order, (renewal, losers))
     except (SliceLost, Vanished):
         if failure is not None:
-            raise failure from None  # its results are lost with the slice, and would not have changed that
+            raise failure from None  # the results are lost with the slice; the failure is the job's own
         raise
     if failure is not None:
         raise failure
@@ -138,7 +138,7 @@ async def _work(
 
 
 async def _ship(job: JobRun, progress: JobProgress) -> tuple[str | None, ...]:
-    """Code and data; and for each worker the hash of what an earlier attempt left for it."""
+    """Ship code and data, and the work that earlier attempts saved. Return the hash of that work for each worker, or ()."""
     assert progress.fleet is not None
     workers = len(progress.fleet.workers) if progress.losses else 0
     if job.bundle is not None:
@@ -151,9 +151,8 @@ async def _ship(job: JobRun, progress: JobProgress) -> tuple[str | None, ...]:
         await Report("ship", f"{size} → {count} worker{'s'[: count > 1]} in {progress.spans['ship']:.1f} s{there}")
     if not workers or job.saved_work is None:
         return ()
-    carried = await RestoreWork(progress.fleet, job.saved_work, job.saved_work.directory / "bundles")
-    given = sum(sha256 is not None for sha256 in carried)
-    await Report(
-        "carry", f"what was saved goes on to {given} worker{'s'[: given > 1]}" if given else "nothing was saved yet"
-    )
-    return carried
+    saved = await RestoreWork(progress.fleet, job.saved_work, job.saved_work.directory / "bundles")
+    count = sum(sha256 is not None for sha256 in saved)
+    text = f"saved work goes to {count} worker{'s'[: count > 1]}" if count else "no work was saved yet"
+    await Report("restore", text)
+    return saved

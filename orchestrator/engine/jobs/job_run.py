@@ -1,4 +1,4 @@
-"""What a run is made of before it starts."""
+"""The input of a run: everything `run_job` needs, decided before it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobPhase:
-    """One supervised script on every worker. `request` builds it once the addresses of all are known, and where they meet."""
+    """One supervised script on every worker.
+
+    `request(attempt, lease, hosts, coordinator)` returns the start request, once the addresses are known.
+    """
 
     name: str
     state: AttemptState
@@ -29,31 +32,31 @@ class JobPhase:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """Everything `run_job` needs, decided beforehand."""
+    """A job, its candidates and its limits."""
 
     run: RunRecord
     attempt: Attempt
     drafts: tuple[Draft, ...]  # candidates in order, names already chosen
-    held: Lease | None  # a slice that `up` brought and that fits
+    held: Lease | None  # the slice of `tpujob up`, if it fits
     bundle: Bundle | None
     phases: tuple[JobPhase, ...]
     artifacts: tuple[str, ...]
     directory: Path
     sink: Callable[[int, bytes], None]
     max_duration_s: float
-    keep_s: float | None = None  # hold the slice for so long after the run
-    detach: bool = False  # leave once the job has started: the claim passes to it
+    keep_s: float | None = None  # hold the slice for so long after a success
+    detach: bool = False  # end once the job has started: the claim passes to it
     wait_s: float = 0.0  # for capacity
-    race: bool = False  # queued candidates all at once
-    max_restarts: int = 0  # after so many slices that were lost
+    race: bool = False  # ask for all queued candidates at once
+    max_restarts: int = 0  # after the loss of a slice
     drafter: Drafter | None = None  # makes the same candidates again, under new names
-    saved_work: SavedWork | None = None  # what goes from attempt to attempt
-    stall_s: float | None = None  # a job that prints nothing for so long hangs
-    linger_s: float | None = None  # results that are not at home wait for so long; None: as the cloud's pace says
+    saved_work: SavedWork | None = None  # passed from attempt to attempt
+    stall_s: float | None = None  # a job without output for so long hangs; None: never
+    linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings
     most_bytes: int | None = None  # of results; None: as much as the disk takes
 
-    def order(self, attempt: Attempt) -> CollectRequest:
-        """What is brought home of this attempt."""
+    def collect_request(self, attempt: Attempt) -> CollectRequest:
+        """Return what to collect of this attempt, and where to."""
         from orchestrator.remote.transfer.collect import CollectRequest
 
         return CollectRequest(attempt.id, self.directory, self.artifacts, self.most_bytes)

@@ -1,7 +1,7 @@
-"""Run a job on this machine (`on: local`): no slice, no lease, no cloud; everything else as in `engine.jobs.run`.
+"""Run a job on this machine (`on: local`): no slice, no lease, no cloud.
 
-The same phases, log, artifacts, ledger rows and exit codes. What ends this program also ends the job: Ctrl-C and `tpujob
-cancel` stop it with grace, and if this process is killed the supervisor notices and stops it.
+Phases, log, artifacts, ledger rows and exit codes are those of `engine.jobs.run`. The end of this process ends the job too:
+Ctrl-C and `tpujob cancel` stop it with grace; if this process is killed, the supervisor stops it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from orchestrator.remote.transfer.bundle import Bundle
     from orchestrator.remote.transfer.collect import CollectResult
 
-WATCH_S = 1.0
+WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPhase:
+    """One script of the job."""
+
     name: str
     state: AttemptState
     script: str
@@ -41,11 +43,11 @@ class LocalPhase:
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """Everything `run_local` needs, decided beforehand."""
+    """Everything `run_local` needs, decided before it starts."""
 
     run: RunRecord
     attempt: Attempt
-    here: LocalWorker
+    worker: LocalWorker
     phases: tuple[LocalPhase, ...]
     env: Mapping[str, str]
     bundle: Path | None
@@ -59,14 +61,14 @@ def prepare(
     spec: JobSpec,
     run: RunRecord,
     attempt: Attempt,
-    here: LocalWorker,
+    worker: LocalWorker,
     *,
     shipped: Bundle | None,
     env: Mapping[str, str],
     port: int,
     sink: Callable[[int, bytes], None],
 ) -> LocalRun:
-    """`port`: free on this machine, for a job whose processes meet."""
+    """Return what `run_local` runs. `port`: a free one of this machine, for the coordinator of the job's processes."""
     ours = {
         "TPUJOB_RUN": run.id,
         "TPUJOB_WORKER": "0",
@@ -78,7 +80,7 @@ def prepare(
     return LocalRun(
         run=run,
         attempt=attempt,
-        here=here,
+        worker=worker,
         phases=(*setup, LocalPhase("main", AttemptState.RUNNING, main)),
         env={**ours, **env},
         bundle=shipped.path if shipped else None,
@@ -99,10 +101,12 @@ async def run_local(job: LocalRun) -> Outcome:
         await _save(job, progress)
     await progress.enter(None)
     if progress.collected is not None and progress.collected.waiting:
-        left = await Leave(job.here)
-        await Report("results", f"what is not in {job.run.directory} is in {left}: it is yours to delete")
+        left = await LeaveLocal(job.worker)
+        await Report(
+            "results", f"the results that are not in {job.run.directory} are in {left}: delete them when you are done"
+        )
     else:
-        await Close(job.here)
+        await CloseLocal(job.worker)
     return await finish(progress)
 
 
@@ -126,8 +130,8 @@ async def _attempt(job: LocalRun, progress: JobProgress) -> None:
 
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
-    while (ended := await WaitLocal(job.here, WATCH_S)) is None:
-        if job.here.cancelled():
+    while (ended := await WaitLocal(job.worker, WAIT_S)) is None:
+        if job.worker.cancelled():
             raise Interrupted(signal.SIGTERM, by="`tpujob cancel`")
         if await Now() >= end_at:
             await _stop(job)
@@ -144,26 +148,26 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
 async def _collect(job: LocalRun, progress: JobProgress) -> None:
     await progress.enter("collect")
     await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
-    progress.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
+    progress.collected = await CollectLocal(job.worker, Path(job.run.directory), job.artifacts, job.most_bytes)
 
 
 async def _save(job: LocalRun, progress: JobProgress) -> None:
-    """Stop what still runs, and keep what it made, a checkpoint perhaps. What goes wrong here does not change the outcome."""
+    """Stop the job and collect what it made, such as a checkpoint. A failure here does not change the outcome."""
     await _stop(job)
     try:
-        progress.collected = await CollectLocal(job.here, Path(job.run.directory), job.artifacts, job.most_bytes)
-    except Exception as error:  # whatever it is, how the run ended has to be written down
-        await Report("warning", f"the artifacts were not saved: {error}")
+        progress.collected = await CollectLocal(job.worker, Path(job.run.directory), job.artifacts, job.most_bytes)
+    except Exception as error:  # the end of the run is recorded in any case
+        await Report("warning", f"the artifacts were not collected: {error}")
 
 
 async def _stop(job: LocalRun) -> None:
-    """A second Ctrl-C hurries nobody: the job has its grace to save what it made, and is killed after it."""
+    """Stop the job: it has a grace period, whatever signals come, and is killed after it."""
     while True:
         try:
-            await StopLocal(job.here, monitor.STOP_GRACE_S)
+            await StopLocal(job.worker, monitor.STOP_GRACE_S)
         except Interrupted:
             await Report(
-                "stop", f"the job is being stopped; what is left of it is killed after {monitor.STOP_GRACE_S:.0f} s"
+                "stop", f"the job is being stopped; what still runs is killed after {monitor.STOP_GRACE_S:.0f} s"
             )
         else:
             return
@@ -174,7 +178,7 @@ async def _stop(job: LocalRun) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StartLocal(Effect[None]):
-    """Performed at once: a signal must not come between the process and our knowing of it."""
+    """Start a phase. Quick, so that no signal comes between the start of the process and its registration."""
 
     slow: ClassVar[bool] = False
     job: LocalRun
@@ -182,55 +186,61 @@ class StartLocal(Effect[None]):
 
     def perform(self, world: World) -> None:
         job = self.job
-        job.here.start(self.phase.name, self.phase.script, job.env, job.bundle, job.sink)
+        job.worker.start(self.phase.name, self.phase.script, job.env, job.bundle, job.sink)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitLocal(Effect["LocalExit | None"]):
-    """Until the phase ended, `timeout_s` at most; its log is passed on meanwhile."""
+    """Wait `timeout_s` at most for the end of the phase; pass its output on meanwhile. None: it goes on."""
 
-    here: LocalWorker
+    worker: LocalWorker
     timeout_s: float
 
     def perform(self, world: World) -> LocalExit | None:
-        return self.here.wait(self.timeout_s)
+        return self.worker.wait(self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class StopLocal(Effect[None]):
-    here: LocalWorker
+    """Stop the phase: SIGTERM, and SIGKILL after the grace period."""
+
+    worker: LocalWorker
     grace_s: float
 
     def perform(self, world: World) -> None:
-        self.here.stop(self.grace_s)
+        self.worker.stop(self.grace_s)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectLocal(Effect["CollectResult"]):
-    here: LocalWorker
+    """Move the job's artifacts to the run's directory."""
+
+    worker: LocalWorker
     destination: Path
     patterns: tuple[str, ...]
     most_bytes: int | None
 
     def perform(self, world: World) -> CollectResult:
-        return self.here.collect(self.destination, self.patterns, self.most_bytes)
+        return self.worker.collect(self.destination, self.patterns, self.most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Leave(Effect[Path]):
-    """Results for which there was no room stay where they are made. The answer: where that is now."""
+class LeaveLocal(Effect[Path]):
+    """Leave the results for which there was no room where the job made them; return that directory."""
 
     slow: ClassVar[bool] = False
-    here: LocalWorker
+    worker: LocalWorker
 
     def perform(self, world: World) -> Path:
-        return self.here.leave()
+        return self.worker.leave()
 
 
 @dataclass(frozen=True, slots=True)
-class Close(Effect[None]):
+class CloseLocal(Effect[None]):
+    """End the worker and delete its working directory."""
+
     slow: ClassVar[bool] = False
-    here: LocalWorker
+    worker: LocalWorker
 
     def perform(self, world: World) -> None:
-        self.here.close()
+        self.worker.close()

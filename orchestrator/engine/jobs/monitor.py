@@ -1,7 +1,4 @@
-"""The work on a slice that is there: phases followed to their end, the slice watched meanwhile.
-
-Shared by a run and by an `attach` to a detached one. What comes after it is in `engine.jobs.collection`.
-"""
+"""Monitor a phase of a job to its end: its workers over SSH, its slice over the API. A run and an `attach` share it."""
 
 from __future__ import annotations
 
@@ -32,25 +29,25 @@ if TYPE_CHECKING:
 
 STOP_GRACE_S = 10.0
 WATCH_S = 2.0
-LOOK_S = 15.0  # how often the API is asked whether the slice is still there, while SSH is silent about it
-SILENT_S = 600.0  # a worker that cannot be reached for so long is lost
-ILL_S = 60.0  # a worker is silent and the API says that the slice is not well: it may come back
-NOTICE = "tpujob/notice"  # published by the switch when its VM is about to be taken away
-SUSPENDING = "SUSPENDING"  # a queued request whose node the cloud has taken: on its way to SUSPENDED
-TOLD_BEFORE_S = (7200.0, 1800.0)  # the end is announced
-LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and save what it made
+LOOK_S = 15.0  # between two questions to the API whether the slice is there, while all workers answer
+SILENT_S = 600.0  # a worker that does not answer for so long is lost
+ILL_S = 60.0  # with a silent worker and a problem that the API shows: it may pass
+NOTICE = "tpujob/notice"  # the watchdog publishes it when its VM is about to be preempted
+SUSPENDING = "SUSPENDING"  # a queued request whose node was preempted, before it is SUSPENDED
+REPORTED_BEFORE_S = (7200.0, 1800.0)  # the end is reported so long before
+LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and to collect
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """When the work is stopped, and what ran out."""
+    """When the job is stopped (unix seconds, the ledger's clock), and by which limit."""
 
     at: float
     why: str = "limits.max_duration"
 
 
 def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
-    """Early enough to save what the job made before the slice has to go."""
+    """Return the end of a job that began at `began`: early enough to collect before the deadline of the lease."""
     own_end = began + max_duration_s
     spare_s = min(LAST_MINUTE_S, (min(lease.deadline, own_end) - began) / 10)
     if lease.deadline >= own_end or lease.budget_usd is None:
@@ -59,10 +56,10 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
 
 
 class PeriodicTask(Protocol):
-    """What else has to be done while a job runs, a little at a time."""
+    """Work that is done in small steps while a job runs."""
 
     async def tick(self, silent_s: float = 0.0) -> None:
-        """`silent_s`: for so long a worker has not answered."""
+        """Do the next step, if it is due. `silent_s`: for so long a worker has not answered; 0 if all do."""
 
 
 async def monitor(
@@ -74,14 +71,15 @@ async def monitor(
     *,
     stall_s: float | None = None,
 ) -> None:
-    """Until the phase ended on every worker. One that fails ends all; the end of a log stream ends nothing.
+    """Return when the phase has succeeded on every worker. The end of a log stream ends nothing.
 
-    A job that prints nothing for `stall_s` hangs. Raises SliceLost for all that is not the job's own fault.
+    Raises PayloadFailed when it failed on one worker (the others are stopped), DeadlineExceeded at its end, SliceLost or
+    Vanished for what is not the job's own failure: no output for `stall_s`, a worker or the slice that is gone.
     """
     looked_at = printed_at = await Now()
     printed = -1
     ill_since: float | None = None
-    last_s = end.at - looked_at  # nobody needs to hear of the two hours that a short job never had
+    last_s = end.at - looked_at  # no report of the two hours that a short job never had
     extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
         status = await WaitForWorkers(fleet, WATCH_S)
@@ -102,7 +100,7 @@ async def monitor(
                 still_there=True,
             )
         left_s = end.at + extended_s - now
-        if any(left_s <= mark_s < last_s for mark_s in TOLD_BEFORE_S):
+        if any(left_s <= mark_s < last_s for mark_s in REPORTED_BEFORE_S):
             text = f"{format_duration(left_s)} until {end.why}; `tpujob extend {lease.handle} --by 2h` moves the end"
             await Report("limit", text)
         last_s = left_s
@@ -112,24 +110,24 @@ async def monitor(
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
         silent_s = status.silent_s(now)
-        for chore in tasks:
-            await chore.tick(silent_s)
+        for task in tasks:
+            await task.tick(silent_s)
         if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
             looked_at = now
-            current, ailment = await check_slice(lease)
+            current, problem = await check_slice(lease)
             extended_s = current.deadline - lease.deadline
-            ill_since = None if ailment is None or silent_s == 0 else ill_since or now
-            if ill_since is not None and ailment is not None and now - ill_since > ILL_S:
-                raise SliceLost(f"{lease.name.node} is {ailment.words}, and a worker is silent", reason=ailment.reason)
+            ill_since = None if problem is None or silent_s == 0 else ill_since or now
+            if ill_since is not None and problem is not None and now - ill_since > ILL_S:
+                raise SliceLost(f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason)
         if silent_s > SILENT_S:
             raise SliceLost(
-                f"a worker of {lease.name.node} cannot be reached since {silent_s:.0f} s, though the API lists it",
+                f"a worker of {lease.name.node} does not answer since {silent_s:.0f} s, though the API lists it",
                 reason="unreachable",
             )
 
 
 async def stop(fleet: Fleet, lease: Lease) -> None:
-    """A worker that cannot be told to stop must not hide why it should."""
+    """Stop the phase on every worker. A worker that cannot be reached is reported, not raised: the cause is elsewhere."""
     try:
         await StopPhase(fleet, STOP_GRACE_S)
     except RemoteError as error:
@@ -138,14 +136,18 @@ async def stop(fleet: Fleet, lease: Lease) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SliceProblem:
-    """What the API says of a slice that is there and not well."""
+    """A problem of an existing slice, as the API shows it. `reason` is the one of SliceLost."""
 
-    words: str
+    text: str
     reason: str
 
 
 async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
-    """The lease as it is now, if the slice is still there and still wanted. (Another terminal may have said `down`.)"""
+    """Return the lease as it is now, and a problem of its slice.
+
+    Raises Vanished when the slice was deleted, stopped or released, Preempted when it was preempted. An API that does not
+    answer raises nothing.
+    """
     current = await ReadLease(lease.id)
     if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
         raise Vanished(f"{lease.name.node} was released by another tpujob command")
@@ -154,15 +156,16 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     except CloudUnavailable:
         return current, None
     if view is None:
-        raise Vanished(f"{lease.name.node} was deleted by somebody else while the job was running")
+        raise Vanished(f"{lease.name.node} was deleted by another client while the job was running")
     if view.state is SliceState.TOMBSTONE or view.native_state == SUSPENDING:
-        raise Preempted(f"{lease.name.node} was taken away while the job was running ({view.native_state})")
+        raise Preempted(f"{lease.name.node} was preempted while the job was running ({view.native_state})")
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
     return current, problem_of(view)
 
 
 def problem_of(view: SliceView) -> SliceProblem | None:
+    """Return the problem that the view shows; None for a healthy slice."""
     if "MAINTENANCE" in (view.health or ""):
         return SliceProblem("under maintenance", "maintenance")
     if view.state is SliceState.UNKNOWN:
@@ -171,23 +174,23 @@ def problem_of(view: SliceView) -> SliceProblem | None:
 
 
 async def classify_failure(lease: Lease, status: FleetStatus) -> None:
-    """Raise SliceLost if a failed phase is the slice's doing: the notice of a preemption ends a job before the slice goes."""
+    """Raise SliceLost if the slice made the phase fail: a preemption notice ends a job before its slice goes."""
     lost = status.first_failure[1] is None
     if not (lost or lease.spot):
         return
     try:
-        _, ailment = await check_slice(lease)
-        noticed = lease.spot and any(NOTICE in said for said in await GetGuestAttributes(lease.name))
+        _, problem = await check_slice(lease)
+        noticed = lease.spot and any(NOTICE in attributes for attributes in await GetGuestAttributes(lease.name))
     except SliceLost:
         raise
     except CloudError as error:
         if lost and isinstance(error, Vanished):
             raise
-        return  # no answer blames nobody
+        return  # without an answer the job failed
     if noticed:
-        raise Preempted(f"{lease.name.node} is being taken away: its VM was given notice", still_there=True)
-    if ailment is not None and lost:
-        raise SliceLost(f"{lease.name.node} is {ailment.words}, and the job is gone from it", reason=ailment.reason)
+        raise Preempted(f"{lease.name.node} is being preempted: its VM got the notice", still_there=True)
+    if problem is not None and lost:
+        raise SliceLost(f"{lease.name.node} is {problem.text}, and the job on it is gone", reason=problem.reason)
 
 
 def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:

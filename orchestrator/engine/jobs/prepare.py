@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.model import JobSpec
     from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.transfer.bundle import Bundle
-    from orchestrator.remote.transfer.saved_work import SavedWork
 
 
-def wishes(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
-    """`keep_s`: the slice is to live so much longer than the job may run."""
+def capacity_requests(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
+    """Return what the job asks for, one request for each alternative. `keep_s`: hold the slice so long after the job."""
     return tuple(
         CapacityRequest(
             accelerator=one.accelerator,
@@ -48,7 +47,7 @@ def wishes(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[Cap
 
 
 def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
-    """Can this job run on the slice that `up` brought: as one alternative wants it, READY, time enough?"""
+    """Return whether the job can run on this held slice: it is READY, fits an alternative, and has time enough."""
     planned = {(one.accelerator_type, one.zone, one.spot) for one in plan.candidates}
     return (
         lease.state is LeaseState.READY
@@ -65,7 +64,7 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
 
 
 def check_local_training(backend: str = "xla", who: str = "emulated workers train") -> None:
-    """Under emulation, and `on: local`, a `train:` job uses the torch of this environment: say at once what it lacks."""
+    """Raise UserError if this Python environment lacks what training on emulated workers, or `on: local`, imports."""
     wanted = ("torch", "numpy", *{"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))
     missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
@@ -76,7 +75,10 @@ def check_local_training(backend: str = "xla", who: str = "emulated workers trai
 
 
 def bundle(spec: JobSpec, job_path: Path, destination: Path) -> Bundle | None:
-    """What the job ships: the payload and its configuration, `code:`, `data_dir:`. None when there is nothing to ship."""
+    """Return the bundle of the payload with its configuration, `code:` and `data_dir:`; None when there is nothing to ship.
+
+    Raises JobSpecError for a directory that is missing.
+    """
     from orchestrator.remote.transfer.bundle import make_bundle
 
     sources: dict[str, Path | bytes] = {}
@@ -102,17 +104,16 @@ def _payload_directory() -> Path:
 def _directory(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, ...]) -> Path:
     path = job_path.parent / relative
     if not path.is_dir():
-        problem = spec.mistake(field, f"{path} is not a directory; paths are relative to the job file")
-        raise JobSpecError([problem], hint=f"`tpujob plan {job_path}` checks a file without creating anything")
+        base = "the job file" if spec.file else f"{job_path.parent}"
+        problem = spec.mistake(field, f"{path} is not a directory; paths are relative to {base}")
+        hint = f"`tpujob plan {job_path}` checks a file without creating anything" if spec.file else None
+        raise JobSpecError([problem], hint=hint)
     return path
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What is different on the emulated cloud: few processes stand for many cores.
-
-    A slice whose hosts have fewer cores than that gets as many as they have.
-    """
+    """The emulated cloud: so many processes stand for the cores of a host, or as many as the host has cores."""
 
     cores: int
 
@@ -181,7 +182,7 @@ class PhaseScript:
 
 
 def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a job that names a bucket needs in its environment. The emulated cloud has no Cloud Storage of its own."""
+    """Return the variables that a job with a bucket needs. Raises JobSpecError: the emulated cloud has no Cloud Storage."""
     if spec.bucket is None or cloud != "emulated":
         return {}
     host = environ.get("STORAGE_EMULATOR_HOST")
@@ -200,8 +201,8 @@ def _variables(
     coordinator: str,
     emulation: Emulation | None,
 ) -> dict[str, str]:
-    """What every job finds in its environment (docs/job-file.md)."""
-    ours = {
+    """Return the variables that tpujob sets for one worker (docs/job-file.md)."""
+    variables = {
         "TPU_NAME": lease.name.node,
         "TPUJOB_RUN": run.id,
         "TPUJOB_ATTEMPT": attempt.id,
@@ -213,10 +214,12 @@ def _variables(
     }
     kind = catalog.lookup(lease.accelerator_type)
     if kind is not None:
-        ours["TPUJOB_TOPOLOGY"] = kind.topology
+        variables["TPUJOB_TOPOLOGY"] = kind.topology
     if emulation is None:
-        return ours
-    return ours | {"TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))}
+        return variables
+    return variables | {
+        "TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))
+    }
 
 
 def _printable(path: Path) -> str:
@@ -224,7 +227,7 @@ def _printable(path: Path) -> str:
 
 
 def check_directories(spec: JobSpec, job_path: Path) -> None:
-    """What the job would ship is there. Raises JobSpecError with the line that names it."""
+    """Raise JobSpecError for a directory that the job ships and that is missing, with the line that names it."""
     for field, value in ((("code",), spec.code), (("train", "data_dir"), spec.train.data_dir if spec.train else None)):
         if value is not None:
             _directory(spec, job_path, value, field)
@@ -239,7 +242,7 @@ def new_run(
     *,
     bench: Mapping[str, str] | None = None,
 ) -> tuple[RunRecord, Attempt]:
-    """`now` is the time of the ledger for this cloud. `bench`: of which comparison it is which variant."""
+    """Return a new run and its first attempt. `now`: the ledger's time of this cloud. `bench`: the variant, and its key."""
     run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
     job_text, directory_text = _printable(job_path), _printable(directory)
@@ -248,7 +251,7 @@ def new_run(
             f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
         )
     described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
-    described["secret_sources"] = secret_sources(spec.env)  # names, so that `attach` can hide the values too
+    described["secret_sources"] = secret_sources(spec.env)  # names: `attach` hides their values too
     if bench is not None:
         described["bench"] = dict(bench)
     run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
@@ -269,7 +272,9 @@ def job_run(
     keep_s: float | None,
     detach: bool = False,
 ) -> JobRun:
-    """Return what `run_job` runs. The names and keys of the first candidates are made here. Raises CloudUnavailable."""
+    """Return what `run_job` runs. Names and keys of the first candidates are made here. Raises CloudUnavailable."""
+    from orchestrator.remote.transfer.saved_work import SavedWork
+
     directory = Path(run.directory)
     restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
     return JobRun(
@@ -289,14 +294,8 @@ def job_run(
         race=plan.race,
         max_restarts=restarts,
         drafter=drafter,
-        saved_work=_luggage(directory, spec) if restarts else None,
+        saved_work=SavedWork(directory / "saved", tuple(spec.artifacts)) if restarts else None,
         stall_s=spec.limits.stall,
         linger_s=spec.limits.linger,
         most_bytes=spec.limits.max_results,
     )
-
-
-def _luggage(directory: Path, spec: JobSpec) -> SavedWork:
-    from orchestrator.remote.transfer.saved_work import SavedWork
-
-    return SavedWork(directory / "saved", tuple(spec.artifacts))

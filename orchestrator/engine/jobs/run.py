@@ -1,7 +1,7 @@
-"""Run a job: attempt after attempt, as often as it may be restarted, and every slice released, proven.
+"""Run a job: one attempt, or several if it may be restarted, and every slice released, proven.
 
-The attempt and the lease are two lives. What happens to the attempt, success, failure, signal or bug, is caught once and
-becomes its outcome; then the lease is released all the same, and the release's verdict is the last word.
+Attempt and lease end separately. However the attempt ends, by success, failure, signal or bug, becomes the outcome; then the
+lease is released in any case, and a release without a proof decides the exit code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Repor
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
-from orchestrator.engine.jobs.collection import keep_what_waits
+from orchestrator.engine.jobs.collection import hold_uncollected
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
@@ -38,14 +38,14 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     await Shield()  # release before anything else: after Ctrl-C the delete leaves now
     await progress.enter(None)
     if _is_borrowed(job, progress):
-        await _give_back(progress)
+        await _leave_held_slice(progress)
     elif progress.error is None and job.keep_s is not None and not progress.detached:
         try:
             await keep(progress.owed, await Now() + job.keep_s, capabilities)
         except TpujobError as error:
             progress.fail(error)
     elif not progress.detached:
-        await keep_what_waits(progress, job.linger_s, capabilities)
+        await hold_uncollected(progress, job.linger_s, capabilities)
     return await finish(progress, capabilities)
 
 
@@ -60,19 +60,19 @@ def _is_borrowed(job: JobRun, progress: JobProgress) -> bool:
 
 
 async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> bool:
-    """One attempt. False: its slice was lost, and another attempt may be made."""
+    """Make one attempt; return False when its slice was lost and another attempt may follow."""
     try:
         await _attempt(job, capabilities, progress)
     except SliceLost as lost:
         if _is_borrowed(job, progress) or len(progress.losses) >= job.max_restarts:
             raise
-        await _start_over(job, capabilities, progress, lost)
+        await _restart(job, capabilities, progress, lost)
         return False
     return True
 
 
 async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> None:
-    """A worker that does not answer cannot say why. If its slice was taken away, the API knows."""
+    """Make one attempt. If workers do not answer because the slice was preempted, raise what the API says of it."""
     try:
         await attempt(job, capabilities, progress)
     except RemoteError as error:
@@ -82,12 +82,12 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
             except SliceLost as lost:
                 raise lost from error
             except CloudError:
-                pass  # no answer, or somebody else deleted it
+                pass  # no answer, or another process deleted it
         raise
 
 
-async def _start_over(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: SliceLost) -> None:
-    """What is left of the slice is proven gone, and written down, before anything is asked for again."""
+async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: SliceLost) -> None:
+    """Prove the lost slice gone and record it; then begin the next attempt. Raises TeardownUnproven."""
     await Shield()
     await progress.enter("release")
     now = await Now()
@@ -97,7 +97,7 @@ async def _start_over(job: JobRun, capabilities: Capabilities, progress: JobProg
     await Report("lost", f"{lost.reason}: {lost.message}")
     await release_owed(progress.owed, capabilities, lost.message)
     if progress.owed.unproven:
-        raise TeardownUnproven(f"{lost.message}, and what is left of it is not proven gone") from lost
+        raise TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
     ended = AttemptEnded(
         progress.attempt.id,
         now,
@@ -108,7 +108,7 @@ async def _start_over(job: JobRun, capabilities: Capabilities, progress: JobProg
     )
     await note(ended)
     await Unlock(progress.attempt.id)
-    await _count(job, progress, lost, now)
+    await _count_use(job, progress, lost, now)
     number = len(progress.losses) + 1
     progress.attempt = Attempt(f"{job.run.id}-{number}", job.run.id)
     await Lock(progress.attempt.id)
@@ -118,22 +118,22 @@ async def _start_over(job: JobRun, capabilities: Capabilities, progress: JobProg
     await Report("restart", f"attempt {number} of at most {job.max_restarts + 1}")
 
 
-async def _count(job: JobRun, progress: JobProgress, lost: SliceLost, lost_at: float) -> None:
-    """What the attempt used up of the job's time and money."""
+async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_at: float) -> None:
+    """Add what the attempt used of the job's time and money."""
     released = progress.owed.released
     lease = progress.lease or (released.lease if released is not None else None)
     progress.lease = None
     if lease is not None:
         deadline, lease = lease.deadline, await as_written(lease)
-        extended_s = lease.deadline - deadline  # a person gave the run more time, not that slice
+        extended_s = lease.deadline - deadline  # `tpujob extend` gave that time to the run, not to that slice
         progress.used_s += max(lost_at - (lease.ready_at or lost_at), 0.0) - extended_s
         billed_s = (lease.gone_at or lost_at) - (lease.billed_from or lost_at)
         progress.spent_usd += (lease.usd_per_hour or 0.0) * max(billed_s, 0.0) / 3600
     progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))
 
 
-async def _give_back(progress: JobProgress) -> None:
-    """A slice that `up` brought stays, but without our job on it."""
+async def _leave_held_slice(progress: JobProgress) -> None:
+    """Stop the job on the slice of `tpujob up`, which stays."""
     assert progress.lease is not None
     lost = isinstance(progress.error, Vanished | SliceLost)
     if progress.fleet is not None and progress.error is not None and not lost:

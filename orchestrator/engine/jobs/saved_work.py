@@ -1,6 +1,6 @@
-"""What keeps a run going although its slices are taken away: its work so far at home, and its budget of time and money.
+"""Save the work of a job that may be restarted: its artifacts so far, copied to this machine at intervals.
 
-A chore of an attempt that may be followed by another one. Nothing here decides whether it is: that is `engine.jobs.run`.
+`engine.jobs.run` decides whether another attempt follows, and counts the time and money of all of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
     from orchestrator.remote.transfer.saved_work import SavedWork
 
-PULL_S = 120.0  # of a checkpoint that large, another interval will bring a newer one
-LAST_PULL_S = 20.0  # of the half minute that a notice gives
+SAVE_S = 120.0  # a checkpoint that takes longer is left for the next interval
+LAST_SAVE_S = 20.0  # of the 30 s between a preemption notice and the preemption
 
 
 @dataclass(slots=True)
 class PeriodicSave:
+    """A periodic task: save the work every `every_s` while all workers answer."""
+
     fleet: Fleet
     saved_work: SavedWork
     every_s: float
@@ -31,16 +33,16 @@ class PeriodicSave:
         now = await Now()
         if self._not_before is None:
             self._not_before = now + self.every_s
-        if now >= self._not_before and silent_s == 0:  # to ask a worker that is silent would only be waiting
-            await self._pull(PULL_S)
+        if now >= self._not_before and silent_s == 0:  # a silent worker would only time out
+            await self._save(SAVE_S)
             self._not_before = await Now() + self.every_s
 
     async def last(self) -> None:
-        """The slice is about to go: what can still be had."""
-        await self._pull(LAST_PULL_S)
+        """Save what can still be saved of a slice that is about to go."""
+        await self._save(LAST_SAVE_S)
 
-    async def _pull(self, deadline_s: float) -> None:
+    async def _save(self, deadline_s: float) -> None:
         try:
             await SaveWork(self.fleet, self.saved_work, deadline_s)
         except RemoteError as error:
-            await Report("carry", f"nothing could be brought home this time: {error.message}", passing=True)
+            await Report("save", f"the work was not saved this time: {error.message}", passing=True)

@@ -13,16 +13,16 @@ from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.timings import Timings
-from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.runtime.world import LOGIN_USER
 from orchestrator.errors import DeadlineExceeded
 
-DEFAULT_WAIT_S = 3600.0  # of a queued request, where the job does not say how long it may wait
-LEAST_LEFT_S = 60.0
+DEFAULT_WAIT_S = 3600.0  # how long a queued request of a job without `wait` is valid
+LEAST_LEFT_S = 60.0  # for another attempt
 
 
 class Draft(NamedTuple):
@@ -45,7 +45,7 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where slices are asked for: the cloud and project, who asks, and where private files of a lease go."""
+    """Where slices are created: cloud and project, the owner, and the directory for the private files of a lease."""
 
     cloud: str
     project: str
@@ -55,10 +55,6 @@ class Place:
     now: Callable[[], float]
     network: str = "default"
     service_account: str | None = None
-
-    @property
-    def emulated(self) -> bool:
-        return self.cloud == "emulated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,4 +104,4 @@ async def _until_returned(request: LendRequest, renewal: LeaseRenewal, lease: Le
             raise DeadlineExceeded(f"{lease.name.node} reached its deadline", hint="ask for a larger max_duration")
         problem_since = None if problem is None else problem_since or now
         if problem is not None and problem_since is not None and now - problem_since > PROBLEM_S:
-            raise SliceLost(f"{lease.name.node} is {problem.words}", reason=problem.reason)
+            raise SliceLost(f"{lease.name.node} is {problem.text}", reason=problem.reason)

@@ -182,7 +182,7 @@ def restart_before_proof() -> Iterator[None]:
     real = run.release_owed
 
     async def let_go(held: Any, capabilities: Any, reason: str) -> None:
-        if held.lease is not None and ("taken away" in reason or "is being taken" in reason):
+        if held.lease is not None and "preempted" in reason:
             await release.send_deletes([held.lease], reason=reason)
             held.lease = None
         await real(held, capabilities, reason)

@@ -182,7 +182,7 @@ def start_collector(world: World, process: Process, job: JobRun) -> None:
     if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
         return
     attempt = process.ledger.attempts[job.attempt.id]  # as it is now: RUNNING
-    to = Attachment(job.run, attempt, outcome.lease, job.order(attempt), job.max_duration_s, _no_sink)
+    to = Attachment(job.run, attempt, outcome.lease, job.collect_request(attempt), job.max_duration_s, _no_sink)
 
     async def collector() -> Any:
         return await attach(to, world.capabilities) if await Lock(job.attempt.id) else None

@@ -11,7 +11,7 @@ from orchestrator.core.lease.attempt import AttemptState, has_uncollected_result
 from orchestrator.core.lease.lease import Down, Lease, LeaseState, Mode, Purpose
 from orchestrator.core.lease.timings import emulated
 from orchestrator.engine.jobs.attach import attach
-from orchestrator.engine.jobs.collection import Left, collect_again, progress_words
+from orchestrator.engine.jobs.collection import UncollectedRun, collect_again, progress_text
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
@@ -37,11 +37,11 @@ def run(world: VirtualWorld, prepared: JobRun | None = None, **how: Any) -> Outc
     return world.drive(run_job(prepared or job(world), QUICK), **how)
 
 
-def left(world: VirtualWorld, *, borrowed: bool = False) -> Left:
+def left(world: VirtualWorld, *, borrowed: bool = False) -> UncollectedRun:
     ((found, attempt),) = world.ledger.runs()
     assert attempt.lease_id is not None
-    order = job(world).order(attempt)
-    return Left(found, attempt, world.ledger.lease(attempt.lease_id), order, borrowed)
+    order = job(world).collect_request(attempt)
+    return UncollectedRun(found, attempt, world.ledger.lease(attempt.lease_id), order, borrowed)
 
 
 def collect(world: VirtualWorld, **how: Any) -> Outcome:
@@ -117,8 +117,8 @@ def test_a_slice_that_is_taken_away_meanwhile_is_lost_and_not_held(world: Virtua
 
 
 def test_progress_is_said_in_passing(world: VirtualWorld) -> None:
-    assert progress_words(Progress(hashed_bytes=3_000_000_000), 5.0) == "looking at the results: 3.0 GB so far"
-    words = progress_words(Progress(None, 1203, 12000, 3_200_000_000, 41_000_000_000), 40.0)
+    assert progress_text(Progress(hashed_bytes=3_000_000_000), 5.0) == "reading the results: 3.0 GB so far"
+    words = progress_text(Progress(None, 1203, 12000, 3_200_000_000, 41_000_000_000), 40.0)
     assert words == "1,203 of 12,000 files, 3.2 GB of 41.0 GB, 80.0 MB/s"
 
 
@@ -169,7 +169,7 @@ def test_where_it_cannot_be_held_it_goes_and_that_is_said(world: VirtualWorld, m
     monkeypatch.setattr(world.cloud, "set_labels", away)
     outcome = run(world)
     assert outcome.exit_code == 65 and world.cloud.nodes == {}
-    assert any("cannot be kept" in line for line in world.told)
+    assert any("cannot be held" in line for line in world.told)
 
 
 def test_what_was_refused_for_good_holds_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_a_slice_that_is_gone_is_said_to_be_and_its_absence_proven(world: Virtua
     world.cloud.nodes.clear()
     world.cloud.workers = _vanished  # type: ignore[method-assign]
     outcome = collect(world)
-    assert outcome.exit_code == 65 and "is lost" in str(outcome.error)
+    assert outcome.exit_code == 65 and "are lost" in str(outcome.error)
     assert not lease_of(world).open
 
 

@@ -199,4 +199,4 @@ def test_results_for_which_there_is_no_room_stay_where_they_are_and_that_is_said
     world, here, prepared = ready(tmp_path, OK, collected=no_room)
     outcome = world.drive(local.run_local(prepared))
     assert outcome.exit_code == 65 and not here.closed
-    assert any("is in left: it is yours to delete" in line for line in world.told)
+    assert any("are in left: delete them" in line for line in world.told)
