@@ -218,7 +218,7 @@ class Session:
         return arm
 
     def _connect(self, kind: str) -> Cloud:
-        from orchestrator.clouds.google.credentials import connect, connect_light, read_token
+        from orchestrator.clouds.tpu.connect import connect, connect_light, read_token
 
         # A light session only deletes: a create would be a bug there, and fail as one.
         connector = cast("Callable[..., Cloud]", connect_light if self._light else connect)

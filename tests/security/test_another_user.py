@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.google.credentials import EmulatorToken, emulator_credentials
+from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.google.fetch import fetch
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.light_client import LightApi

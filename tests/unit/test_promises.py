@@ -23,7 +23,7 @@ from orchestrator.promises import (
     PromiseWorld,
     bound,
 )
-from orchestrator.vm.watchdog import RARELY, SOON
+from orchestrator.vm.watchdog import SLOW_FACTOR, FAST_FACTOR
 
 EMULATED = PromiseWorld(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
 HERE = PromiseWorld(speed=100, deletion_s=1.5, ready_s=6.0, gc_every_s=18.0)
@@ -35,7 +35,7 @@ def derived(timings: Timings) -> dict[str, float]:
     return {
         "heartbeat": timings.heartbeat_s,
         "poll": timings.poll_s,
-        "rare poll": RARELY * timings.poll_s,
+        "rare poll": SLOW_FACTOR * timings.poll_s,
         "ttl": timings.ttl_s,
         "grace": timings.grace_s,
         "boot": timings.boot_s,
@@ -68,7 +68,7 @@ def test_the_code_s_own_times_are_those_of_the_table() -> None:
     longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
     assert longest == promises.LOOK_S
     # After its countdown the watchdog looks again within a heartbeat, asks the API, and deletes.
-    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / SOON <= promises.seconds("watchdog")
+    assert GOOGLE.heartbeat_s / 12 + GOOGLE.poll_s / FAST_FACTOR <= promises.seconds("watchdog")
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=lambda promise: f"{promise.class_} {promise.event}")

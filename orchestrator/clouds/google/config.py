@@ -1,7 +1,7 @@
-"""Which project and zone Google's own tools are set to on this machine: gcloud's active configuration, and the ADC.
+"""The project and zone of Google's own tools on this machine: gcloud's active configuration, and the ADC.
 
-I read the files that gcloud and `gcloud auth application-default login` write, without running gcloud and without asking
-the network. Only `settings` calls me. What is not configured is None; what is configured and unreadable is a ConfigError.
+Reads the files that gcloud and `gcloud auth application-default login` write; runs no gcloud and uses no network. For
+`settings`. A value that is not configured is None; one that cannot be read raises ConfigError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value, and in words where it was found."""
+    """A value, and a name for where it was found."""
 
     value: str
     source: str
@@ -30,7 +30,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Gcloud:
-    """`tpu_endpoint` is set where gcloud was pointed at another API than Google's public one."""
+    """gcloud's configuration. `tpu_endpoint` is set if gcloud uses another API than Google's public one."""
 
     project: Found | None = None
     zone: Found | None = None
@@ -38,7 +38,7 @@ class Gcloud:
 
 
 def gcloud(environ: Environ) -> Gcloud:
-    """gcloud's active configuration, its CLOUDSDK_* variables first, as gcloud itself has it."""
+    """Return gcloud's active configuration; as in gcloud, CLOUDSDK_* variables come first. Raises ConfigError."""
     directory = config_dir(environ)
     name = environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME") or _read(directory / "active_config").strip() or "default"
     file = _ini(directory / "configurations" / f"config_{name}")
@@ -55,7 +55,7 @@ def gcloud(environ: Environ) -> Gcloud:
 
 
 def adc_project(environ: Environ) -> Found | None:
-    """The project that application default credentials stand for."""
+    """Return the project of the application default credentials; None without one. Raises ConfigError."""
     if environ.get("GOOGLE_CLOUD_PROJECT"):
         return Found(environ["GOOGLE_CLOUD_PROJECT"], "GOOGLE_CLOUD_PROJECT")
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
@@ -67,16 +67,16 @@ def adc_project(environ: Environ) -> Found | None:
             raise ConfigError(f"GOOGLE_APPLICATION_CREDENTIALS names {path}, which does not exist or is empty")
         return None
     try:
-        said = json.loads(text)
+        fields = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{path} ({source}) is not JSON: {error}") from error
-    keys = ("project_id", "quota_project_id") if isinstance(said, dict) else ()
-    project = next((said[key] for key in keys if isinstance(said.get(key), str) and said[key]), None)
+    keys = ("project_id", "quota_project_id") if isinstance(fields, dict) else ()
+    project = next((fields[key] for key in keys if isinstance(fields.get(key), str) and fields[key]), None)
     return Found(project, source) if project else None
 
 
 def config_dir(environ: Environ) -> Path:
-    """Where gcloud keeps its files. (Not XDG: gcloud does not follow it.)"""
+    """Return gcloud's directory. gcloud does not follow XDG."""
     if environ.get("CLOUDSDK_CONFIG"):
         return Path(environ["CLOUDSDK_CONFIG"]).expanduser()
     return Path(environ.get("HOME") or Path.home()) / ".config" / "gcloud"
@@ -98,6 +98,6 @@ def _ini(path: Path) -> ConfigParser:
     try:
         parser.read_string(_read(path), source=str(path))
     except configparser.Error as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"gcloud's configuration cannot be read: {said}", hint="see `gcloud info`") from error
+        why = " ".join(str(error).split())
+        raise ConfigError(f"gcloud's configuration cannot be read: {why}", hint="see `gcloud info`") from error
     return parser

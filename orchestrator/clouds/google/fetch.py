@@ -1,7 +1,7 @@
-"""One HTTP request with nothing but the standard library: a whole reply within a time, or an error that says why not.
+"""One HTTP request with the standard library: a whole reply within a time, or an error that says why not.
 
-Only `light` and the sign-in of its tokens use me. Proxies and certificates are those of the environment, as requests has
-them; redirections are not followed, and a reply that is too long or that trickles in is none.
+For the light API client, its sign-in, and Cloud Storage. Proxies and certificates are those of the environment, as with
+requests; redirections are not followed, and a reply that is too long or too slow is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back, whatever its status. Header names are in lower case."""
+    """A reply of any status. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,9 +40,9 @@ def fetch(
     proxies: bool,
     ours: bool = False,
 ) -> Reply:
-    """One request, one reply, no redirection followed. CloudUnavailable when the reply is not whole within the time.
+    """Send one request and return its reply. Raises CloudUnavailable if the reply is not whole within `timeout_s`.
 
-    `ours`: sent only to a process of this user.
+    `ours`: send only to a process of this user. `proxies`: use those of the environment.
     """
     give_up_at = time.monotonic() + timeout_s
     parts = urlsplit(url)
@@ -54,23 +54,23 @@ def fetch(
             connection.connect()
             peers.expect_ours(connection.sock, timeout_s)
         connection.request(method, url.partition(host)[2], body, dict(headers))
-        sock = connection.sock  # the connection drops it when the reply is to be the last
+        sock = connection.sock  # the connection drops it if the server announces that this reply is the last
         response = connection.getresponse()
         answered = True
-        said = _whole(response, sock, give_up_at)
-        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, said)
+        content = _whole(response, sock, give_up_at)
+        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
     except TimeoutError as error:
         raise CloudUnavailable(f"{host} did not answer in time") from error
     except (OSError, http.client.HTTPException) as error:
         if answered:
-            raise CloudUnavailable(f"the reply of {host} broke off: {_words(error)}") from error
-        raise CloudUnavailable(f"{host} cannot be reached: {_words(error)}", hint=_hint(error)) from error
+            raise CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}") from error
+        raise CloudUnavailable(f"{host} cannot be reached: {_cause(error)}", hint=_hint(error)) from error
     finally:
         connection.close()
 
 
 def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: float) -> bytes:
-    """Piece by piece, so that a server which sends a byte now and then cannot keep us."""
+    """Read piece by piece, so that a server that sends a byte now and then cannot exceed the time."""
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -91,7 +91,7 @@ def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: 
 
 
 def _connection(scheme: str, host: str, timeout_s: float, proxies: bool) -> http.client.HTTPConnection:
-    if scheme == "http":  # an emulator on loopback, or a metadata server: never through anybody else
+    if scheme == "http":  # an emulator on loopback, or a metadata server: never through a proxy
         return http.client.HTTPConnection(host, timeout=timeout_s)
     import ssl
 
@@ -100,17 +100,15 @@ def _connection(scheme: str, host: str, timeout_s: float, proxies: bool) -> http
     if proxy is None:
         return http.client.HTTPSConnection(host, timeout=timeout_s, context=context)
     if proxy.scheme != "http" or proxy.hostname is None:
-        raise CloudUnavailable(
-            f"the proxy {proxy.geturl()} is not of a kind that is known here", hint="see HTTPS_PROXY"
-        )
-    # Plain as far as the proxy; TLS, with the host itself, inside the tunnel.
+        raise CloudUnavailable(f"the proxy {proxy.geturl()} is of an unsupported kind", hint="see HTTPS_PROXY")
+    # Plain to the proxy; TLS, with the host itself, inside the tunnel.
     connection = http.client.HTTPSConnection(proxy.hostname, proxy.port or 80, timeout=timeout_s, context=context)
     connection.set_tunnel(host, 443, _proxy_login(proxy))
     return connection
 
 
 def _proxy(host: str) -> SplitResult | None:
-    """What HTTPS_PROXY, ALL_PROXY and NO_PROXY say, as everywhere."""
+    """The proxy by HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
     from urllib.request import getproxies_environment, proxy_bypass
 
     named = getproxies_environment()
@@ -131,7 +129,7 @@ def _proxy_login(proxy: SplitResult) -> dict[str, str]:
 
 
 def _authorities() -> str | None:
-    """The same certificates as the other client: what the environment names, else those that come with requests."""
+    """The same certificates as requests uses: those that the environment names, else those of certifi."""
     named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
     if named:
         return named
@@ -142,7 +140,7 @@ def _authorities() -> str | None:
     return str(certifi.where())
 
 
-def _words(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     if isinstance(error, http.client.IncompleteRead):
         return f"{error.expected} bytes are missing"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -150,5 +148,5 @@ def _words(error: Exception) -> str:
 
 def _hint(error: Exception) -> str | None:
     if type(error).__module__ == "ssl":
-        return "a proxy that opens TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
+        return "a proxy that intercepts TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
     return "see HTTPS_PROXY" if "Tunnel connection failed" in str(error) else None

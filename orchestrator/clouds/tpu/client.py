@@ -1,7 +1,7 @@
-"""The Cloud TPU API (v2, REST) behind `core.lease.slices.Cloud`, for Google and for the emulator alike.
+"""The Cloud TPU API (v2, REST) on google-cloud-tpu: all of `core.lease.slices.Cloud`, for Google and for the emulator.
 
-One question out, one answer back: every call has a timeout and is tried once; what went wrong comes back as a CloudError.
-google-cloud-tpu is imported when the first client is made, so that importing me is cheap.
+Every call has a timeout, is tried once, and raises a CloudError. google-cloud-tpu is imported with the first client, so that
+importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.clouds.tpu import error_translation, replies
-from orchestrator.clouds.tpu.calls import GOOGLE, Answer, ApiCalls, capabilities, parent, path
-from orchestrator.clouds.tpu.error_translation import NotFound
+from orchestrator.clouds.google import error_translation
+from orchestrator.clouds.google.credentials import SCOPE
+from orchestrator.clouds.google.error_translation import NotFound
+from orchestrator.clouds.tpu import replies
+from orchestrator.clouds.tpu.calls import GOOGLE, ApiCalls, ApiReply, parent, path
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.core.lease.slices import Operation, SliceName, SliceRequest, WorkerAddress
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.lease.watchdog_report import min_read_interval_s
-from orchestrator.errors import BadRequest, CloudUnavailable, UnexpectedReply, Vanished
-
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+from orchestrator.errors import BadRequest, CloudUnavailable, Vanished
 
 
 class TpuApi(ApiCalls):
-    """`endpoint` None is Google's. Whoever makes me answers for sending `credentials` there: see `credentials.connect`."""
+    """The complete client. Create it with `connect`, which checks where `credentials` may be sent."""
 
     def __init__(
         self,
@@ -39,16 +39,18 @@ class TpuApi(ApiCalls):
     ) -> None:
         from orchestrator.clouds.tpu import transport
 
-        self.endpoint = (endpoint or GOOGLE).rstrip("/")
-        self.emulated = emulated
-        self.capabilities = capabilities(
-            emulated=emulated, visible_within_s=visible_within_s, settles_within_s=settles_within_s, timings=timings
+        super().__init__(
+            endpoint,
+            emulated=emulated,
+            timeout_s=timeout_s,
+            visible_within_s=visible_within_s,
+            settles_within_s=settles_within_s,
+            timings=timings,
         )
-        self._timeout_s, self._create_timeout_s = timeout_s, create_timeout_s
-        self._host = self.endpoint.partition("://")[2]
-        self._foreign, self._unparsable = transport.Foreign, transport.NotOurProto
-        self._door = transport.Adapter(self._host, emulated=emulated)
-        self._client = transport.open_client(self.endpoint, credentials, self._door, emulated=emulated)
+        self._create_timeout_s = create_timeout_s
+        self._library_errors, self._parse_error = transport.LIBRARY_ERRORS, transport.PARSE_ERROR
+        self._adapter = transport.Adapter(self._host, emulated=emulated)
+        self._client = transport.open_client(self.endpoint, credentials, self._adapter, emulated=emulated)
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -58,42 +60,45 @@ class TpuApi(ApiCalls):
         try:
             if request.queue is not None:
                 return replies.operation(self._post(preview(request, self.endpoint)))
-            said = self._json(self._client.create_node, create_request(request), self._create_timeout_s)
+            reply = self._send(self._client.create_node, create_request(request), self._create_timeout_s)
         except NotFound as error:
             raise BadRequest(error.message, hint=error.hint, details=error.details) from error
-        return replies.operation(said)
+        return replies.operation(reply.data)
 
     def start(self, name: SliceName) -> Operation:
-        return self._switch(self._client.start_node, name)
+        return self._start_or_stop(self._client.start_node, name)
 
     def stop(self, name: SliceName) -> Operation:
-        return self._switch(self._client.stop_node, name)
+        return self._start_or_stop(self._client.stop_node, name)
 
-    def _switch(self, call: Callable[..., Any], name: SliceName) -> Operation:
+    def _start_or_stop(self, call: Callable[..., Any], name: SliceName) -> Operation:
         try:
-            return replies.operation(self._json(call, {"name": path(name)}))
+            return replies.operation(self._send(call, {"name": path(name)}).data)
         except NotFound as error:
             raise _vanished(name, error) from error
 
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         request = {"node": {"name": path(name), "labels": dict(labels)}, "update_mask": {"paths": ["labels"]}}
         try:
-            return replies.operation(self._json(self._client.update_node, request))
+            return replies.operation(self._send(self._client.update_node, request).data)
         except NotFound as error:
             raise _vanished(name, error) from error
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------------------------------
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         try:
             node = self._node(name)
         except NotFound as error:
             raise _vanished(name, error) from error
-        replies.addresses(node)  # guest attributes may be asked for a few times a minute: not before all have one
+        replies.addresses(
+            node
+        )  # raises before the guest attributes, which may be read a few times a minute, are needed
         try:
             published = self.guest_attributes(name)
         except CloudUnavailable as error:
-            error.retry_after_s = max(error.retry_after_s or 0.0, min_read_interval_s(self.capabilities.timings.heartbeat_s))
+            interval_s = min_read_interval_s(self.capabilities.timings.heartbeat_s)
+            error.retry_after_s = max(error.retry_after_s or 0.0, interval_s)
             raise
         return replies.worker_addresses(node, published, emulated=self.emulated)
 
@@ -102,41 +107,33 @@ class TpuApi(ApiCalls):
 
     # -- one call -------------------------------------------------------------------------------------------------
 
-    def _ask(self, call: str, request: Mapping[str, Any]) -> Answer:
-        return Answer(self._json(getattr(self._client, call), request), self._door.last_date())
+    def _ask(self, call: str, request: Mapping[str, Any]) -> ApiReply:
+        return self._send(getattr(self._client, call), request)
 
-    def _json(
-        self, call: Callable[..., Any], request: Mapping[str, Any], timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        """The reply as it came; what the generated parser thinks of it does not matter."""
+    def _send(self, call: Callable[..., Any], request: Mapping[str, Any], timeout_s: float | None = None) -> ApiReply:
+        """Send a call of google-cloud-tpu. Return the reply, whatever the generated parser makes of it."""
         try:
-            self._call(call, request, timeout_s)
-        except UnexpectedReply as error:
-            if not isinstance(error.__cause__, self._unparsable):
-                raise
-        return self._door.last_reply()
+            call(request, retry=None, timeout=timeout_s or self._timeout_s)
+        except self._library_errors as error:
+            if not isinstance(error, self._parse_error):
+                raise error_translation.local_error(error, self._host) from error
+        return self._adapter.last_reply()
 
-    def _post(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What google-cloud-tpu has no words for, through the same door and with the same credentials."""
+    def _post(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request that google-cloud-tpu cannot express, through the same adapter and with the same credentials."""
         from orchestrator.clouds.tpu import transport
 
         try:
             reply = transport.post(self._client, request["url"], request["body"], self._create_timeout_s)
-        except self._foreign as error:
+        except self._library_errors as error:
             raise error_translation.local_error(error, self._host) from error
-        if reply.status_code >= 300:  # a 401 that a fresh token did not help
+        if reply.status_code >= 300:  # a 401 that a fresh token did not cure
             raise error_translation.http_error(reply.status_code, reply.text, host=self._host, emulated=self.emulated)
-        return self._door.last_reply()
-
-    def _call(self, call: Callable[..., Any], request: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-        try:
-            return call(request, retry=None, timeout=timeout_s or self._timeout_s)
-        except self._foreign as error:
-            raise error_translation.local_error(error, self._host) from error
+        return self._adapter.last_reply().data
 
 
 def create_request(request: SliceRequest) -> dict[str, Any]:
-    """The arguments of google-cloud-tpu's create_node."""
+    """Return the arguments of google-cloud-tpu's create_node. Raises BadRequest for an invalid name."""
     node: dict[str, Any] = {
         "accelerator_type": request.accelerator_type,
         "runtime_version": request.runtime_version,
@@ -152,11 +149,11 @@ def create_request(request: SliceRequest) -> dict[str, Any]:
 
 
 def preview(request: SliceRequest, endpoint: str = GOOGLE) -> dict[str, Any]:
-    """The very request that `create` sends, made by the same code and recorded in place of being sent."""
+    """Return the request that `create` sends: {"method", "url", "body"}, made by the same code and not sent."""
     from orchestrator.clouds.tpu import transport
 
     try:
-        transport.copy_client(endpoint).create_node(create_request(request), retry=None)
+        transport.recording_client(endpoint).create_node(create_request(request), retry=None)
     except transport.Unsent as unsent:
         sent = unsent.request
     body = json.loads(sent.body or "null")

@@ -1,23 +1,23 @@
-"""The Cloud TPU API for whoever only tears down: standard library instead of google-cloud-tpu, a tenth of its weight.
+"""The Cloud TPU API for teardown: the standard library instead of google-cloud-tpu, a tenth of its memory.
 
-The guardian's recovery, `tpujob gc` and `tpujob doctor` use me. I ask the same questions as `TpuApi` and read the answers
-with the same code; create, start, stop and relabel are not there. Every call is one connection, tried once, over in time.
+For the guardian's recovery, `tpujob gc` and `tpujob doctor`. Create, start, stop and set_labels are missing; the rest shares
+its code with `TpuApi`. Every call is one connection, tried once, with a time limit for the whole reply.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlencode
 
+from orchestrator.clouds.google import error_translation
+from orchestrator.clouds.google.credentials import Bearer
 from orchestrator.clouds.google.fetch import fetch
-from orchestrator.clouds.tpu import error_translation
-from orchestrator.clouds.tpu.calls import GOOGLE, Answer, ApiCalls, capabilities
+from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply
 from orchestrator.core.lease.timings import Timings
-from orchestrator.errors import CloudError, UnexpectedReply
+from orchestrator.errors import CloudError
 
-# google-cloud-tpu's name of a call → method, and the path after /v2/ with the request's fields filled in
+# google-cloud-tpu's name of a call → method, and path after /v2/ as a template for the request's fields
 CALLS = {
     "get_node": ("GET", "{name}"),
     "list_nodes": ("GET", "{parent}/nodes"),
@@ -33,19 +33,8 @@ CALLS = {
 }
 
 
-class Bearer(Protocol):
-    """Who we are: `token` is what to send now; after a 401 `renew` gets another one, or raises why there is none."""
-
-    @property
-    def renewable(self) -> bool: ...
-
-    def token(self) -> str: ...
-
-    def renew(self) -> None: ...
-
-
 class LightApi(ApiCalls):
-    """`endpoint` None is Google's. Whoever makes me answers for sending tokens there: see `credentials.connect_light`."""
+    """The client for teardown. Create it with `connect_light`, which checks where tokens may be sent."""
 
     def __init__(
         self,
@@ -58,20 +47,22 @@ class LightApi(ApiCalls):
         settles_within_s: float | None = None,
         timings: Timings | None = None,
     ) -> None:
-        self.endpoint = (endpoint or GOOGLE).rstrip("/")
-        self.emulated = emulated
-        self.capabilities = capabilities(
-            emulated=emulated, visible_within_s=visible_within_s, settles_within_s=settles_within_s, timings=timings
+        super().__init__(
+            endpoint,
+            emulated=emulated,
+            timeout_s=timeout_s,
+            visible_within_s=visible_within_s,
+            settles_within_s=settles_within_s,
+            timings=timings,
         )
-        self._bearer, self._timeout_s = bearer, timeout_s
-        self._host = self.endpoint.partition("://")[2]
+        self._bearer = bearer
 
-    def _ask(self, call: str, request: Mapping[str, Any]) -> Answer:
+    def _ask(self, call: str, request: Mapping[str, Any]) -> ApiReply:
         method, template = CALLS[call]
         path = quote(template.format_map(request), safe="/:")
         query = {"pageToken": request.get("page_token"), "force": "true" if request.get("force") else None}
-        asked = urlencode({key: value for key, value in query.items() if value})
-        url = f"{self.endpoint}/v2/{path}{'?' + asked if asked else ''}"
+        parameters = urlencode({key: value for key, value in query.items() if value})
+        url = f"{self.endpoint}/v2/{path}{'?' + parameters if parameters else ''}"
         try:
             return self._send(method, url)
         except _RefusedToken as refused:
@@ -83,7 +74,7 @@ class LightApi(ApiCalls):
         except _RefusedToken as refused:
             raise refused.error from refused
 
-    def _send(self, method: str, url: str) -> Answer:
+    def _send(self, method: str, url: str) -> ApiReply:
         headers = {"Authorization": f"Bearer {self._bearer.token()}", "Accept": "application/json"}
         body = b"{}" if method == "POST" else None
         if body is not None:
@@ -102,23 +93,12 @@ class LightApi(ApiCalls):
             if reply.status == 401:
                 raise _RefusedToken(error)
             raise error
-        return Answer(_object(text, self._host), reply.headers.get("date"))
+        return ApiReply(error_translation.json_object(text, self._host), reply.headers.get("date"))
 
 
 class _RefusedToken(Exception):
-    """A 401: the token is not, or no longer, good."""
+    """A 401: the token is not, or no longer, valid."""
 
     def __init__(self, error: CloudError) -> None:
         super().__init__(error.message)
         self.error = error
-
-
-def _object(text: str, host: str) -> dict[str, Any]:
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        shown = " ".join(text[:80].split()) or "an empty reply"
-        raise UnexpectedReply(f"{host} answered something that is not JSON: {shown}", details=text[:4000])
-    return said

@@ -1,9 +1,8 @@
-"""The request for a slice through a queued resource, with the two fences that the cloud itself keeps. Pure; sends nothing.
+"""The request for a slice through a queued resource, with the two limits that the cloud itself enforces. Pure; sends nothing.
 
-`validUntilDuration` is on every one of them: a request that nobody waits for any more must not come alive later, and nothing
-else on the API stops it. Flex-start adds `runDuration`, after which the cloud deletes the VMs by itself, whoever lives or is
-dead; only v2alpha1 knows it, and no client library does, so the request is JSON. `TpuApi.create` sends what I build, and
-`preview` shows it.
+Every request has `validUntilDuration`: a request that is no longer waited for must not become a node later, and nothing else
+in the API prevents it. Flex-start adds `runDuration`, after which the cloud deletes the VMs by itself. Only v2alpha1 has it,
+and no client library, so the request is JSON. `TpuApi.create` sends it, and `preview` shows it.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ _REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def queued_request(
     request: SliceRequest, queue: QueueTerms, node: Mapping[str, Any], endpoint: str = GOOGLE
 ) -> dict[str, Any]:
-    """{"method", "url", "body"}. `node` is the body of a plain create call; queue and node have one name, our own."""
+    """Return {"method", "url", "body"}. `node` is the body of a plain create call. Raises BadRequest for invalid parts."""
     name = request.name
-    queue_path(name)  # refuses what is no name
+    queue_path(name)  # raises for an invalid name
     place = parent(name.project, name.zone)
     if not _REQUEST_ID.fullmatch(queue.request_id):
         raise BadRequest(f"{queue.request_id!r} is not a UUID")
     if queue.valid_for_s < 1:
-        raise BadRequest("a queued request that is valid for no time at all")
+        raise BadRequest("a queued request has to be valid for at least a second")
     body: dict[str, Any] = {
         "tpu": {"nodeSpec": [{"parent": place, "nodeId": name.node, "node": _plain(node)}]},
         "queueingPolicy": {"validUntilDuration": _seconds(queue.valid_for_s)},
     }
-    version, way = _way(request, queue)
+    version, provisioning = _provisioning(request, queue)
     query = f"queuedResourceId={name.node}&requestId={queue.request_id}"
     return {
         "method": "POST",
         "url": f"{endpoint}/{version}/{place}/queuedResources?{query}",
-        "body": body | way,
+        "body": body | provisioning,
     }
 
 
-def _way(request: SliceRequest, queue: QueueTerms) -> tuple[str, dict[str, Any]]:
-    """The version that knows it, and how it says spot, reserved or flex-start."""
+def _provisioning(request: SliceRequest, queue: QueueTerms) -> tuple[str, dict[str, Any]]:
+    """The API version, and its fields for spot, reserved or flex-start."""
     if (queue.flex_start_s is not None) + request.spot + request.reserved > 1:
-        raise BadRequest("spot, reserved and flex-start are three ways of provisioning: a request takes one of them")
+        raise BadRequest("spot, reserved and flex-start exclude each other: a request takes one of them")
     if request.spot:
         return "v2", {"spot": {}}
-    if request.reserved:  # out of any reservation that fits; v2 has no other word for it
+    if request.reserved:  # from any reservation that fits; v2 has no other field for it
         return "v2", {"reservationName": f"{parent(request.name.project, request.name.zone)}/reservations/-"}
     if queue.flex_start_s is None:
         return "v2", {}
@@ -61,10 +60,10 @@ def _way(request: SliceRequest, queue: QueueTerms) -> tuple[str, dict[str, Any]]
 
 
 def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
-    """How it is provisioned is said by the queued resource, never by the node in it."""
+    """The node without its scheduling: the queued resource has it."""
     return {key: value for key, value in node.items() if key != "schedulingConfig"}
 
 
 def _seconds(seconds: float) -> str:
-    """A protobuf Duration as JSON; whole seconds, rounded down: earlier is on the safe side."""
+    """A protobuf Duration as JSON, in whole seconds, rounded down: earlier is safer."""
     return f"{int(seconds)}s"

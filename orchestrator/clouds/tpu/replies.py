@@ -1,7 +1,7 @@
-"""What the API says about nodes, operations and workers, read into our vocabulary. Pure; the clients of `cloud/` call me.
+"""Replies of the API about nodes, operations and workers, read into the values of `core.lease.slices`. Pure.
 
-I read the JSON of the reply, not generated messages: those refuse a whole reply for one type name that is newer than
-themselves, and importing them is most of what a small process would weigh.
+It reads the JSON, not generated messages: those reject a whole reply for one type name that is newer than themselves, and
+importing them takes most of a small process's memory.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from orchestrator.clouds.tpu import error_translation
-from orchestrator.clouds.tpu.advice import OTHER_ZONE
+from orchestrator.clouds.google import error_translation
+from orchestrator.clouds.google.advice import OTHER_ZONE
 from orchestrator.core.lease.slices import Operation, SliceName, SliceState, SliceView, WorkerAddress
 from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 
@@ -89,14 +89,16 @@ _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENS
 
 
 def slice_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+    """Return a node as a slice; `asked` has its project, and whether the caller's slice is queued. Raises UnexpectedReply."""
     match = _NODE.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
     if match is None:
-        raise UnexpectedReply(f"the API listed a node with the odd name {said.get('name')!r:.200}", details=dict(said))
-    native_state = _word(said, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
-    health = _word(said, "health", _HEALTH_NUMBERS, _NO_HEALTH)
+        message = f"the API listed a node with the unexpected name {said.get('name')!r:.200}"
+        raise UnexpectedReply(message, details=dict(said))
+    native_state = _enum(said, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
+    health = _enum(said, "health", _HEALTH_NUMBERS, _NO_HEALTH)
     scheduling = _typed(said, "schedulingConfig", dict, {})
     return SliceView(
-        name=SliceName(asked.project, match[1], match[2], asked.queued or _came_of_a_queue(said, match[2])),
+        name=SliceName(asked.project, match[1], match[2], asked.queued or _has_own_request(said, match[2])),
         state=STATES.get(native_state, SliceState.UNKNOWN),
         native_state=native_state,
         accelerator_type=_typed(said, "acceleratorType", str, ""),
@@ -111,13 +113,13 @@ def slice_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
 
 
 def queue_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
-    """A queued resource without a node: what is asked for is in its first node specification."""
+    """Return a queued resource without a node as a slice; its first node specification describes the slice."""
     match = _QUEUED.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
     if match is None:
-        odd = f"the API listed a queued resource with the odd name {said.get('name')!r:.200}"
-        raise UnexpectedReply(odd, details=dict(said))
+        message = f"the API listed a queued resource with the unexpected name {said.get('name')!r:.200}"
+        raise UnexpectedReply(message, details=dict(said))
     state = _typed(said, "state", dict, {})
-    native_state = _word(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
+    native_state = _enum(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
     specs = _typed(_typed(said, "tpu", dict, {}), "nodeSpec", list, [])
     node = _typed(specs[0], "node", dict, {}) if specs and isinstance(specs[0], dict) else {}
     return SliceView(
@@ -133,8 +135,8 @@ def queue_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
     )
 
 
-def _came_of_a_queue(node: Mapping[str, Any], node_id: str) -> bool:
-    """Of one that bears another name, the node is all that we know how to speak of."""
+def _has_own_request(node: Mapping[str, Any], node_id: str) -> bool:
+    """Whether the node comes from a queued resource of its own name; one of another name cannot be addressed."""
     match = _QUEUED.fullmatch(_typed(node, "queuedResource", str, ""))
     return match is not None and match[2] == node_id
 
@@ -145,9 +147,8 @@ def _why_failed(state: Mapping[str, Any]) -> CloudError:
         return UnexpectedReply("the queued request failed, and the API does not say why", details=dict(state))
     error = error_translation.operation_error(status)
     if status.get("code") == DEADLINE_EXCEEDED and not isinstance(error, CapacityError):
-        return CapacityError(
-            error.message, hint=OTHER_ZONE, details=error.details
-        )  # valid-until passed: no room till then
+        # The time of the request passed without capacity.
+        return CapacityError(error.message, hint=OTHER_ZONE, details=error.details)
     return error
 
 
@@ -156,6 +157,7 @@ def _labels(node: Mapping[str, Any]) -> dict[str, str]:
 
 
 def operation(said: Mapping[str, Any]) -> Operation:
+    """Return the operation in a reply. Raises UnexpectedReply."""
     name, metadata, error = said.get("name"), said.get("metadata"), said.get("error")
     if not isinstance(name, str) or not OPERATION.fullmatch(name):
         raise UnexpectedReply("the API answered something that is not an operation", details=dict(said))
@@ -170,7 +172,10 @@ def operation(said: Mapping[str, Any]) -> Operation:
 
 
 def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of every worker of this node, in order. Raises CloudUnavailable until all have one, WrongState if none will get one."""
+    """Return the address of every worker of a node, in order.
+
+    Raises CloudUnavailable until all have one, WrongState in a state in which they get none.
+    """
     hosts = _hosts(said)
     if not hosts or not all(hosts):
         name, state = str(said.get("name", "")).rpartition("/")[2], str(said.get("state", ""))
@@ -183,10 +188,11 @@ def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
 def worker_addresses(
     said: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
 ) -> tuple[WorkerAddress, ...]:
-    """Endpoints are in worker order. Published attributes are of the worker whose number their host name has (`…-w-3`).
+    """Return the workers of a node. Endpoints are in worker order; published attributes belong to the worker whose number is
+    in their host name (`…-w-3`).
 
-    Where no host name has a number, they count in order, and only if there is one set for each worker. Raises
-    UnexpectedReply where two sets are of one worker: without its host key `remote` would trust whoever answers.
+    If no host name has a number, the attributes are taken in order, and only if there is one set for each worker. Raises
+    UnexpectedReply if two sets name one worker: without its host key `remote` would trust any machine that answers.
     """
     hosts = addresses(said)
     sets = _by_worker(published, len(hosts))
@@ -209,7 +215,7 @@ def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence
 def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool) -> WorkerAddress:
     key = published.get(HOST_KEY, "").strip().removeprefix("ssh-ed25519 ").partition(" ")[0]
     if key and not _KEY.fullmatch(key):
-        raise UnexpectedReply(f"worker {index} published a host key that is none", details=key[:200])
+        raise UnexpectedReply(f"worker {index} published an invalid host key", details=key[:200])
     host_key = f"ssh-ed25519 {key}" if key else None
     if not emulated:
         return WorkerAddress(index, host, host_key=host_key)
@@ -220,7 +226,7 @@ def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool)
 
 
 def attributes(entry: Mapping[str, Any]) -> dict[str, str]:
-    """One worker's guest attributes, by `namespace/key`."""
+    """Return one worker's guest attributes, by `namespace/key`. Raises UnexpectedReply."""
     items = _typed(_typed(entry, "queryValue", dict, {}), "items", list, [])
     if not all(isinstance(item, dict) for item in items):
         raise UnexpectedReply("the API answered guest attributes that are not objects", details=dict(entry))
@@ -238,8 +244,8 @@ def _hosts(said: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _word(said: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:
-    """An enum's name. Google's own client asks for numbers in their place; one that is newer than this table stays one."""
+def _enum(said: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:
+    """An enum's name. Google's own client requests numbers instead; one that is newer than this table stays a number."""
     written = said.get(field)
     if written is None:
         return unset
@@ -247,7 +253,7 @@ def _word(said: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset
 
 
 def _time(said: Mapping[str, Any], field: str) -> float | None:
-    """RFC 3339, in UTC, with up to nine digits of a second."""
+    """Unix seconds of a time in RFC 3339; None if there is none."""
     text = _typed(said, field, str, "")
     if not text:
         return None
@@ -261,7 +267,7 @@ def _time(said: Mapping[str, Any], field: str) -> float | None:
 
 
 def _typed(said: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
-    """What the API leaves out, or sends as null, is its default; what is of another type is not this API's."""
+    """A field's value; the default if it is missing or null. Raises UnexpectedReply for another type."""
     value = said.get(field)
     if value is None:
         return default
@@ -274,5 +280,5 @@ def _typed(said: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
 
 def _text(said: Mapping[str, Any], value: object) -> str:
     if not isinstance(value, str):
-        raise UnexpectedReply(f"the API answered {str(value)[:100]!r} in place of a text", details=dict(said))
+        raise UnexpectedReply(f"the API answered {str(value)[:100]!r} instead of text", details=dict(said))
     return value

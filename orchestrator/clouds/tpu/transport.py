@@ -1,13 +1,12 @@
-"""The HTTP side of google-cloud-tpu: one generated client on a session that judges every reply before generated code sees it.
+"""The HTTP side of google-cloud-tpu: a generated client on a session that checks every reply before generated code sees it.
 
-Import me lazily: I pull in google-cloud-tpu and requests. What I add to the library: errors are translated from the raw
-reply, redirections are never followed, .netrc is never read, an emulated session ignores proxies of the environment and speaks
-to processes of this user only, and the reply's JSON stays readable where the generated parser is stricter than we can afford.
+Import it lazily: it imports google-cloud-tpu and requests. It adds to the library: errors are translated from the raw reply;
+redirections are never followed; .netrc is never read; an emulated session ignores proxies of the environment and connects to
+processes of this user only; and the reply's JSON stays available where the generated parser is too strict.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -24,30 +23,30 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
 from orchestrator import peers
-from orchestrator.clouds.tpu import error_translation
-from orchestrator.errors import UnexpectedReply
+from orchestrator.clouds.google import error_translation
+from orchestrator.clouds.tpu.calls import ApiReply
 
-Foreign = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
-NotOurProto = ParseError
-PATIENCE_S = 15.0  # of a call without a time of its own
+LIBRARY_ERRORS = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
+PARSE_ERROR = ParseError
+CONNECT_TIMEOUT_S = 15.0  # for a call without a timeout
 
 
 class _OwnConnection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
-        peers.expect_ours(self.sock, self.sock.gettimeout() or PATIENCE_S)
+        peers.expect_ours(self.sock, self.sock.gettimeout() or CONNECT_TIMEOUT_S)
 
 
 class _OwnPool(HTTPConnectionPool):
-    """Of connections to processes of this user."""
+    """Connections to processes of this user."""
 
     ConnectionCls = _OwnConnection
 
 
 class Adapter(HTTPAdapter):
-    """Sends once, without retries. Raises a CloudError for whatever is not a JSON object with a status below 300.
+    """Sends once, without retries. Raises a CloudError for any reply that is not a JSON object with a status below 300.
 
-    The one exception: a well-formed 401 of Google passes, since google-auth then renews the token and sends again.
+    Exception: a well-formed 401 of Google passes, because google-auth then renews the token and sends again.
     """
 
     def __init__(self, host: str, *, emulated: bool) -> None:
@@ -67,9 +66,8 @@ class Adapter(HTTPAdapter):
         cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        self._seen.reply, self._seen.date = {}, None
+        self._seen.reply = ApiReply({})
         reply = super().send(request, stream, timeout, verify, cert, proxies)
-        self._seen.date = reply.headers.get("Date")
         text = reply.content.decode("utf-8", "replace")
         if reply.status_code >= 300:
             error = error_translation.http_error(
@@ -82,32 +80,17 @@ class Adapter(HTTPAdapter):
             if reply.status_code == 401 and not self._emulated and isinstance(error.details, dict):
                 return reply
             raise error
-        self._seen.reply = self._object(text)
+        self._seen.reply = ApiReply(error_translation.json_object(text, self._host), reply.headers.get("Date"))
         return reply
 
-    def last_reply(self) -> dict[str, Any]:
-        """The JSON that the latest call of this thread was answered with."""
-        reply: dict[str, Any] = self._seen.reply
+    def last_reply(self) -> ApiReply:
+        """Return the reply to the latest call of this thread."""
+        reply: ApiReply = self._seen.reply
         return reply
-
-    def last_date(self) -> str | None:
-        """The Date header of the latest reply to this thread: the server's clock."""
-        date: str | None = self._seen.date
-        return date
-
-    def _object(self, text: str) -> dict[str, Any]:
-        try:
-            said = json.loads(text)
-        except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
-            shown = " ".join(text[:80].split()) or "an empty reply"
-            raise UnexpectedReply(f"{self._host} answered something that is not JSON: {shown}", details=text[:4000])
-        return said
 
 
 class Unsent(Exception):
-    """Raised by a Copybook in place of sending."""
+    """Raised by a Recorder instead of sending the request."""
 
     def __init__(self, request: requests.PreparedRequest) -> None:
         super().__init__("recorded, not sent")
@@ -115,33 +98,33 @@ class Unsent(Exception):
 
 
 class Recorder(HTTPAdapter):
-    """Records what would be sent, and sends nothing."""
+    """Records requests, and sends nothing."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
         raise Unsent(request)
 
 
 def open_client(endpoint: str, credentials: Any, adapter: HTTPAdapter, *, emulated: bool) -> Any:
-    """A TpuClient whose every request leaves through `adapter`. Environment variables cannot change its endpoint."""
+    """Return a TpuClient that sends every request through `adapter`. Environment variables cannot change its endpoint."""
     transport = TpuRestTransport(host=endpoint, credentials=credentials)
-    session = transport._session  # private, but the only way to its adapters; a test would notice if it moved
+    session = transport._session  # private, but the only way to its adapters; a test fails if it is renamed
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     session.trust_env = not emulated
-    session.auth = _keep  # with an auth of our own, requests does not ask .netrc for another one
+    session.auth = _unchanged  # requests reads .netrc only without an auth
     return tpu_v2.TpuClient(transport=transport)
 
 
-def copy_client(endpoint: str) -> Any:
-    """A client that raises Unsent."""
+def recording_client(endpoint: str) -> Any:
+    """Return a client that raises Unsent instead of sending."""
     return open_client(endpoint, AnonymousCredentials(), Recorder(), emulated=True)
 
 
 def post(client: Any, url: str, body: Mapping[str, Any], timeout_s: float) -> requests.Response:
-    """JSON that no generated message can express, on the client's own session: same adapter, same credentials."""
+    """Send JSON that no generated message can express, on the client's session: same adapter, same credentials."""
     reply: requests.Response = client.transport._session.post(url, json=body, timeout=timeout_s)
     return reply
 
 
-def _keep(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request

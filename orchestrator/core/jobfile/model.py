@@ -205,6 +205,11 @@ class JobSpec(Section):
     _file: str = PrivateAttr("job")
     _source: YamlSource = PrivateAttr(default_factory=YamlSource)
 
+    @property
+    def file(self) -> str:
+        """Return the job file as messages name it; "" for a job that is written in Python."""
+        return self._file
+
     def mistake(self, path: Path, text: str) -> str:
         """Return a message about a place of the file, for checks that need more than it: `job.yaml:7: code: ...`."""
         return _line(self._file, self._source, Mistake(self._source.line(path), path, text))

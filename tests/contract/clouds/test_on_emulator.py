@@ -10,9 +10,9 @@ from typing import TypeVar
 import pytest
 
 from orchestrator import catalog
-from orchestrator.clouds.google.credentials import EmulatorToken, connect, connect_light, emulator_credentials
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.clouds.tpu.connect import EmulatorToken, connect, connect_light, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.slices import Cloud, Operation, SliceName, SliceRequest, SliceState
 from orchestrator.errors import (

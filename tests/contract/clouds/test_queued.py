@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from orchestrator.clouds.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu import client
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest, SliceState
 from orchestrator.errors import (
@@ -25,7 +25,7 @@ from orchestrator.errors import (
     QuotaError,
     UnexpectedReply,
 )
-from tests.unit.clouds.stub_api import Asked, Reply, StubApi, stub_api
+from tests.unit.clouds.stub_api import Request, StubApi, StubReply, stub_api
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt", queued=True)
 ZONE = "projects/acme-project/locations/us-central1-a"
@@ -37,12 +37,12 @@ WANTED = SliceRequest(
 )
 
 
-def failure(http: int, status: str, message: str = "no") -> Reply:
-    return Reply(http, {"error": {"code": http, "status": status, "message": message}})
+def failure(http: int, status: str, message: str = "no") -> StubReply:
+    return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
 
 
-def operation(target: str) -> Reply:
-    return Reply(200, {"name": f"{ZONE}/operations/o-1", "metadata": {"verb": "delete", "target": target}})
+def operation(target: str) -> StubReply:
+    return StubReply(200, {"name": f"{ZONE}/operations/o-1", "metadata": {"verb": "delete", "target": target}})
 
 
 def request(state: Any = "WAITING_FOR_RESOURCES", name: str = REQUEST, **more: Any) -> dict[str, Any]:
@@ -65,9 +65,9 @@ class Api:
     """Answers by path, as long as nobody says otherwise: neither the request nor the node is there."""
 
     stub: StubApi
-    replies: dict[str, Reply] = field(default_factory=dict)
+    replies: dict[str, StubReply] = field(default_factory=dict)
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: Request) -> StubReply:
         path = urlsplit(asked.path).path.removeprefix("/v2/")
         return self.replies.get(f"{asked.method} {path}", failure(404, "NOT_FOUND"))
 
@@ -121,7 +121,7 @@ def test_a_create_is_refused_in_our_terms(cloud: Api, api: TpuApi) -> None:
         (failure(404, "NOT_FOUND"), BadRequest),
         (failure(429, "RESOURCE_EXHAUSTED", "Quota limit 'X' has been exceeded. Limit: 0 in zone z."), QuotaError),
         (failure(503, "UNAVAILABLE"), CloudUnavailable),
-        (Reply(200, "<html>"), UnexpectedReply),
+        (StubReply(200, "<html>"), UnexpectedReply),
     ):
         cloud.replies[path] = reply
         with pytest.raises(kind):
@@ -168,7 +168,7 @@ def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: ApiCalls, s
 
 
 def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: ApiCalls) -> None:
-    cloud.replies[f"GET {REQUEST}"] = Reply(200, request())
+    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request())
     view = asking.get(NAME)
     assert view is not None
     assert (view.name, view.state, view.native_state) == (NAME, SliceState.QUEUED, "WAITING_FOR_RESOURCES")
@@ -177,13 +177,13 @@ def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: 
 
 
 def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, asking: ApiCalls) -> None:
-    cloud.replies[f"GET {REQUEST}"] = Reply(200, request("ACTIVE"))
-    cloud.replies[f"GET {NODE}"] = Reply(200, node())
+    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("ACTIVE"))
+    cloud.replies[f"GET {NODE}"] = StubReply(200, node())
     view = asking.get(NAME)
     assert view is not None
     assert (view.name, view.state) == (NAME, SliceState.READY)
-    cloud.replies[f"GET {REQUEST}"] = Reply(200, request("SUSPENDED"))
-    cloud.replies[f"GET {NODE}"] = Reply(200, node(state="PREEMPTED"))
+    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("SUSPENDED"))
+    cloud.replies[f"GET {NODE}"] = StubReply(200, node(state="PREEMPTED"))
     view = asking.get(NAME)
     assert view is not None and view.native_state == "PREEMPTED"
 
@@ -208,11 +208,11 @@ def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) ->
     assert set(STATES) == {state.name for state in tpu_v2.QueuedResourceState.State}
     for state in tpu_v2.QueuedResourceState.State:
         for written in (state.name, int(state)):
-            cloud.replies[f"GET {REQUEST}"] = Reply(200, request(written))
+            cloud.replies[f"GET {REQUEST}"] = StubReply(200, request(written))
             view = asking.get(NAME)
             assert view is not None
             assert (view.state, view.native_state) == (STATES[state.name], state.name)
-    cloud.replies[f"GET {REQUEST}"] = Reply(200, request("HIBERNATING"))
+    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("HIBERNATING"))
     view = asking.get(NAME)
     assert view is not None
     assert (view.state, view.native_state) == (SliceState.UNKNOWN, "HIBERNATING")
@@ -233,7 +233,7 @@ def test_why_a_request_failed_is_said_in_our_terms(
     cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[CloudError]
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"failedData": {"error": said}}
-    cloud.replies[f"GET {REQUEST}"] = Reply(200, request("FAILED", **more))
+    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("FAILED", **more))
     view = asking.get(NAME)
     assert view is not None and view.state is SliceState.TOMBSTONE
     assert type(view.error) is kind
@@ -243,7 +243,7 @@ def test_why_a_request_failed_is_said_in_our_terms(
 
 def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, asking: ApiCalls) -> None:
     ends = {"terminationTimestamp": "2026-11-21T14:00:00Z"}
-    cloud.replies[f"GET {NODE}"] = Reply(200, node(schedulingConfig=ends))
+    cloud.replies[f"GET {NODE}"] = StubReply(200, node(schedulingConfig=ends))
     view = asking.get(NAME)
     assert view is not None and view.deadline == 1795262400.0 + 7200
 
@@ -252,8 +252,8 @@ def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, a
 
 
 def lists(cloud: Api, nodes: dict[str, Any], requests: dict[str, Any]) -> None:
-    cloud.replies[f"GET {ZONE}/nodes"] = Reply(200, nodes)
-    cloud.replies[f"GET {ZONE}/queuedResources"] = Reply(200, requests)
+    cloud.replies[f"GET {ZONE}/nodes"] = StubReply(200, nodes)
+    cloud.replies[f"GET {ZONE}/queuedResources"] = StubReply(200, requests)
 
 
 def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, asking: ApiCalls) -> None:
@@ -292,7 +292,7 @@ def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: ApiCalls) -> No
 @pytest.mark.parametrize("rows", ["5", '[{"name": "x"}]', "[5]"])
 def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, asking: ApiCalls, rows: str) -> None:
     lists(cloud, {}, {})
-    cloud.replies[f"GET {ZONE}/queuedResources"] = Reply(200, f'{{"queuedResources": {rows}}}')
+    cloud.replies[f"GET {ZONE}/queuedResources"] = StubReply(200, f'{{"queuedResources": {rows}}}')
     with pytest.raises(UnexpectedReply):
         asking.list(NAME.project, NAME.zone, queued=True)
 

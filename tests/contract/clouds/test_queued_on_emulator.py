@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from orchestrator.clouds.google.credentials import connect, connect_light
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.clouds.tpu.connect import connect, connect_light
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.google.credentials import EmulatorToken, emulator_credentials
+from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import calls, client
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.error_translation import NotFound
+from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.slices import SliceName, SliceRequest, SliceState, WorkerAddress
 from orchestrator.errors import (
@@ -29,7 +29,7 @@ from orchestrator.errors import (
     UnexpectedReply,
     Vanished,
 )
-from tests.unit.clouds.stub_api import Reply, StubApi, stub_api
+from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
 from tests.waiting import until
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -45,12 +45,12 @@ REQUEST = SliceRequest(
     metadata={"ssh-keys": "tpujob:ssh-ed25519 AAAA tpujob", "enable-oslogin": "FALSE"},
     service_account="vm@acme-project.iam.gserviceaccount.com",
 )
-HTML_404 = Reply(404, "<!DOCTYPE html><title>Error 404 (Not Found)!!1</title>")
+HTML_404 = StubReply(404, "<!DOCTYPE html><title>Error 404 (Not Found)!!1</title>")
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAI" + "B" * 43
 
 
-def failure(http: int, status: str, message: str) -> Reply:
-    return Reply(http, {"error": {"code": http, "status": status, "message": message}})
+def failure(http: int, status: str, message: str) -> StubReply:
+    return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
 
 
 def node(state: Any = "READY", name: str = PATH, **fields: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def google_like(stub: StubApi) -> TpuApi:
 
 
 def test_a_create_sends_exactly_what_the_preview_showed(stub: StubApi, api: TpuApi) -> None:
-    stub.answers(Reply(200, OPERATION))
+    stub.answers(StubReply(200, OPERATION))
     shown = api.preview(REQUEST)
     assert not stub.asked, "a preview sends nothing"
     api.create(REQUEST)
@@ -147,7 +147,7 @@ def test_a_create_answers_with_its_operation_and_does_not_wait_for_it(stub: Stub
         "target": PATH,
         "cancelRequested": False,
     }
-    stub.answers(Reply(200, OPERATION | {"metadata": metadata, "done": False}))
+    stub.answers(StubReply(200, OPERATION | {"metadata": metadata, "done": False}))
     operation = api.create(REQUEST)
     assert (operation.name, operation.done, operation.verb, operation.target, operation.error) == (
         OPERATION["name"],
@@ -162,12 +162,12 @@ def test_a_create_answers_with_its_operation_and_does_not_wait_for_it(stub: Stub
 def test_a_reply_that_the_generated_parser_refuses_is_still_an_operation(stub: StubApi, api: TpuApi) -> None:
     """A type name newer than the library, in the metadata, must not make us forget a create that was accepted."""
     metadata = {"@type": "type.googleapis.com/google.cloud.tpu.v3.OperationMetadata", "verb": "create", "target": PATH}
-    stub.answers(Reply(200, OPERATION | {"metadata": metadata}))
+    stub.answers(StubReply(200, OPERATION | {"metadata": metadata}))
     assert api.create(REQUEST).target == PATH
-    stub.answers(Reply(200, {"operations": [OPERATION | {"metadata": metadata}]}))
+    stub.answers(StubReply(200, {"operations": [OPERATION | {"metadata": metadata}]}))
     assert [row.target for row in api.operations(NAME.project, NAME.zone).rows] == [PATH]
     response = {"@type": "type.googleapis.com/google.cloud.tpu.v2.Node", "name": PATH, "upcomingMaintenance": {}}
-    stub.answers(Reply(200, OPERATION | {"done": True, "response": response}))
+    stub.answers(StubReply(200, OPERATION | {"done": True, "response": response}))
     done = api.operation(OPERATION["name"])
     assert done is not None
     assert done.done
@@ -177,7 +177,7 @@ def test_a_reply_that_the_generated_parser_refuses_is_still_an_operation(stub: S
     "body", ["{}", '{"name": "operation-1"}', "[]", "null", "", '{"name": "proj', "<html>Sign in</html>"]
 )
 def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubApi, api: TpuApi, body: str) -> None:
-    stub.answers(Reply(200, body))
+    stub.answers(StubReply(200, body))
     with pytest.raises(UnexpectedReply):
         api.create(REQUEST)
 
@@ -189,14 +189,14 @@ def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubAp
         (failure(403, "PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a'."), AuthError),
         (failure(404, "NOT_FOUND", "Project 'acme-project' not found or deleted."), BadRequest),
         (failure(503, "UNAVAILABLE", "try later"), CloudUnavailable),
-        (Reply(502, "<html><title>502 Bad Gateway</title></html>"), CloudUnavailable),
-        (Reply(500, '{"error": {"code": 500, "mess'), CloudUnavailable),
-        (Reply(403, '{"error": {"code": 403, "mess'), UnexpectedReply),
-        (Reply(200, "[" * 200_000), UnexpectedReply),
-        (Reply(403, "[" * 200_000), UnexpectedReply),
+        (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), CloudUnavailable),
+        (StubReply(500, '{"error": {"code": 500, "mess'), CloudUnavailable),
+        (StubReply(403, '{"error": {"code": 403, "mess'), UnexpectedReply),
+        (StubReply(200, "[" * 200_000), UnexpectedReply),
+        (StubReply(403, "[" * 200_000), UnexpectedReply),
     ],
 )
-def test_a_refused_create_was_sent_once(stub: StubApi, api: TpuApi, reply: Reply, kind: type[CloudError]) -> None:
+def test_a_refused_create_was_sent_once(stub: StubApi, api: TpuApi, reply: StubReply, kind: type[CloudError]) -> None:
     stub.answers(reply)
     with pytest.raises(kind) as caught:
         api.create(REQUEST)
@@ -233,9 +233,9 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
     ("reply", "kind"),
     [
         (HTML_404, UnexpectedReply),
-        (Reply(404, ""), UnexpectedReply),
-        (Reply(404, {"error": {"code": 404, "message": "no status"}}), UnexpectedReply),
-        (Reply(404, {"error": "not_found"}), UnexpectedReply),
+        (StubReply(404, ""), UnexpectedReply),
+        (StubReply(404, {"error": {"code": 404, "message": "no status"}}), UnexpectedReply),
+        (StubReply(404, {"error": "not_found"}), UnexpectedReply),
         (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), AuthError),
         (
             failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.get' denied on 'x' (or it may not exist)."),
@@ -244,17 +244,17 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
         (failure(403, "NOT_FOUND", "odd"), UnexpectedReply),
         (failure(503, "UNAVAILABLE", "try later"), CloudUnavailable),
         (failure(410, "NOT_FOUND", "odd"), UnexpectedReply),
-        (Reply(200, ""), UnexpectedReply),
-        (Reply(200, "[" * 200_000), UnexpectedReply),
-        (Reply(404, "[" * 200_000), UnexpectedReply),
-        (Reply(200, "<html>Welcome to the airport's wireless network</html>"), UnexpectedReply),
-        (Reply(200, {}), UnexpectedReply),
-        (Reply(200, node(name=f"{ZONE}/nodes/another")), UnexpectedReply),
-        (Reply(204, ""), UnexpectedReply),
-        (Reply(302, "", (("Location", "http://127.0.0.1:1/"),)), UnexpectedReply),
+        (StubReply(200, ""), UnexpectedReply),
+        (StubReply(200, "[" * 200_000), UnexpectedReply),
+        (StubReply(404, "[" * 200_000), UnexpectedReply),
+        (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), UnexpectedReply),
+        (StubReply(200, {}), UnexpectedReply),
+        (StubReply(200, node(name=f"{ZONE}/nodes/another")), UnexpectedReply),
+        (StubReply(204, ""), UnexpectedReply),
+        (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), UnexpectedReply),
     ],
 )
-def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: Reply, kind: type[CloudError]) -> None:
+def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: StubReply, kind: type[CloudError]) -> None:
     stub.answers(reply)
     with pytest.raises(kind) as caught:
         asking.get(NAME)
@@ -263,8 +263,8 @@ def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: Reply, kind: 
     assert len(stub.asked) == 1
 
 
-@pytest.mark.parametrize("reply", [HTML_404, failure(403, "PERMISSION_DENIED", "no"), Reply(404, "")])
-def test_a_delete_is_not_taken_as_done_for_it_either(stub: StubApi, asking: ApiCalls, reply: Reply) -> None:
+@pytest.mark.parametrize("reply", [HTML_404, failure(403, "PERMISSION_DENIED", "no"), StubReply(404, "")])
+def test_a_delete_is_not_taken_as_done_for_it_either(stub: StubApi, asking: ApiCalls, reply: StubReply) -> None:
     stub.answers(reply)
     with pytest.raises(CloudError):
         asking.delete(NAME)
@@ -313,7 +313,7 @@ def test_every_state_of_the_api_has_a_meaning(stub: StubApi, asking: ApiCalls) -
     assert set(STATES) == {state.name for state in tpu_v2.Node.State}
     for state in tpu_v2.Node.State:
         for written in (state.name, int(state)):
-            stub.answers(Reply(200, node(written)))
+            stub.answers(StubReply(200, node(written)))
             view = asking.get(NAME)
             assert view is not None
             assert (view.state, view.native_state) == (STATES[state.name], state.name)
@@ -324,12 +324,12 @@ def test_every_state_of_the_api_has_a_meaning(stub: StubApi, asking: ApiCalls) -
 def test_a_state_newer_than_this_program_is_unknown_by_its_own_name(
     stub: StubApi, asking: ApiCalls, written: Any, shown: str
 ) -> None:
-    stub.answers(Reply(200, node(written, health=written)))
+    stub.answers(StubReply(200, node(written, health=written)))
     view = asking.get(NAME)
     assert view is not None
     assert (view.state, view.native_state, view.health) == (SliceState.UNKNOWN, shown, shown)
     other = node(name=f"{ZONE}/nodes/other")
-    stub.answers(Reply(200, {"nodes": [other, node(written)]}))
+    stub.answers(StubReply(200, {"nodes": [other, node(written)]}))
     rows = asking.list(NAME.project, NAME.zone).rows
     assert [row.native_state for row in rows] == ["READY", shown]
 
@@ -337,7 +337,7 @@ def test_a_state_newer_than_this_program_is_unknown_by_its_own_name(
 def test_a_node_is_read_whole(stub: StubApi, asking: ApiCalls) -> None:
     endpoints = [{"ipAddress": "10.0.0.2", "accessConfig": {"externalIp": "34.1.2.3"}}, {"ipAddress": "10.0.0.3"}]
     stub.answers(
-        Reply(
+        StubReply(
             200,
             node(
                 runtimeVersion="v2-alpha-tpuv5-lite",
@@ -361,9 +361,9 @@ def test_a_node_is_read_whole(stub: StubApi, asking: ApiCalls) -> None:
 def test_a_list_goes_through_all_pages_and_keeps_what_was_unreachable(stub: StubApi, asking: ApiCalls) -> None:
     names = [f"{ZONE}/nodes/n{number}" for number in range(4)]
     stub.answers(
-        Reply(200, {"nodes": [node(name=names[0]), node(name=names[1])], "nextPageToken": "2", "unreachable": ["a"]}),
-        Reply(200, {"nextPageToken": "3"}),
-        Reply(
+        StubReply(200, {"nodes": [node(name=names[0]), node(name=names[1])], "nextPageToken": "2", "unreachable": ["a"]}),
+        StubReply(200, {"nextPageToken": "3"}),
+        StubReply(
             200, {"nodes": [node(name=names[1]), node(name=names[2]), node(name=names[3])], "unreachable": ["a", "b"]}
         ),
     )
@@ -379,8 +379,8 @@ def test_operations_are_listed_the_same_way(stub: StubApi, asking: ApiCalls) -> 
         return {"name": f"{ZONE}/operations/operation-{number}", "metadata": {"verb": "create", "target": PATH}}
 
     stub.answers(
-        Reply(200, {"operations": [row(1)], "nextPageToken": "2"}),
-        Reply(
+        StubReply(200, {"operations": [row(1)], "nextPageToken": "2"}),
+        StubReply(
             200, {"operations": [row(2) | {"done": True, "error": {"code": 13, "message": "x"}}], "unreachable": ["z"]}
         ),
     )
@@ -394,7 +394,7 @@ def test_operations_are_listed_the_same_way(stub: StubApi, asking: ApiCalls) -> 
 
 
 def test_an_empty_list_is_complete(stub: StubApi, asking: ApiCalls) -> None:
-    stub.answers(Reply(200, {}))
+    stub.answers(StubReply(200, {}))
     assert asking.list(NAME.project, NAME.zone).complete
     assert asking.operations(NAME.project, NAME.zone).rows == ()
 
@@ -406,14 +406,14 @@ def test_a_list_that_goes_in_circles_is_given_up(
     monkeypatch.setattr(calls, "MAX_PAGES", 20)
     for call in (asking.list, asking.operations):
         # With one token the second page names itself, with two the third names the first.
-        stub.answers(*(Reply(200, {"nextPageToken": token}) for token in pages * 3))
-        with pytest.raises(UnexpectedReply, match="circles"):
+        stub.answers(*(StubReply(200, {"nextPageToken": token}) for token in pages * 3))
+        with pytest.raises(UnexpectedReply, match="does not end"):
             call(NAME.project, NAME.zone)
 
 
 def test_a_list_without_end_is_given_up(stub: StubApi, asking: ApiCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_PAGES", 5)
-    stub.answers(*(Reply(200, {"nextPageToken": str(number)}) for number in range(9)))
+    stub.answers(*(StubReply(200, {"nextPageToken": str(number)}) for number in range(9)))
     with pytest.raises(UnexpectedReply, match="more than 5 pages"):
         asking.list(NAME.project, NAME.zone)
 
@@ -422,10 +422,10 @@ def test_a_list_without_end_is_given_up(stub: StubApi, asking: ApiCalls, monkeyp
     "page", ['{"nodes": 5}', '{"nodes": [{"name": 5}]}', '{"nodes": [{"name": "x"}]}', '{"nodes": [5]}']
 )
 def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: ApiCalls, page: str) -> None:
-    stub.answers(Reply(200, page))
+    stub.answers(StubReply(200, page))
     with pytest.raises(UnexpectedReply):
         asking.list(NAME.project, NAME.zone)
-    stub.answers(Reply(200, page.replace("nodes", "operations")))
+    stub.answers(StubReply(200, page.replace("nodes", "operations")))
     with pytest.raises(UnexpectedReply):
         asking.operations(NAME.project, NAME.zone)
 
@@ -442,7 +442,7 @@ def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: 
 def test_the_error_of_a_done_operation_is_translated(
     stub: StubApi, asking: ApiCalls, error: dict[str, Any], kind: type[CloudError]
 ) -> None:
-    stub.answers(Reply(200, OPERATION | {"done": True, "error": error}))
+    stub.answers(StubReply(200, OPERATION | {"done": True, "error": error}))
     operation = asking.operation(OPERATION["name"])
     assert operation is not None
     assert operation.done
@@ -466,13 +466,13 @@ def published(**values: str) -> dict[str, Any]:
     return {"queryPath": "", "queryValue": {"items": items}}
 
 
-def attributes(*entries: dict[str, Any]) -> Reply:
-    return Reply(200, {"guestAttributes": list(entries)})
+def attributes(*entries: dict[str, Any]) -> StubReply:
+    return StubReply(200, {"guestAttributes": list(entries)})
 
 
 def test_emulated_workers_have_their_own_ports_and_keys(stub: StubApi, api: TpuApi) -> None:
     stub.answers(
-        Reply(200, node(**endpoints("127.0.0.1", "127.0.0.1"))),
+        StubReply(200, node(**endpoints("127.0.0.1", "127.0.0.1"))),
         attributes(published(key=KEY, port="40001"), published(key=f"ssh-ed25519 {KEY} root@w1", port="40002")),
     )
     assert api.workers(NAME) == (
@@ -486,7 +486,7 @@ def test_what_workers_publish_is_theirs_by_their_host_names_wherever_the_api_lis
 ) -> None:
     keys = [KEY[:-2] + f"{number:02}" for number in range(4)]
     stub.answers(
-        Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4", "34.1.2.5", "34.1.2.6"))),
+        StubReply(200, node(**endpoints("34.1.2.3", "34.1.2.4", "34.1.2.5", "34.1.2.6"))),
         attributes(
             published(key=keys[2], name="t1v-n-0a-w-2"),
             published(key=keys[0], name="t1v-n-0a-w-0"),
@@ -506,7 +506,7 @@ def test_a_key_is_pinned_whatever_form_the_host_names_have(
     """With the domain the number still counts; where no name has a number, the place does."""
     keys = [KEY[:-2] + f"{number:02}" for number in range(2)]
     sets = [published(key=key, name=name) for key, name in zip(keys, names, strict=True)]
-    stub.answers(Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*sets))
+    stub.answers(StubReply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*sets))
     in_order = reversed(keys) if "w-1" in names[0] else keys
     assert [worker.host_key for worker in google_like.workers(NAME)] == [f"ssh-ed25519 {key}" for key in in_order]
 
@@ -515,7 +515,7 @@ def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
     stub: StubApi, google_like: TpuApi
 ) -> None:
     both = [published(key=KEY, name="t1v-n-0a-w-0"), published(key=KEY, name="t1v-n-0a-w-0")]
-    stub.answers(Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*both))
+    stub.answers(StubReply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*both))
     with pytest.raises(UnexpectedReply, match="worker 0"):
         google_like.workers(NAME)
 
@@ -523,13 +523,13 @@ def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
 @pytest.mark.parametrize("worker", [("127.0.0.1", ""), ("127.0.0.1", "0"), ("127.0.0.1", "x"), ("34.1.2.3", "22")])
 def test_an_emulator_can_only_name_ports_of_this_machine(stub: StubApi, api: TpuApi, worker: tuple[str, str]) -> None:
     host, port = worker
-    stub.answers(Reply(200, node(**endpoints(host))), attributes(published(key=KEY, port=port)))
+    stub.answers(StubReply(200, node(**endpoints(host))), attributes(published(key=KEY, port=port)))
     with pytest.raises(UnexpectedReply, match="no loopback address"):
         api.workers(NAME)
 
 
 def test_a_port_that_a_real_worker_publishes_is_not_believed(stub: StubApi, google_like: TpuApi) -> None:
-    stub.answers(Reply(200, node(**endpoints("34.1.2.3"))), attributes(published(key=KEY, port="40001")))
+    stub.answers(StubReply(200, node(**endpoints("34.1.2.3"))), attributes(published(key=KEY, port="40001")))
     assert google_like.workers(NAME) == (WorkerAddress(0, "34.1.2.3", 22, f"ssh-ed25519 {KEY}", "10.0.0.9"),)
 
 
@@ -542,22 +542,22 @@ def test_a_port_that_a_real_worker_publishes_is_not_believed(stub: StubApi, goog
         failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.getGuestAttributes' denied on 'x'"),
     ],
 )
-def test_workers_of_google_that_publish_no_keys_have_none(stub: StubApi, google_like: TpuApi, reply: Reply) -> None:
-    stub.answers(Reply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), reply)
+def test_workers_of_google_that_publish_no_keys_have_none(stub: StubApi, google_like: TpuApi, reply: StubReply) -> None:
+    stub.answers(StubReply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), reply)
     assert [worker.host_key for worker in google_like.workers(NAME)] == [None, None]
 
 
 def test_an_api_that_does_not_answer_about_keys_is_asked_again_within_its_limit(
     stub: StubApi, google_like: TpuApi
 ) -> None:
-    stub.answers(Reply(200, node(**endpoints("34.1.2.3"))), failure(503, "UNAVAILABLE", "try later"))
+    stub.answers(StubReply(200, node(**endpoints("34.1.2.3"))), failure(503, "UNAVAILABLE", "try later"))
     with pytest.raises(CloudUnavailable) as raised:
         google_like.workers(NAME)
     assert 60 / (raised.value.retry_after_s or 0.1) < 10, "documented are 10 queries a minute"
 
 
 def test_a_host_key_that_is_none_is_refused(stub: StubApi, google_like: TpuApi) -> None:
-    stub.answers(Reply(200, node(**endpoints("34.1.2.3"))), attributes(published(key="x\n* ssh-ed25519 AAAA")))
+    stub.answers(StubReply(200, node(**endpoints("34.1.2.3"))), attributes(published(key="x\n* ssh-ed25519 AAAA")))
     with pytest.raises(UnexpectedReply, match="host key"):
         google_like.workers(NAME)
 
@@ -565,7 +565,7 @@ def test_a_host_key_that_is_none_is_refused(stub: StubApi, google_like: TpuApi) 
 def test_a_node_without_addresses_has_no_workers_yet_and_its_guest_attributes_are_not_asked_for(
     stub: StubApi, api: TpuApi
 ) -> None:
-    stub.answers(Reply(200, node("CREATING")), attributes())
+    stub.answers(StubReply(200, node("CREATING")), attributes())
     with pytest.raises(CloudUnavailable, match="no addresses yet"):
         api.workers(NAME)
     assert [asked.method for asked in stub.asked] == ["GET"]
@@ -577,7 +577,7 @@ def test_a_node_without_addresses_has_no_workers_yet_and_its_guest_attributes_ar
 @pytest.mark.usefixtures("accepted")
 def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> None:
     release = threading.Event()
-    stub.answers(Reply(200, OPERATION, hang_until=release))
+    stub.answers(StubReply(200, OPERATION, hang_until=release))
     impatient = TpuApi(stub.url, emulator_credentials("t"), emulated=True, timeout_s=0.05, create_timeout_s=0.05)
     calls: list[Callable[[], object]] = [
         lambda: impatient.create(REQUEST),
@@ -604,7 +604,7 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
 
 
 def test_a_reply_that_breaks_off_is_no_answer(stub: StubApi, asking: ApiCalls) -> None:
-    stub.answers(Reply(200, node(), claimed_bytes=5000))
+    stub.answers(StubReply(200, node(), claimed_bytes=5000))
     with pytest.raises(CloudUnavailable, match="broke off"):
         asking.get(NAME)
 
@@ -641,7 +641,7 @@ def test_an_expired_token_of_google_is_renewed_once_it_is_refused(stub: StubApi,
     with pytest.raises(AuthError) as caught:
         asking_google.get(NAME)
     assert "gcloud auth application-default login" in (caught.value.hint or "")
-    stub.answers(Reply(401, {"error": "invalid_token"}))
+    stub.answers(StubReply(401, {"error": "invalid_token"}))
     with pytest.raises(AuthError):
         asking_google.get(NAME)
 
@@ -649,7 +649,7 @@ def test_an_expired_token_of_google_is_renewed_once_it_is_refused(stub: StubApi,
 def test_no_redirection_is_followed(stub: StubApi, asking: ApiCalls) -> None:
     with stub_api() as elsewhere:
         elsewhere.answers(NO_SUCH_NODE)
-        stub.answers(Reply(307, "", (("Location", f"{elsewhere.url}/v2/{PATH}"),)))
+        stub.answers(StubReply(307, "", (("Location", f"{elsewhere.url}/v2/{PATH}"),)))
         with pytest.raises(UnexpectedReply, match="redirection"):
             asking.get(NAME)
         assert not elsewhere.asked
@@ -663,7 +663,7 @@ def test_proxies_of_the_environment_do_not_see_the_emulators_token(
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
         monkeypatch.setenv("no_proxy", "")
-        stub.answers(Reply(200, node()))
+        stub.answers(StubReply(200, node()))
         assert asking.get(NAME) is not None
         assert not proxy.asked
 
@@ -682,10 +682,10 @@ def test_a_netrc_file_does_not_replace_the_token(
 
 def test_a_call_of_another_thread_does_not_change_the_reply_of_this_one(stub: StubApi, api: TpuApi) -> None:
     """A call that was abandoned at Ctrl-C goes on in its thread while the teardown asks its own questions."""
-    stub.answer_with = lambda asked: Reply(200, {"name": asked.path.removeprefix("/v2/")})
+    stub.answer_with = lambda asked: StubReply(200, {"name": asked.path.removeprefix("/v2/")})
     api.operation(f"{ZONE}/operations/mine")
     other = threading.Thread(target=api.operation, args=(f"{ZONE}/operations/other",))
     other.start()
     other.join()
     assert len(stub.asked) == 2
-    assert api._door.last_reply()["name"] == f"{ZONE}/operations/mine"
+    assert api._adapter.last_reply().data["name"] == f"{ZONE}/operations/mine"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.tpu.calls import Answer, ApiCalls
+from orchestrator.clouds.tpu.calls import ApiReply, ApiCalls
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.wire import node_json
@@ -44,7 +44,7 @@ class CallNeeded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DatedAnswer(Answer):
+class DatedAnswer(ApiReply):
     """An answer with the time of the Date header as a number."""
 
     at: float = 0.0
@@ -61,7 +61,7 @@ class MultiCall(ApiCalls):
         self.cloud, self.process, self.effect, self.token = cloud, process, effect, token
         self._method: Callable[..., Any] = getattr(self, METHODS[type(effect)])
         self._arguments = tuple(getattr(effect, field) for field in type(effect).__dataclass_fields__)
-        self._answers: list[Answer | CloudError] = []
+        self._answers: list[ApiReply | CloudError] = []
         self._used = 0
 
     def advance(self) -> None:
@@ -81,7 +81,7 @@ class MultiCall(ApiCalls):
         else:
             process.answered(self.token, answer, None)
 
-    def _ask(self, call: str, request: Mapping[str, Any]) -> Answer:
+    def _ask(self, call: str, request: Mapping[str, Any]) -> ApiReply:
         if self._used == len(self._answers):
             raise CallNeeded(call, request)
         answer = self._answers[self._used]
@@ -106,7 +106,7 @@ class MultiCall(ApiCalls):
 
     def _arrive(self, question: CallNeeded, outcome: CallOutcome) -> None:
         process, world = self.process, self.cloud.world
-        answer: Answer | CloudError
+        answer: ApiReply | CloudError
         try:
             said = reply_json(self.cloud, question.call, question.request, outcome, process)
             answer = DatedAnswer(said, at=float(int(self.cloud.now())))
@@ -120,7 +120,7 @@ class MultiCall(ApiCalls):
         if not world.passes_crash_point(process):
             world.timeline.after(outcome.back_s, self._heard, answer)
 
-    def _heard(self, answer: Answer | CloudError) -> None:
+    def _heard(self, answer: ApiReply | CloudError) -> None:
         self._answers.append(answer)
         self.advance()
 

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers with literal replies, and remembers what it was asked."""
+"""An HTTP server on loopback that sends literal replies and records its requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.waiting import HANG_S
 
 
 @dataclass(frozen=True)
-class Reply:
-    """`body` goes out as it is; anything but text or bytes as JSON. `hang_until` keeps the asker waiting."""
+class StubReply:
+    """`body` is sent as it is; anything but text or bytes as JSON. `hang_until` delays it."""
 
     status: int = 200
     body: Any = ""
@@ -30,7 +30,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     method: str
     path: str
     headers: dict[str, str]  # by lower-case name
@@ -39,17 +39,17 @@ class Asked:
 
 @dataclass
 class StubApi:
-    """The replies are given in order; the last one is repeated for ever. `answer_with` makes each out of its question."""
+    """The replies are sent in order; the last one is repeated. `answer_with` computes each from its request."""
 
     url: str
-    replies: list[Reply] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
-    answer_with: Callable[[Asked], Reply] | None = None
+    replies: list[StubReply] = field(default_factory=list)
+    asked: list[Request] = field(default_factory=list)
+    answer_with: Callable[[Request], StubReply] | None = None
 
-    def answers(self, *replies: Reply) -> None:
+    def answers(self, *replies: StubReply) -> None:
         self.replies = list(replies)
 
-    def reply(self, asked: Asked) -> Reply:
+    def reply(self, asked: Request) -> StubReply:
         self.asked.append(asked)
         if self.answer_with is not None:
             return self.answer_with(asked)
@@ -62,7 +62,7 @@ def stub_api() -> Iterator[StubApi]:
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            reply = stub.reply(Asked(self.command, self.path, headers, body))
+            reply = stub.reply(Request(self.command, self.path, headers, body))
             if reply.hang_until is not None:
                 reply.hang_until.wait(HANG_S)
             data = reply.encoded()

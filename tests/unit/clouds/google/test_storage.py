@@ -1,4 +1,4 @@
-"""Where a bucket lies: what Cloud Storage is asked, with whose token, and what is made of each kind of reply."""
+"""The location of a bucket: the request, its token, and each kind of reply."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.clouds.google import storage
-from orchestrator.clouds.google.credentials import EmulatorToken
+from orchestrator.clouds.tpu.connect import EmulatorToken
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply
-from tests.unit.clouds.stub_api import Reply, StubApi, stub_api
+from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
 
 PLACED = {"location": "US-CENTRAL1", "locationType": "region"}
 TOKEN = EmulatorToken("the-token")
@@ -28,16 +28,16 @@ def google(stub: StubApi, monkeypatch: pytest.MonkeyPatch) -> StubApi:
     return stub
 
 
-def test_google_is_asked_for_the_place_of_the_bucket_with_our_token(google: StubApi) -> None:
-    google.answers(Reply(200, PLACED))
+def test_the_request_for_the_location_carries_the_token(google: StubApi) -> None:
+    google.answers(StubReply(200, PLACED))
     assert storage.bucket("my.bucket", bearer=TOKEN) == Bucket("my.bucket", "us-central1")
     (asked,) = google.asked
     assert asked.path == "/storage/v1/b/my.bucket?fields=location%2ClocationType%2CcustomPlacementConfig"
     assert asked.headers["authorization"] == "Bearer the-token"
 
 
-def test_an_emulator_of_storage_gets_no_token_and_may_know_objects_only(stub: StubApi) -> None:
-    stub.answers(Reply(200, PLACED), Reply(501, "Unsupported method"), Reply(200, {}))
+def test_an_emulator_of_storage_gets_no_token_and_may_have_objects_only(stub: StubApi) -> None:
+    stub.answers(StubReply(200, PLACED), StubReply(501, "Unsupported method"), StubReply(200, {}))
     host = stub.url.partition("://")[2]  # Google's own clients take it with and without a scheme
     assert storage.bucket("b", emulator=host) == Bucket("b", "us-central1")
     assert storage.bucket("b", emulator=stub.url) is None
@@ -46,17 +46,17 @@ def test_an_emulator_of_storage_gets_no_token_and_may_know_objects_only(stub: St
 
 
 def test_a_bucket_that_does_not_exist_is_a_mistake_of_the_job(google: StubApi) -> None:
-    google.answers(Reply(404, {"error": {"code": 404, "message": "The specified bucket does not exist."}}))
+    google.answers(StubReply(404, {"error": {"code": 404, "message": "The specified bucket does not exist."}}))
     with pytest.raises(BadRequest, match="there is no bucket gs://b") as refused:
         storage.bucket("b", bearer=TOKEN)
-    assert refused.value.hint == "make it, or correct `bucket:` in the job"
+    assert refused.value.hint == "create it, or correct `bucket:` in the job"
 
 
-def test_a_refusal_and_a_reply_that_is_none_are_told_apart(google: StubApi) -> None:
-    google.answers(Reply(403, {"error": {"code": 403, "message": "denied", "status": "PERMISSION_DENIED"}}))
+def test_a_refusal_and_a_reply_of_another_server_differ(google: StubApi) -> None:
+    google.answers(StubReply(403, {"error": {"code": 403, "message": "denied", "status": "PERMISSION_DENIED"}}))
     with pytest.raises(AuthError):
         storage.bucket("b", bearer=TOKEN)
-    google.answers(Reply(200, "<html>"))
+    google.answers(StubReply(200, "<html>"))
     with pytest.raises(UnexpectedReply):
         storage.bucket("b", bearer=TOKEN)
     with pytest.raises(CloudUnavailable):

@@ -1,4 +1,4 @@
-"""The light client: what it weighs, whom it trusts with a token, and what it takes for an answer."""
+"""The light client: its imports, its tokens, its time limits, and the replies that it accepts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from orchestrator.clouds.google import credentials, fetch
-from orchestrator.clouds.google.credentials import EmulatorToken, GoogleToken, connect_light
+from orchestrator.clouds.google.credentials import GoogleToken
+from orchestrator.clouds.tpu.connect import EmulatorToken, connect_light
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.slices import EVERYWHERE, SliceName
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.settings import Target
 from tests import ROOT
-from tests.unit.clouds.stub_api import Reply, StubApi, stub_api
+from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
 from tests.waiting import HANG_S
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -44,23 +45,23 @@ def api(stub: StubApi) -> LightApi:
 
 
 def test_a_call_to_the_emulator_imports_neither_google_nor_requests(stub: StubApi) -> None:
-    stub.answers(Reply(200, NODE))
+    stub.answers(StubReply(200, NODE))
     code = f"""
 import sys
-from orchestrator.clouds.google.credentials import connect_light
+from orchestrator.clouds.tpu.connect import connect_light
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.settings import Target
 api = connect_light(Target("emulated", "emulated"), {stub.url!r}, "t")
 assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"
 print([name for name in sys.modules if name.partition(".")[0] in ("google", "requests", "grpc", "urllib3", "cryptography")])
 """
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (said.stdout.strip(), said.stderr) == ("[]", "")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: StubApi, api: LightApi) -> None:
     rows = [{**NODE}, {**NODE, "name": NODE["name"].replace("us-central1-a", "us-east5-b")}]
-    stub.answers(Reply(200, {"nodes": rows, "unreachable": ["projects/acme-project/locations/us-east1-d"]}))
+    stub.answers(StubReply(200, {"nodes": rows, "unreachable": ["projects/acme-project/locations/us-east1-d"]}))
     listing = api.list("acme-project", EVERYWHERE)
     assert [row.name.zone for row in listing.rows] == ["us-central1-a", "us-east5-b"]
     assert not listing.complete and stub.asked[-1].path == "/v2/projects/acme-project/locations/-/nodes"
@@ -84,13 +85,13 @@ def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: St
         ("emulated", None, None),
     ],
 )
-def test_no_secret_goes_to_the_other_side(kind: str, endpoint: str | None, token: str | None) -> None:
+def test_no_secret_is_sent_to_the_wrong_endpoint(kind: str, endpoint: str | None, token: str | None) -> None:
     with pytest.raises(ConfigError):
         connect_light(Target(kind, "acme-project"), endpoint, token)
 
 
 def test_the_emulators_token_is_sent_with_every_call(stub: StubApi, api: LightApi) -> None:
-    stub.answers(Reply(200, NODE))
+    stub.answers(StubReply(200, NODE))
     api.get(NAME)
     [asked] = stub.asked
     assert (asked.method, asked.path) == ("GET", f"/v2/{NODE['name']}")
@@ -99,7 +100,7 @@ def test_the_emulators_token_is_sent_with_every_call(stub: StubApi, api: LightAp
 
 def test_guest_attributes_are_asked_for_with_a_body(stub: StubApi, api: LightApi) -> None:
     items = [{"namespace": "tpujob", "key": "watchdog", "value": "{}"}]
-    stub.answers(Reply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
+    stub.answers(StubReply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
     assert api.guest_attributes(NAME) == ({"tpujob/watchdog": "{}"},)
     [asked] = stub.asked
     assert (asked.method, asked.path, asked.body) == ("POST", f"/v2/{NODE['name']}:getGuestAttributes", b"{}")
@@ -133,7 +134,7 @@ def google(stub: StubApi) -> LightApi:
     return LightApi(stub.url, GoogleToken(), emulated=False)
 
 
-def test_nobody_signs_in_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_signs_in_with_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     login = Login()
     monkeypatch.setattr(credentials, "google_credentials", login)
     api = connect_light(Target("google", "acme-project"))
@@ -146,8 +147,8 @@ def test_a_refused_token_is_replaced_by_that_of_a_new_login(
 ) -> None:
     login = Login("old", "new")
     monkeypatch.setattr(credentials, "google_credentials", login)
-    refused = Reply(401, {"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "expired"}})
-    stub.answers(refused, Reply(200, NODE))
+    refused = StubReply(401, {"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "expired"}})
+    stub.answers(refused, StubReply(200, NODE))
     assert google.get(NAME) is not None
     assert [asked.headers["authorization"] for asked in stub.asked] == ["Bearer old", "Bearer new"]
     assert google.get(NAME) is not None
@@ -156,7 +157,7 @@ def test_a_refused_token_is_replaced_by_that_of_a_new_login(
 
 def test_a_token_is_renewed_before_it_expires(stub: StubApi, google: LightApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "google_credentials", Login("first", "second"))
-    stub.answers(Reply(200, NODE))
+    stub.answers(StubReply(200, NODE))
     google.get(NAME)
     google._bearer._credentials.valid = False  # type: ignore[attr-defined]
     google.get(NAME)
@@ -171,7 +172,7 @@ def test_a_login_that_does_not_work_is_the_calls_error_and_nothing_is_sent(
     with pytest.raises(kind):
         google.get(NAME)
     assert not stub.asked
-    stub.answers(Reply(200, NODE))
+    stub.answers(StubReply(200, NODE))
     assert google.get(NAME) is not None, "the next call tries again"
 
 
@@ -195,12 +196,12 @@ def test_a_service_account_signs_in_over_the_standard_library(
     path = tmp_path / "key.json"
     path.write_text(json.dumps(account))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    stub.answers(Reply(200, {"access_token": "ya29.x", "expires_in": 3600, "token_type": "Bearer"}))
+    stub.answers(StubReply(200, {"access_token": "ya29.x", "expires_in": 3600, "token_type": "Bearer"}))
     assert GoogleToken().token() == "ya29.x"
     [asked] = stub.asked
     assert (asked.method, asked.path) == ("POST", "/token")
     assert b"assertion=" in asked.body
-    stub.answers(Reply(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}))
+    stub.answers(StubReply(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}))
     with pytest.raises(AuthError, match="did not renew"):
         GoogleToken().token()
 
@@ -231,7 +232,7 @@ def raw_server(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, list
 
 
 @pytest.mark.usefixtures("accepted")
-def test_a_reply_that_trickles_in_is_left_at_the_timeout() -> None:
+def test_a_slow_reply_ends_at_the_timeout() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     with raw_server(head, *[b" "] * 1000, pause_s=0.02) as (host, _):  # whoever reads all of it says something else
         api = LightApi(f"http://{host}", EmulatorToken("t"), emulated=True, timeout_s=0.2)
@@ -239,25 +240,25 @@ def test_a_reply_that_trickles_in_is_left_at_the_timeout() -> None:
             api.get(NAME)
 
 
-def test_a_reply_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "MAX_REPLY_BYTES", 1 << 20)
     endless = raw_server(b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 65536] * 40)
     with endless as (host, _), pytest.raises(CloudUnavailable, match="longer than 1 MiB"):
         LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
 
 
-def test_something_that_does_not_speak_http_is_said_to_be_out_of_reach() -> None:
+def test_a_server_without_http_is_reported_as_unreachable() -> None:
     with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as (host, _), pytest.raises(CloudUnavailable):
         LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
 
 
 def test_a_large_reply_is_read_whole(stub: StubApi, api: LightApi) -> None:
     nodes = [NODE | {"name": f"{NODE['name']}-{number}", "labels": {"x": "y" * 60}} for number in range(5000)]
-    stub.answers(Reply(200, {"nodes": nodes}))
+    stub.answers(StubReply(200, {"nodes": nodes}))
     assert len(api.list(NAME.project, NAME.zone).rows) == 5000
 
 
-def test_the_way_to_google_goes_through_the_proxy_and_the_proxy_does_not_see_the_token(
+def test_calls_to_google_go_through_the_proxy_and_the_proxy_does_not_see_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("no_proxy", "")
@@ -278,10 +279,10 @@ def test_the_way_to_google_goes_through_the_proxy_and_the_proxy_does_not_see_the
     assert b"Proxy-Authorization: Basic bWU6c2VjcmV0IQ==" in heard[0]
 
 
-def test_a_proxy_of_an_unknown_kind_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_an_unsupported_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
-    with pytest.raises(CloudUnavailable, match="not of a kind that is known here"):
+    with pytest.raises(CloudUnavailable, match="is of an unsupported kind"):
         fetch.fetch("GET", "https://tpu.googleapis.com/v2/x", None, {}, timeout_s=HANG_S, proxies=True)
 
 
@@ -298,17 +299,15 @@ def test_a_proxy_of_an_unknown_kind_is_refused_in_words(monkeypatch: pytest.Monk
         {"schedulingConfig": "spot"},
     ],
 )
-def test_a_node_with_a_field_of_another_type_is_not_this_apis(
-    stub: StubApi, api: LightApi, node: dict[str, Any]
-) -> None:
-    stub.answers(Reply(200, NODE | node))
+def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: LightApi, node: dict[str, Any]) -> None:
+    stub.answers(StubReply(200, NODE | node))
     with pytest.raises(UnexpectedReply):
         api.get(NAME)
 
 
-def test_fields_that_are_null_are_as_good_as_absent(stub: StubApi, api: LightApi) -> None:
+def test_null_fields_count_as_missing(stub: StubApi, api: LightApi) -> None:
     fields = ("labels", "networkEndpoints", "createTime", "acceleratorType", "schedulingConfig", "health")
-    stub.answers(Reply(200, NODE | dict.fromkeys(fields)))
+    stub.answers(StubReply(200, NODE | dict.fromkeys(fields)))
     view = api.get(NAME)
     assert view is not None
     assert (view.labels, view.hosts, view.created_at, view.health) == ({}, (), None, None)

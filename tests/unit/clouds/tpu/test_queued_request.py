@@ -1,4 +1,4 @@
-"""What a queued request says, checked against Google's own messages where they know its fields."""
+"""Queued requests, checked against Google's own messages where these have the fields."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,37 +23,37 @@ FLEX_START = replace(REQUEST, queue=replace(QUEUE, flex_start_s=7200.0))
 
 
 @pytest.mark.parametrize(("spot", "reserved"), [(False, False), (True, False), (False, True)])
-def test_googles_own_message_understands_every_field(spot: bool, reserved: bool) -> None:
+def test_googles_own_message_parses_every_field(spot: bool, reserved: bool) -> None:
     from google.cloud import tpu_v2
     from google.protobuf import json_format
 
-    said = tpu_v2.QueuedResource.pb(tpu_v2.QueuedResource())
-    json_format.ParseDict(preview(replace(REQUEST, spot=spot, reserved=reserved))["body"], said)
-    (spec,) = said.tpu.node_spec
+    message = tpu_v2.QueuedResource.pb(tpu_v2.QueuedResource())
+    json_format.ParseDict(preview(replace(REQUEST, spot=spot, reserved=reserved))["body"], message)
+    (spec,) = message.tpu.node_spec
     assert (spec.node_id, dict(spec.node.labels)) == (REQUEST.name.node, dict(REQUEST.labels))
     assert spec.node.metadata["startup-script"] == "#!/bin/bash\n"
     assert not spec.node.HasField("scheduling_config"), "how it is provisioned is the request's to say"
-    assert said.queueing_policy.valid_until_duration.seconds == 2700
-    assert said.HasField("spot") is spot
+    assert message.queueing_policy.valid_until_duration.seconds == 2700
+    assert message.HasField("spot") is spot
     reservation = "projects/my-project/locations/us-central1-a/reservations/-"
-    assert said.reservation_name == (reservation if reserved else "")
+    assert message.reservation_name == (reservation if reserved else "")
 
 
-def test_no_queued_request_is_without_an_end_of_its_own() -> None:
+def test_every_queued_request_has_a_time_limit() -> None:
     for request in (REQUEST, FLEX_START):
         assert preview(request)["body"]["queueingPolicy"] == {"validUntilDuration": "2700s"}
     with pytest.raises(BadRequest):
         preview(replace(REQUEST, queue=replace(QUEUE, valid_for_s=0.9)))
 
 
-def test_flex_start_carries_the_deadline_that_the_cloud_keeps() -> None:
+def test_flex_start_has_the_deadline_that_the_cloud_enforces() -> None:
     flex = preview(FLEX_START)
     assert flex["body"]["provisioningModel"] == "FLEX_START"
     assert flex["body"]["runDuration"] == {"maxRunDuration": "7200s"}
     assert flex["url"].startswith("https://tpu.googleapis.com/v2alpha1/projects/my-project/locations/us-central1-a/")
 
 
-def test_the_name_is_ours_and_the_call_can_be_repeated() -> None:
+def test_the_name_is_chosen_and_the_call_can_be_repeated() -> None:
     shown = preview(REQUEST)
     path = "v2/projects/my-project/locations/us-central1-a/queuedResources"
     assert (shown["method"], shown["url"]) == (
@@ -62,7 +62,7 @@ def test_the_name_is_ours_and_the_call_can_be_repeated() -> None:
     )
 
 
-def test_a_plain_request_says_reserved_in_its_node() -> None:
+def test_a_plain_request_has_reserved_in_its_node() -> None:
     plain = replace(REQUEST, name=replace(REQUEST.name, queued=False), queue=None, reserved=True)
     assert preview(plain)["body"]["schedulingConfig"]["reserved"] is True
 
@@ -79,6 +79,6 @@ def test_a_plain_request_says_reserved_in_its_node() -> None:
         (QUEUE, {"name": SliceName("my-project", "us-central1-a", "../x", queued=True)}),
     ],
 )
-def test_what_the_api_would_refuse_or_misread_is_not_built(queue: QueueTerms, changes: dict[str, Any]) -> None:
+def test_an_invalid_request_is_refused(queue: QueueTerms, changes: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         preview(replace(REQUEST, queue=queue, **changes))

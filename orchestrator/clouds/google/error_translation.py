@@ -1,0 +1,302 @@
+"""Errors of the API, of the network and of google-auth, each translated into one CloudError with advice.
+
+The kind follows from code, status, typed details and, where Cloud TPU gives nothing better, from its literal message
+(`advice.TABLE`). The original stays in `details`, error ids included. Only `clouds` imports this module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.clouds.google.advice import TABLE, AdviceRule, fill
+from orchestrator.errors import (
+    AlreadyExists,
+    AuthError,
+    BadRequest,
+    CapacityError,
+    CloudError,
+    CloudUnavailable,
+    Preempted,
+    QuotaError,
+    UnexpectedReply,
+    Vanished,
+    WrongState,
+)
+
+LOGIN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+EMULATOR_LOGIN = "restart the emulator with `tpujob emulator stop`; the next command starts it with a new token"
+MAX_MESSAGE_CHARS = 500
+MAX_DETAIL_CHARS = 4000
+
+
+class NotFound(CloudError):
+    """The API replied that this resource does not exist: a 404 with the status NOT_FOUND, nothing less."""
+
+    reason = "absent"
+
+
+_BY_NUMBER = {
+    1: "CANCELLED",
+    2: "UNKNOWN",
+    3: "INVALID_ARGUMENT",
+    4: "DEADLINE_EXCEEDED",
+    5: "NOT_FOUND",
+    6: "ALREADY_EXISTS",
+    7: "PERMISSION_DENIED",
+    8: "RESOURCE_EXHAUSTED",
+    9: "FAILED_PRECONDITION",
+    10: "ABORTED",
+    11: "OUT_OF_RANGE",
+    12: "UNIMPLEMENTED",
+    13: "INTERNAL",
+    14: "UNAVAILABLE",
+    15: "DATA_LOSS",
+    16: "UNAUTHENTICATED",
+}
+_BY_HTTP = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    408: "UNAVAILABLE",
+    409: "ABORTED",
+    412: "FAILED_PRECONDITION",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+}
+_KINDS: dict[str, type[CloudError]] = {
+    "CANCELLED": Vanished,  # in an operation: a delete overtook it
+    "UNKNOWN": CloudUnavailable,
+    "INVALID_ARGUMENT": BadRequest,
+    "OUT_OF_RANGE": BadRequest,
+    "DEADLINE_EXCEEDED": CloudUnavailable,
+    "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": AlreadyExists,
+    "PERMISSION_DENIED": AuthError,
+    "UNAUTHENTICATED": AuthError,
+    "RESOURCE_EXHAUSTED": CloudUnavailable,  # "check quota" without a name of one is usually a rate limit
+    "FAILED_PRECONDITION": WrongState,
+    "ABORTED": WrongState,
+    "INTERNAL": CloudUnavailable,
+    "UNAVAILABLE": CloudUnavailable,
+    "DATA_LOSS": CloudUnavailable,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRefusal:
+    """An error as the API sends it, in an HTTP body or in a done operation."""
+
+    status: str
+    message: str
+    details: tuple[Mapping[str, Any], ...] = ()
+    in_operation: bool = False
+    http: int | None = None
+    retry_after_s: float | None = None
+
+    def info(self) -> Mapping[str, Any]:
+        """Return the ErrorInfo; empty without one."""
+        return self.detail("ErrorInfo")
+
+    def detail(self, kind: str) -> Mapping[str, Any]:
+        """Return the detail of a google.rpc type; empty without one."""
+        return next((d for d in self.details if str(d.get("@type", "")).endswith(f"google.rpc.{kind}")), {})
+
+
+def http_error(
+    http: int, body: str, *, host: str, retry_after: str | None = None, emulated: bool = False
+) -> CloudError:
+    """Return the error for a reply with a status of 300 or more."""
+    found = _error_object(body)
+    if found is None:
+        return _not_the_api(http, body, host, _seconds(retry_after))
+    message, status = _text(found.get("message")), found.get("status")
+    if not isinstance(status, str):
+        status = "UNAVAILABLE" if http >= 500 and http != 501 else _BY_HTTP.get(http, "")
+        if http == 409 and "already exists" in message:
+            status = "ALREADY_EXISTS"
+    if (status == "NOT_FOUND") != (http == 404):
+        return UnexpectedReply(f"{host} answered {http} {status}: {_plain(message)}", details=_cut(body))
+    if http == 499:
+        status = "UNAVAILABLE"
+    refusal = ApiRefusal(status, message, _dicts(found.get("details")), False, http, _seconds(retry_after))
+    error = _classify(refusal)
+    if http == 401:
+        error.hint = EMULATOR_LOGIN if emulated else error.hint or LOGIN
+    return error
+
+
+def operation_error(error: Mapping[str, Any]) -> CloudError:
+    """Return the error for the `error` of a done operation, a google.rpc.Status as JSON."""
+    number = error.get("code")
+    status = _BY_NUMBER.get(number, "") if isinstance(number, int) else ""
+    return _classify(ApiRefusal(status, _text(error.get("message")), _dicts(error.get("details")), in_operation=True))
+
+
+def json_object(text: str, host: str) -> dict[str, Any]:
+    """Return the JSON object of a reply. Raises UnexpectedReply for anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        shown = " ".join(text[:80].split()) or "an empty reply"
+        raise UnexpectedReply(f"{host} answered something that is not JSON: {shown}", details=_cut(text))
+    return found
+
+
+def local_error(error: Exception, host: str) -> CloudError:
+    """Return the error for an exception of requests, google-auth or google-cloud-tpu."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError
+    from google.protobuf.json_format import ParseError
+    from requests import RequestException
+
+    if isinstance(error, GoogleAPICallError) and getattr(error.response, "status_code", None) is not None:
+        return http_error(error.response.status_code, error.response.text, host=host)
+    if isinstance(error, RequestException):
+        return _network(error, host)
+    if isinstance(error, GoogleAuthError):
+        return auth_error(error)
+    if isinstance(error, ParseError):
+        return UnexpectedReply(f"{host} answered something that is not of this API: {_plain(str(error))}")
+    return UnexpectedReply(f"the call to {host} failed: {type(error).__name__}: {_plain(str(error))}")
+
+
+def auth_error(error: Exception) -> CloudError:
+    """Return the error for google-auth's: no credentials, unusable ones, or no reply from the sign-in server."""
+    from google.auth.exceptions import DefaultCredentialsError, RefreshError, TimeoutError, TransportError
+
+    why = _plain(" ".join(str(part) for part in error.args[:1]))
+    if isinstance(error, (TransportError, TimeoutError)) or getattr(error, "retryable", False):
+        return CloudUnavailable(f"Google's sign-in server cannot be reached: {why}", details=why)
+    if isinstance(error, DefaultCredentialsError):
+        return AuthError(f"no usable Google credentials: {why}", hint=LOGIN, details=why)
+    if isinstance(error, RefreshError):
+        if "invalid_rapt" in str(error) or "eauthentication" in why:
+            message = "Google requires you to sign in again (your organization ends sessions after a while)"
+            return AuthError(message, hint="`gcloud auth application-default login`", details=str(error.args))
+        message = f"Google did not renew your credentials: {why}"
+        return AuthError(message, hint=f"they are expired or revoked; {LOGIN}", details=str(error.args))
+    return AuthError(f"Google credentials cannot be used: {why}", hint=LOGIN, details=why)
+
+
+def _classify(refusal: ApiRefusal) -> CloudError:
+    rule = next((rule for rule in TABLE if _matches(rule, refusal)), None)
+    kind = rule.kind if rule else _KINDS.get(refusal.status, UnexpectedReply)
+    if rule is None and refusal.in_operation and refusal.status == "RESOURCE_EXHAUSTED":
+        kind = CapacityError  # quotas are refused before there is an operation
+    if rule is None and refusal.detail("QuotaFailure"):
+        kind = QuotaError
+    message = _plain(refusal.message)
+    if kind is QuotaError and (violation := _violation(refusal)):
+        message = _plain(violation)
+    if not message:
+        message = f"the API answered {refusal.http or 'an error'} {refusal.status} without a message".replace("  ", " ")
+    hint = fill(rule.hint, refusal.message, refusal.info().get("metadata", {})) if rule else None
+    details = {"status": refusal.status, "message": refusal.message, "details": list(refusal.details)}
+    if issubclass(kind, CloudUnavailable):
+        return kind(message, hint=hint, details=details, retry_after_s=_retry_delay(refusal))
+    if kind is Preempted:
+        message = f"the slice was taken away: {message}"
+    return kind(message, hint=hint, details=details)
+
+
+def _matches(rule: AdviceRule, refusal: ApiRefusal) -> bool:
+    if rule.statuses and refusal.status not in rule.statuses:
+        return False
+    if rule.reasons and refusal.info().get("reason") in rule.reasons:
+        return True
+    return bool(rule.text and re.search(rule.text, refusal.message, re.IGNORECASE))
+
+
+def _violation(refusal: ApiRefusal) -> str:
+    violations = _dicts(refusal.detail("QuotaFailure").get("violations"))
+    return next((_text(v.get("description")) for v in violations if v.get("description")), "")
+
+
+def _retry_delay(refusal: ApiRefusal) -> float | None:
+    delay = str(refusal.detail("RetryInfo").get("retryDelay", "")).removesuffix("s")
+    return _seconds(delay) or refusal.retry_after_s
+
+
+def _seconds(text: str | None) -> float | None:
+    """A delay in seconds; None for a date or nonsense."""
+    return float(text) if text and re.fullmatch(r"\d{1,6}(\.\d{1,9})?", text) else None
+
+
+def _not_the_api(http: int, body: str, host: str, retry_after_s: float | None) -> CloudError:
+    """HTML of a proxy or a load balancer, or truncated JSON: never a statement about a resource."""
+    title = re.search(r"<title>(.*?)</title>", body, re.IGNORECASE | re.DOTALL)
+    shown = _plain(title.group(1) if title else body[:80]) or "an empty reply"
+    message = f"{host} answered {http}, not in the API's form: {shown}"
+    if http >= 500 or http in (408, 429):
+        return CloudUnavailable(message, details=_cut(body), retry_after_s=retry_after_s)
+    if http == 401:
+        return AuthError(message, hint=LOGIN, details=_cut(body))
+    if http < 400:
+        message = f"{host} answered {http}, a redirection, which is not followed"
+    hint = "is there a proxy or a sign-in page between this machine and the API?"
+    return UnexpectedReply(message, hint=hint, details=_cut(body))
+
+
+def _network(error: Exception, host: str) -> CloudError:
+    from requests import exceptions
+
+    if isinstance(error, exceptions.ProxyError):
+        return CloudUnavailable(f"the proxy on the way to {host} refuses: {_cause(error)}", hint="see HTTPS_PROXY")
+    if isinstance(error, exceptions.SSLError):
+        hint = "a proxy that intercepts TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
+        return CloudUnavailable(f"no trusted TLS connection to {host}: {_cause(error)}", hint=hint)
+    if isinstance(error, exceptions.Timeout):
+        return CloudUnavailable(f"{host} did not answer in time")
+    if isinstance(error, exceptions.ConnectionError):
+        return CloudUnavailable(f"{host} cannot be reached: {_cause(error)}")
+    return CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}")
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost error with a message: `Connection refused`, not the pools around it."""
+    while True:
+        arguments = (each for each in error.args if isinstance(each, BaseException))
+        inner = getattr(error, "reason", None) or next(arguments, None)
+        if not isinstance(inner, BaseException) or inner is error:
+            break
+        error = inner
+    inner_os = error.__cause__ or error.__context__
+    if isinstance(inner_os, OSError) and inner_os.strerror:
+        return inner_os.strerror
+    return _plain(getattr(error, "strerror", None) or str(error)) or type(error).__name__
+
+
+def _error_object(body: str) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, list) and found:
+        found = found[0]
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def _dicts(value: object) -> tuple[Mapping[str, Any], ...]:
+    return tuple(item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _plain(text: str) -> str:
+    """One printable line without the error id."""
+    line = " ".join(re.sub(r"\s*\[EID: [^\]]*\]", "", text).split())
+    line = "".join(char if char.isprintable() else "?" for char in line)
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 1]}…"
+
+
+def _cut(body: str) -> str:
+    return body[:MAX_DETAIL_CHARS]
