@@ -53,6 +53,7 @@ class Disaster:
 
     @property
     def bound(self) -> Bound:
+        """The bound on the emulator of the drill."""
         return bound(self.promise, self.world)
 
     @property

@@ -32,6 +32,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
+        """Whether the promise was kept."""
         return self.problem is None
 
 

@@ -86,21 +86,26 @@ class Sandbox:
         return control.request(self._endpoint, method, f"/_emulator/{path}", body)
 
     def bills(self) -> list[dict[str, Any]]:
+        """Return the bills of all nodes."""
         rows: list[dict[str, Any]] = self.emulator("GET", "billing")["nodes"]
         return rows
 
     def billed(self) -> bool:
+        """Return whether a node is billed now."""
         return any(row["until"] is None for row in self.bills())
 
     def requests(self, operation: str) -> list[dict[str, Any]]:
+        """Return the logged calls of an operation, such as nodes.delete."""
         rows = self.emulator("GET", "requests")["requests"]
         return [row for row in rows if row["operation"] == operation]
 
     def faults(self) -> list[dict[str, Any]]:
+        """Return all faults with their counts."""
         rows: list[dict[str, Any]] = self.emulator("GET", "faults")["faults"]
         return rows
 
     def wait(self, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+        """Wait until the condition is true. Raises ConditionTimeout, or DrillStopped."""
         give_up_at = time.monotonic() + patience_s
         while not condition():
             if time.monotonic() > give_up_at:
@@ -108,6 +113,7 @@ class Sandbox:
             self.pause(POLL_S)
 
     def pause(self, seconds: float) -> None:
+        """Sleep. Raises DrillStopped."""
         if self.stop.wait(seconds):
             raise DrillStopped
 
@@ -127,6 +133,7 @@ class Sandbox:
         self._start("run", "job.yaml")
 
     def run_until_the_job_runs(self) -> None:
+        """Start `tpujob run`, and wait until the job has started."""
         self.start_run()
         self.wait(self._begun.exists, "the start of the job")
 
@@ -142,16 +149,20 @@ class Sandbox:
         self.wait(lambda: any(row["status"] == 200 for row in self.requests("nodes.create")), "the create call's reply")
 
     def until_armed(self) -> None:
+        """Wait until the CLI reports that the watchdog is armed on every worker."""
         self.wait(lambda: self.printed("armed on every worker"), "an armed watchdog")
 
     def fault(self, **fault: Any) -> None:
+        """Add a fault to the emulator."""
         self.emulator("POST", "faults", fault)
 
     def press_ctrl_c(self) -> None:
+        """Send SIGINT to the CLI."""
         self._end_claim()
         self._processes[0].send_signal(signal.SIGINT)
 
     def kill_cli(self) -> None:
+        """Kill the CLI, and nothing else."""
         self._end_claim()
         self._processes[0].kill()
         self._processes[0].wait()
@@ -164,6 +175,7 @@ class Sandbox:
         self.killed.cli_at = self.killed.local_at = time.time()
 
     def let_the_job_end(self) -> None:
+        """Let the job end with exit code 0."""
         self._end_claim()
         self._end.touch()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 
 def main() -> int:
+    """Run the daemon. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.emulator", description="An embedded Cloud TPU.")
     parser.add_argument("--state-dir", type=Path, required=True, help="directory for its state, token and VMs")
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: %(default)s)")

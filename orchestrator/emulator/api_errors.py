@@ -121,6 +121,7 @@ def permission_denied(permission: str, name: str) -> ApiError:
 
 
 def internal() -> ApiError:
+    """Return an INTERNAL error."""
     return ApiError("INTERNAL", "an internal error has occurred")
 
 
@@ -220,6 +221,7 @@ def location_denied(project: str, location: str) -> ApiError:
 
 
 def unauthenticated() -> ApiError:
+    """Return the error of a call without a valid token."""
     return ApiError(
         "UNAUTHENTICATED",
         "Request is missing required authentication credential. Expected the token of this emulator as "

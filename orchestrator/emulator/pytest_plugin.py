@@ -36,10 +36,12 @@ class TpuEmulator:
 
     @property
     def url(self) -> str:
+        """The address of the API."""
         return self.endpoint.url
 
     @property
     def token(self) -> str:
+        """The bearer token."""
         return self.endpoint.token
 
     @cached_property

@@ -20,11 +20,14 @@ from orchestrator.emulator.wire.json_body import json_object
 
 
 class Admin:
+    """The routes of status, billing, settings, processes and shutdown."""
+
     def __init__(self, driver: Driver, shutdown: asyncio.Event) -> None:
         self.driver, self.state, self.shutdown = driver, driver.state, shutdown
         self.started_at = driver.clock()
 
     def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
         return [
             web.get("/_emulator/status", self.status),
             web.get("/_emulator/billing", self.billing),

@@ -17,10 +17,13 @@ from orchestrator.emulator.wire.json_body import NUMBER, json_object
 
 
 class FaultAdmin:
+    """The routes of faults, the request log and events of nodes."""
+
     def __init__(self, driver: Driver, log: RequestLog) -> None:
         self.driver, self.state, self.log = driver, driver.state, log
 
     def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
         return [
             web.get("/_emulator/faults", self.list_faults),
             web.post("/_emulator/faults", self.add_faults),

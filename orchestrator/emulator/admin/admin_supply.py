@@ -13,10 +13,13 @@ from orchestrator.emulator.wire.json_body import json_object
 
 
 class SupplyAdmin:
+    """The routes of rehearsals and capacity."""
+
     def __init__(self, driver: Driver) -> None:
         self.driver, self.state = driver, driver.state
 
     def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
         return [
             web.get("/_emulator/rehearsal", self.get_rehearsal),
             web.put("/_emulator/rehearsal", self.put_rehearsal),

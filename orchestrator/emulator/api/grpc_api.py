@@ -41,6 +41,7 @@ class GrpcApi:
         self._session: aiohttp.ClientSession | None = None
 
     def routes(self) -> list[web.RouteDef]:
+        """Return the routes that start and show the server."""
         return [web.post("/_emulator/grpc", self.start), web.get("/_emulator/grpc", self.status)]
 
     async def status(self, request: web.Request) -> web.Response:

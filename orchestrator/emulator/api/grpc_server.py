@@ -65,6 +65,7 @@ class GrpcServer:
         return cls(server, bound)
 
     async def stop(self) -> None:
+        """Stop the server; calls under way get STOP_GRACE_S seconds."""
         await self._server.stop(STOP_GRACE_S)
 
 

@@ -31,16 +31,20 @@ class Call:
 
     @property
     def node(self) -> str | None:
+        """The id of the node that the call names; None: it names none."""
         name, _, node = (self.resource or "").rpartition("/nodes/")
         return node if name else None
 
 
 class RequestLog:
+    """The newest KEPT calls."""
+
     def __init__(self) -> None:
         self._calls: deque[Call] = deque(maxlen=KEPT)
         self._count = 0
 
     def begin(self, at: float, method: str, path: str, operation: str | None, resource: str | None) -> Call:
+        """Add a call that has arrived."""
         self._count += 1
         call = Call(self._count, at, UNAUTHENTICATED, method, path, operation, resource)
         self._calls.append(call)

@@ -43,6 +43,7 @@ class RestApi:
         self.state = driver.state
 
     def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
         return [
             web.get("/{version:v1|v2|v2alpha1}/projects/{project}/locations", self.list_locations),
             web.get(ANY_ZONE, self.get_location),

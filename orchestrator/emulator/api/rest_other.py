@@ -17,6 +17,7 @@ V1_NODE = V1 + "/nodes/{node:[^/:]+}"
 
 
 def routes() -> list[web.RouteDef]:
+    """Return the routes."""
     return [
         web.post(ZONE + ":generateServiceIdentity", generate_service_identity),
         web.get(V1 + "/nodes", list_tpu_nodes),

@@ -33,6 +33,7 @@ class QueueApi:
         self.driver, self.state, self.queue = driver, driver.state, driver.state.queue
 
     def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
         return [
             web.post(ZONE + "/queuedResources", self.create_queued),
             web.get(ZONE + "/queuedResources", self.list_queued),

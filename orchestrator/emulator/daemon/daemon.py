@@ -113,6 +113,8 @@ class _Idle:
 
     @property
     def middleware(self) -> Middleware:
+        """The middleware that notes each request."""
+
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
             self.last = time.monotonic()

@@ -85,6 +85,7 @@ class Faults:
         return _decision(met) if met else NO_FAULT
 
     def dump(self) -> list[dict[str, Any]]:
+        """Return what `load` reads."""
         return [fault.as_json() for fault in self._faults.values()]
 
     @classmethod

@@ -41,6 +41,7 @@ class Match:
 
 
 def in_ranges(numbers: Ranges, number: int) -> bool:
+    """Return whether one of the ranges has the number."""
     return any(first <= number and (last is None or number <= last) for first, last in numbers)
 
 
@@ -77,9 +78,11 @@ class When:
     until_s: float | None = None
 
     def open_at(self, age_s: float) -> bool:
+        """Return whether the fault applies so many seconds after it was added."""
         return self.from_s <= age_s and (self.until_s is None or age_s < self.until_s)
 
     def selects(self, call: int) -> bool:
+        """Return whether the fault applies to the call with this number."""
         if self.calls and not in_ranges(self.calls, call):
             return False
         return self.probability is None or uniform(self.seed, call) < self.probability
@@ -111,6 +114,7 @@ class Fault:
 
     @property
     def role(self) -> Role:
+        """The role of its kind."""
         return KINDS[self.kind].role
 
     @property

@@ -17,6 +17,8 @@ REMOVED_KEPT = 64
 
 
 class History:
+    """The changes of present nodes, and of the last ones that were removed."""
+
     def __init__(self) -> None:
         self._changes: dict[str, deque[tuple[float, str, dict[str, Any]]]] = {}  # by uid: since when, state, spec
         self._removed: deque[tuple[float, Node]] = deque()
@@ -29,6 +31,7 @@ class History:
         changes.append((now, node.state, node.spec))
 
     def note_removal(self, node: Node, now: float) -> None:
+        """Record that a node is absent from now on."""
         self._removed.append((now, node))
         if len(self._removed) > REMOVED_KEPT:
             self._changes.pop(self._removed.popleft()[1].uid, None)

@@ -51,6 +51,7 @@ class Meter:
         self.bills = bills or []
 
     def open(self, bill: Bill) -> None:
+        """Add a bill."""
         self.bills.append(bill)
         if len(self.bills) > KEEP:
             self.bills.remove(next(old for old in self.bills if old.until is not None or old is bill))
@@ -84,8 +85,10 @@ class Meter:
         }
 
     def dump(self) -> list[dict[str, Any]]:
+        """Return what `load` reads."""
         return [asdict(bill) for bill in self.bills]
 
     @classmethod
     def load(cls, rows: list[dict[str, Any]]) -> Meter:
+        """Return the meter of `dump`."""
         return cls([Bill(**row) for row in rows])

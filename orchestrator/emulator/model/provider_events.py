@@ -31,6 +31,8 @@ class ProviderEvent:
 
 
 class ProviderEvents(NodeTransitions):
+    """Nodes with their scheduled events, in the order of time."""
+
     def __init__(self, seed: str, settings: Settings | None = None) -> None:
         super().__init__(seed, settings)
         self.events: list[ProviderEvent] = []

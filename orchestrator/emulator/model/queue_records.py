@@ -66,6 +66,7 @@ class QueuedResource:
 
     @property
     def name(self) -> str:
+        """The full name."""
         return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queue_id}"
 
     @property

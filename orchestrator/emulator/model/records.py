@@ -173,14 +173,17 @@ class Node:
 
     @property
     def name(self) -> str:
+        """The full name."""
         return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
 
     @property
     def accelerator_type(self) -> str:
+        """The type, such as v5litepod-4."""
         return str(self.spec["acceleratorType"])
 
     @property
     def spot(self) -> bool:
+        """Whether it is a spot node."""
         return is_spot(self.spec)
 
     @property
@@ -226,6 +229,7 @@ class OperationRecord:
 
     @property
     def done(self) -> bool:
+        """Whether the operation has ended."""
         return self.ended_at is not None
 
 

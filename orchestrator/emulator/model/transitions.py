@@ -89,6 +89,7 @@ class NodeTransitions:
         """Called when a node is READY for the first time."""
 
     def by_uid(self, uid: str) -> Node | None:
+        """Return the node with this uid; None: there is none."""
         return next((node for node in self.nodes.values() if node.uid == uid), None)
 
     def _remove(self, node: Node) -> None:

@@ -121,6 +121,7 @@ class Store:
             return 0
 
     def remove_endpoint(self) -> None:
+        """Remove the file by which clients find the daemon."""
         (self.directory / ENDPOINT).unlink(missing_ok=True)
 
     def _write(self, name: str, text: str) -> None:

@@ -42,6 +42,7 @@ class Selector:
     tier: str = field(default=ANY, metadata={"choices": TIERS})
 
     def selects(self, demand: Demand) -> bool:
+        """Return whether the rule concerns the demand."""
         return self.tier in (ANY, demand.tier) and matches(self.zone, self.type, demand.zone, demand.accelerator_type)
 
 

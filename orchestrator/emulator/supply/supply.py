@@ -55,6 +55,7 @@ class Quota(Selector):
         return same and held.project == demand.project and self.selects(held)
 
     def covers(self, demand: Demand) -> bool:
+        """Return whether the quota limits the demand."""
         return fnmatchcase(demand.project, self.project) and self.selects(demand)
 
     def selects(self, demand: Demand) -> bool:
@@ -64,12 +65,15 @@ class Quota(Selector):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
+    """Reserved chips of one zone."""
+
     name: str
     zone: str
     chips: int
     type: str = "*"
 
     def serves(self, demand: Demand) -> bool:
+        """Return whether the demand may use the reservation."""
         name = demand.reservation.rpartition("/")[2]
         return name in ("", "-", self.name) and matches(self.zone, self.type, demand.zone, demand.accelerator_type)
 
@@ -97,6 +101,7 @@ class Supply:
 
     @property
     def limits_projects(self) -> bool:
+        """Whether any quota or location rule exists."""
         return bool(self.quotas or self.locations)
 
     def may_use(self, zone: str) -> bool:

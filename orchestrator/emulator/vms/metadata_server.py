@@ -143,9 +143,11 @@ class MetadataServer:
 
     @property
     def ports(self) -> list[int]:
+        """The port on which it listens; empty if it is closed."""
         return [int(opened.getsockname()[1]) for opened in self._listener.sockets] if self._listener else []
 
     async def close(self) -> None:
+        """Close the listener, and end requests that wait for a change."""
         if not self._closed:
             self._closed = True
             self.cloud.notifier.notify()  # ends requests that wait for a change

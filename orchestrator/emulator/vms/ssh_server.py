@@ -59,6 +59,7 @@ class SshServer:
 
     @property
     def ports(self) -> list[int]:
+        """The port on which it listens; empty if it is closed."""
         return [self._listener.get_port()] if self._listener else []
 
     async def close(self) -> None:

@@ -63,6 +63,7 @@ class Worker:
         return [*(self.ssh.ports if self.ssh else ()), *self.metadata.ports]
 
     async def close(self) -> None:
+        """Close both servers."""
         if self.ssh is not None:
             await self.ssh.close()
             self.ssh = None
@@ -147,6 +148,7 @@ class SliceHosts:
 
     @property
     def ports(self) -> list[int]:
+        """The ports on which the workers listen now."""
         return [port for worker in self.workers for port in worker.ports]
 
     def boot(self, script: str) -> list[subprocess.Popen[bytes]]:
