@@ -6,64 +6,64 @@ SOURCES = orchestrator payload tpujob tests docs bench setup.py
 .DEFAULT_GOAL := help
 .PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs bench clean
 
-help:  ## this list
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install:  ## everything for working on tpujob, into the current environment (with torch: about 7.5 GB)
+install:  ## install everything for work on tpujob into the current environment (with torch: about 7.5 GB)
 	$(PYTHON) -m pip install -e '.[local,dev]'
 
-wheel:  ## dist/tpujob-VERSION-py3-none-any.whl, built offline by the installed setuptools
+wheel:  ## build dist/tpujob-VERSION-py3-none-any.whl, offline
 	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 JOBS ?= auto
-test:  ## every promise once: the command of README. One test after the other: `make test JOBS=0`
+test:  ## the default tests, the command of README; one after the other: `make test JOBS=0`
 	$(PYTHON) -m pytest -n $(JOBS)
 
-test-all:  ## the same, then every variant: what a change has to pass
+test-all:  ## the default tests, then every variant: what a change has to pass
 	$(PYTHON) -m pytest -n $(JOBS)
 	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
 
-test-fast:  ## the unit tests alone
+test-fast:  ## run the unit tests alone
 	$(PYTHON) -m pytest -n auto tests/unit
 
 WORLDS ?= 10000
-sim:  ## the guarantee in 10,000 simulated worlds, a death at every step, and every bug of the past put back in
+sim:  ## the guarantee in 10,000 simulated worlds, with a death at every step, and with every bug of the past
 	$(PYTHON) -m tests.simulation --worlds $(WORLDS) --processes 2
 	$(PYTHON) -m tests.simulation --deaths --processes 2
 	$(PYTHON) -m pytest -n auto tests/simulation
 
-sim-long:  ## the same in a million worlds: about an hour on two cores; goes on where it was stopped
+sim-long:  ## the same in a million worlds: about an hour on two cores; continues where it was stopped
 	@mkdir -p build
 	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
 
 kill-sweep:  ## SIGKILL before and after every effect of a run, with real processes: about 40 minutes on two cores
 	$(PYTHON) -m tests.e2e.crash_sweep
 
-stress:  ## both tiers again and again, beside hogs and quiet: hours; goes on where it was stopped, at the same code
+stress:  ## all tests repeatedly, on a loaded and on a quiet machine: hours; continues where it was stopped, for the same code
 	$(PYTHON) bench/stress.py
 
-lint:  ## ruff, its formatter, mypy, and vermin for what runs on TPU VMs; changes nothing
+lint:  ## run ruff, its formatter, mypy, and vermin for what runs on TPU VMs; changes nothing
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m ruff format --check $(SOURCES)
 	$(PYTHON) -m mypy
 	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.10- --violations --no-tips payload jobs
 	$(PYTHON) -c 'import vermin; vermin.main()' -t=3.8- --violations --no-tips orchestrator/vm
 
-format:  ## let ruff repair what it can
+format:  ## fix what ruff can fix
 	$(PYTHON) -m ruff check --fix $(SOURCES)
 	$(PYTHON) -m ruff format $(SOURCES)
 
 check: lint test-fast sim  ## the quick check, under three minutes on two quiet cores: lint, unit tests, simulation
 
-docs:  ## write again what is generated: docs/cli.md, the bounds of docs/guarantee.md, the job file's tables and schema, the exit codes in README.md
+docs:  ## generate docs/cli.md, the bounds of docs/guarantee.md, the job file's tables and schema, the exit codes in README.md
 	$(PYTHON) docs/cli_reference.py
 	$(PYTHON) docs/job_reference.py
 	$(PYTHON) docs/gcloud_table.py
 	$(PYTHON) docs/guarantee/bounds.py
 
-bench:  ## measure again what bench/RESULTS.md says: some minutes, on a quiet machine
+bench:  ## measure what bench/RESULTS.md holds: some minutes, on a quiet machine
 	@set -e; for script in $(filter-out bench/stress.py,$(sort $(wildcard bench/*.py))); do echo "== $$script"; $(PYTHON) $$script; done
 
-clean:  ## caches and build leftovers; neither runs/ nor any state of tpujob
+clean:  ## delete caches and build leftovers; neither runs/ nor any state of tpujob
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

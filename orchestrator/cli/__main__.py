@@ -1,4 +1,4 @@
-"""`python -m orchestrator.cli`: the same as `tpujob`."""
+"""Run `tpujob` as `python -m orchestrator.cli`."""
 
 from orchestrator.cli.app import main
 

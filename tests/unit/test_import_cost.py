@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands import COMMANDS, children
+from orchestrator.cli.commands import COMMANDS, LIGHT, children
 from tests import ROOT
 from tests.unit.test_imports import is_within
 from tests.waiting import HANG_S
@@ -69,10 +69,13 @@ def test_the_help_of_a_command_asks_for_neither_cloud_nor_ssh_nor_torch(name: st
     assert heavy(imported(MAIN, *name.split(), "--help"), HEAVY - STATE) == []
 
 
-@pytest.mark.parametrize("argv", [("list",), ("status",), ("offers", "--type", "v6e-8"), ("emulator", "status")])
+@pytest.mark.parametrize(
+    "argv", [("list",), ("status",), ("offers",), ("offers", "--type", "v6e-8"), ("emulator", "status")]
+)
 @pytest.mark.usefixtures("empty_state")
 def test_a_light_command_without_state_imports_of_heavy_modules_sqlite_alone(argv: tuple[str, ...]) -> None:
     modules = imported(MAIN, *argv)
+    assert ("typer" in modules) == (" ".join(argv) not in LIGHT)
     assert heavy(modules, HEAVY - {"sqlite3"}) == []
     assert not any(is_within(name, {"orchestrator.core.jobfile.model"}) for name in modules)
 

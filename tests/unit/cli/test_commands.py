@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.cli import app, help_text, tree
 from orchestrator.cli import dispatch as dispatching
 from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, load
+from tests import ROOT
 
 LEAVES = [name for name, command in COMMANDS.items() if command.function]
 
@@ -67,6 +69,18 @@ def test_commands_of_a_group_live_in_the_folder_of_the_group() -> None:
         if command.function and command.function.partition(".")[0] != title.lower()
     ]
     assert wrong == []
+
+
+def test_commands_import_at_the_top_because_they_are_loaded_when_they_are_called() -> None:
+    late = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "orchestrator" / "cli" / "commands").rglob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert late == []
 
 
 def test_the_help_of_tpujob_names_its_own_options_as_typer_has_them() -> None:

@@ -1,5 +1,5 @@
-"""The commands `tpujob emulator ...`: the emulated Cloud TPU, its faults and its capacity.
+"""The commands `tpujob emulator ...`: the daemon, its faults, its nodes and its capacity.
 
-The table of commands loads these modules by name; nothing else imports them. They talk to the daemon through
-`emulator.daemon.control` and its admin API, and import neither the client, nor the engine, nor a cloud.
+The table of commands loads these modules by name. Each parses arguments, asks the daemon's admin API through
+`emulator.daemon.control`, and renders the reply; client, engine and clouds may not enter.
 """
