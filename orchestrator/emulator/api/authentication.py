@@ -53,7 +53,7 @@ def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
             raise
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
-            internal = ApiError("INTERNAL", "an internal error has occurred")
+            internal = api_errors.internal()
             return web.json_response(internal.body(), status=internal.http)
 
     return authenticated

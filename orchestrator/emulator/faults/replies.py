@@ -37,7 +37,6 @@ UNAUTHENTICATED = (
     "authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
 PERMISSIONS = {"nodes.patch": "tpu.nodes.update"}
-STATUS_NAMES = {401: "UNAUTHENTICATED", 500: "INTERNAL", 502: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError, bad_request
 from orchestrator.emulator.model.records import is_spot
+from orchestrator.emulator.supply.demand import region
 from orchestrator.emulator.wire.node_schema import NODE, camel, normalise
 
 NODE_ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -144,9 +145,8 @@ def _check_fields(spec: dict[str, Any]) -> None:
 
 
 def _fill_defaults(spec: dict[str, Any], project: str, zone: str) -> None:
-    region = zone.rpartition("-")[0]
     network = spec.setdefault("networkConfig", {"enableExternalIps": True})
-    for key, path in (("network", "global/networks"), ("subnetwork", f"regions/{region}/subnetworks")):
+    for key, path in (("network", "global/networks"), ("subnetwork", f"regions/{region(zone)}/subnetworks")):
         name = network.get(key) or "default"
         network[key] = name if "/" in name else f"projects/{project}/{path}/{name}"
     account = spec.setdefault("serviceAccount", {})
