@@ -72,6 +72,7 @@ class Session:
         self._worlds: dict[str, RealWorld] = {}
         self._running: list[Interpreter] = []
         self._asked_to_end: tuple[int, str] | None = None  # and no program was told of it yet
+        self._announced = False
         self._asked_time: set[str] = set()
         self._quiet = quiet
         self._light = light
@@ -124,8 +125,10 @@ class Session:
         return self.now()
 
     def announce(self) -> None:
-        """Report the cloud of this session, and why it is that one."""
-        self.reporter.notice("cloud", self.target.why)
+        """Report the cloud of this session, and why it is that one. Reported once."""
+        if not self._announced:
+            self._announced = True
+            self.reporter.notice("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
         from orchestrator.engine.runtime.world import RealWorld

@@ -299,3 +299,4 @@ def test_down_without_a_name_asks_on_a_terminal_which_other_slice_is_meant(
     os.close(terminal)
     assert process.returncode == 0, err
     assert "Which one is to be deleted (Enter: none)" in out + err and len(tpujob.alive()) == left
+    assert err.count("cloud    EMULATED") == 1, "one command, one line about its cloud"
