@@ -183,7 +183,7 @@ def unknown_verb_ignored() -> Iterator[None]:
 
 @mutant("the proof does not look again after the create has settled", "create_lands_between_replies")
 def single_look() -> Iterator[None]:
-    ask, note = release._Teardown._ask, release.note
+    ask, note = release._Teardown._ask, release.try_record
     settled: set[Any] = set()
 
     async def noted(event: Any) -> None:
@@ -197,7 +197,7 @@ def single_look() -> Iterator[None]:
             return None  # the view of a moment ago
         return await ask(self, question)
 
-    with patch.object(release, "note", noted), patch.object(release._Teardown, "_ask", asked):
+    with patch.object(release, "try_record", noted), patch.object(release._Teardown, "_ask", asked):
         yield
 
 
@@ -242,7 +242,7 @@ def gives_up_as_gone() -> Iterator[None]:
         results = await real(owed, capabilities, budget_s=budget_s)
         for released in results:
             if not released.gone:
-                await release.note(release.Gone(released.lease.id, await Now(), evidence="gave up"))
+                await release.try_record(release.Gone(released.lease.id, await Now(), evidence="gave up"))
         return [replace(released, gone=True) for released in results]
 
     with patch.object(obligations, "release_all", release_all), patch.object(recover, "release_all", release_all):

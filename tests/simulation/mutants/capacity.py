@@ -247,7 +247,7 @@ def unasked_needs_proof() -> Iterator[None]:
     async def written(lease: Any) -> bool:
         return True
 
-    with patch.object(race, "is_written", written):
+    with patch.object(race, "is_recorded", written):
         yield
 
 
@@ -265,12 +265,12 @@ def failed_request_is_gone() -> Iterator[None]:
 
 @mutant("labels still grant the wait after it is over", "early_out_of_queue")
 def labels_keep_waiting() -> Iterator[None]:
-    real = renewal._said
+    real = renewal._claim_labels
 
     async def said(*args: Any, anew: bool = False) -> Any:
         return await real(*args)
 
-    with patch.object(renewal, "_said", said):
+    with patch.object(renewal, "_claim_labels", said):
         yield
 
 

@@ -172,7 +172,7 @@ def extended_twice() -> Iterator[None]:
             return await real(before, wanted, capabilities, **how)
         for _ in range(5):
             found, skew_s = await renewal._listed(wanted)
-            said = await renewal._said(before, wanted, found, skew_s, capabilities)
+            said = await renewal._claim_labels(before, wanted, found, skew_s, capabilities)
             try:
                 await renewal.SetLabels(wanted.name, {**found.labels, **said})
             except CloudUnavailable:
@@ -200,7 +200,7 @@ def follower_ignores_extension() -> Iterator[None]:
 
 @mutant("a slice that is released during a hand-over is reported as a bug", "down_at_hand_over")
 def released_during_hand_over() -> Iterator[None]:
-    alone = renewal._alone
+    alone = renewal._exclusively
 
     async def unfiltered(lease: Any, made: Any) -> Any:
         try:
@@ -208,13 +208,13 @@ def released_during_hand_over() -> Iterator[None]:
         except Vanished as error:
             raise (error.__cause__ or error) from None
 
-    with patch.object(renewal, "_alone", unfiltered):
+    with patch.object(renewal, "_exclusively", unfiltered):
         yield
 
 
 @mutant("two commands update the labels of one slice at once", "extended_at_hand_over")
 def concurrent_label_updates() -> Iterator[None]:
-    with patch.object(renewal, "_alone", lambda lease, made: made()):
+    with patch.object(renewal, "_exclusively", lambda lease, made: made()):
         yield
 
 
@@ -223,5 +223,5 @@ def other_proof_ignored() -> Iterator[None]:
     async def unread(lease: Any) -> Any:
         return replace(lease, state=LeaseState.DOWN)
 
-    with patch.object(release, "as_written", unread):
+    with patch.object(release, "latest_lease", unread):
         yield

@@ -107,7 +107,7 @@ def results_held_to_deadline() -> Iterator[None]:
     async def keep(owed: Any, until: float, capabilities: Any) -> Any:
         return await real(owed, owed.lease.deadline, capabilities)
 
-    with patch.object(collection, "keep", keep):
+    with patch.object(collection, "keep_slice", keep):
         yield
 
 
@@ -120,5 +120,5 @@ def results_held_in_ledger_only() -> Iterator[None]:
         await Unlock(lease.id)
         return await ReadLease(lease.id)
 
-    with patch.object(collection, "keep", keep):
+    with patch.object(collection, "keep_slice", keep):
         yield

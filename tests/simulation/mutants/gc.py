@@ -131,12 +131,12 @@ def gc_by_prefix() -> Iterator[None]:
 
 @mutant("gc counts an accepted delete as done", "gc_only_failing_deletes")
 def gc_believes_delete() -> Iterator[None]:
-    real = gc._Collection._see_off
+    real = gc._Collection._delete_and_verify
 
-    async def see_off(self: Any, name: Any) -> None:
+    async def delete_once(self: Any, name: Any) -> None:
         await real(self, name)
         if name in self.collected.ended and name in self._deleted_at:
             self.collected.ended[name] = replace(self.collected.ended[name], gone=True)
 
-    with patch.object(gc._Collection, "_see_off", see_off):
+    with patch.object(gc._Collection, "_delete_and_verify", delete_once):
         yield

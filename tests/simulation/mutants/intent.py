@@ -143,7 +143,7 @@ def lost_reply_is_refusal() -> Iterator[None]:
 )
 def next_zone_before_proof() -> Iterator[None]:
     async def let_go(held: Any, capabilities: Any, reason: str) -> None:
-        await release.note(release.Down(held.lease.id, await Now(), reason))
+        await release.try_record(release.Down(held.lease.id, await Now(), reason))
 
     with patch.object(search, "release_owed", let_go):
         yield

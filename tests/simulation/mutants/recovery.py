@@ -65,7 +65,7 @@ def full_disk_blocks_recovery() -> Iterator[None]:
     async def strict(event: Any) -> None:
         await Record(event)
 
-    with patch.object(recover, "note", strict):
+    with patch.object(recover, "try_record", strict):
         yield
 
 

@@ -31,8 +31,8 @@ STATEMENTS = {
     "each slice carries the label and the name prefix of tpujob.",
     Invariant.OURS_ONLY: "No layer deletes a node or queued request that lacks the label or the name prefix.",
     Invariant.ONE_SLICE: "A run never has two slices at once, except in a race; the losers of a race are deleted in bound.",
-    Invariant.HONEST_EXIT_CODE: "A command exits with 75 exactly when a slice of its own is not proven absent, kept or "
-    "handed over.",
+    Invariant.HONEST_EXIT_CODE: "A command exits with 75 if one of its slices is not proven absent, and only then. Kept and "
+    "handed-over slices do not count.",
     Invariant.FORWARD_ONLY: "The state of a lease never goes back.",
     Invariant.ONE_TEARDOWN: "Concurrent teardowns of one slice all end well, whichever of them sends the last delete.",
     Invariant.CALL_RATE: "No process or watchdog sends more than about one API call a second in the long run.",

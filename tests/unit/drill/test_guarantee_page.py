@@ -14,6 +14,7 @@ from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text.durations import parse_duration
 from tests import ROOT
+from tests.simulation.oracle.invariants import STATEMENTS
 
 FOLDER = ROOT / "docs"
 PAGE = (FOLDER / "guarantee.md").read_text(encoding="utf-8")
@@ -71,9 +72,16 @@ def test_no_measured_slice_was_billed_for_longer_than_promised() -> None:
 
 
 def test_each_role_is_valid_and_only_the_users_may_create() -> None:
-    roles = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    page = (FOLDER / "permissions.md").read_text(encoding="utf-8")
+    roles = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     assert len(roles) == 3
     for role in roles:
         assert set(role) == {"title", "description", "stage", "includedPermissions"}
         assert {"tpu.nodes.get", "tpu.nodes.delete"} <= set(role["includedPermissions"])
     assert [("tpu.nodes.create" in role["includedPermissions"]) for role in roles] == [True, False, False]
+
+
+def test_the_page_of_invariants_lists_those_of_the_simulator() -> None:
+    page = (FOLDER / "invariants.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", page, re.MULTILINE))
+    assert rows == {"invariant": "what holds", **{str(name): text for name, text in STATEMENTS.items()}}
