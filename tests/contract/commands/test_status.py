@@ -245,7 +245,9 @@ def test_without_the_servers_date_a_slice_that_only_the_api_knew_counts_as_made_
 def test_a_run_label_that_is_none_of_ours_names_no_lease_and_no_file(tpujob: Tpujob, run: str) -> None:
     put_node(tpujob, OTHER, lease_id=run)
     done = tpujob("down", OTHER)
-    assert done.returncode == 75 and "its label tpujob-lease-id is missing, or no id of a lease" in done.stderr, done.text
+    assert done.returncode == 75 and "its label tpujob-lease-id is missing, or no id of a lease" in done.stderr, (
+        done.text
+    )
     assert len(tpujob.alive()) == 1 and Ledger(tpujob.own_state / "ledger.sqlite3").leases() == []
 
 
