@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.client.guarantee import health_checks
-from orchestrator.ledger.ledger import Ledger, GcRun
+from orchestrator.ledger.ledger import GcRun, Ledger
 from orchestrator.settings import Target
 from tests.cli_fixture import Tpujob
 from tests.waiting import until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.slices import availability
 from orchestrator.client.events import Reporter
+from orchestrator.client.slices import availability
 from orchestrator.core.lease.slices import Listing
 from orchestrator.errors import AuthError, CloudUnavailable
 
