@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger import disk
-from orchestrator.ledger.ledger import Ledger, LedgerUnavailable, GcRun
+from orchestrator.ledger.ledger import GcRun, Ledger, LedgerUnavailable
 from tests.cli_fixture import Said, Tpujob
 
 EXHAUSTIVE = pytest.mark.exhaustive

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
-from orchestrator.ledger.ledger import KEPT_GC_RUNS, SCHEMA_VERSION, Ledger, LedgerUnavailable, GcRun
+from orchestrator.ledger.ledger import KEPT_GC_RUNS, SCHEMA_VERSION, GcRun, Ledger, LedgerUnavailable
 from tests.unit.engine.virtual import lease_and_request
 
 
