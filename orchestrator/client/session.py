@@ -101,7 +101,7 @@ class Session:
         warn = (lambda text: reporter.notice("warning", text)) if light or ends else None
         directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
-            # Another emulator than our own: what is absent there proves nothing here, so it has a ledger of its own.
+            # An emulator that is not the embedded one: an absence there proves nothing here, so it has its own ledger.
             import hashlib
 
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]

@@ -69,7 +69,7 @@ def prepare(
     sink: Callable[[int, bytes], None],
 ) -> LocalRun:
     """Return what `run_local` runs. `port`: a free one of this machine, for the coordinator of the job's processes."""
-    ours = {
+    variables = {
         "TPUJOB_RUN": run.id,
         "TPUJOB_WORKER": "0",
         "TPUJOB_WORKERS": "1",
@@ -82,7 +82,7 @@ def prepare(
         attempt=attempt,
         worker=worker,
         phases=(*setup, LocalPhase("main", AttemptState.RUNNING, main)),
-        env={**ours, **env},
+        env={**variables, **env},
         bundle=shipped.path if shipped else None,
         artifacts=tuple(spec.artifacts),
         most_bytes=spec.limits.max_results,

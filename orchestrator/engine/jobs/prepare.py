@@ -63,13 +63,13 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
     )
 
 
-def check_local_training(backend: str = "xla", who: str = "emulated workers train") -> None:
+def check_local_training(backend: str = "xla", subject: str = "emulated workers train") -> None:
     """Raise UserError if this Python environment lacks what training on emulated workers, or `on: local`, imports."""
     wanted = ("torch", "numpy", *{"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))
     missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
         raise UserError(
-            f"{who} with the torch of this Python environment, which has no {' and no '.join(missing)}",
+            f"{subject} with the torch of this Python environment, which has no {' and no '.join(missing)}",
             hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
         )
 

@@ -69,7 +69,7 @@ def test_the_inhibitor_ends_with_the_block(tmp_path: Path, monkeypatch: pytest.M
 
 
 def has_ended(pid: int) -> bool:
-    """Also when nobody has asked for its exit status yet."""
+    """Return whether the process has ended, also before its exit status was read."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""`attach`: a detached job followed to its end, its artifacts brought home, its slice released; leaving costs nothing."""
+"""`attach`: follows a detached job to its end, collects its artifacts, releases its slice; leaving changes nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def test_attaching_ends_like_an_attached_run(world: VirtualWorld) -> None:
     assert world.cloud.nodes == {} and world.ledger.open_leases() == []
 
 
-def test_the_code_of_a_failed_job_comes_home_and_the_slice_goes(world: VirtualWorld) -> None:
+def test_the_code_of_a_failed_job_is_returned_and_the_slice_is_released(world: VirtualWorld) -> None:
     to = detached(world)
     world.fleet.rc = 7
     outcome = world.drive(attach(to, CAN))
@@ -96,10 +96,10 @@ def test_killed_at_any_effect_another_command_finishes_or_the_job_still_has_its_
             assert world.cloud.nodes == {}
 
 
-def test_a_slice_that_its_switch_deleted_is_settled_by_the_next_command_that_looks(world: VirtualWorld) -> None:
+def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_looks(world: VirtualWorld) -> None:
     to = detached(world)
     world.cloud.nodes.clear()
-    assert world.drive(recover("emulated", CAN, budget_s=600)) == []  # without looking, nobody knows
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []  # without a question to the cloud it is unknown
     (released,) = world.drive(recover("emulated", CAN, budget_s=600, look=True))
     assert released.gone
     world.drive(close_attempts())
@@ -125,7 +125,7 @@ def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) 
     assert world.ledger.open_leases() == []
 
 
-def test_attaching_to_what_its_switch_is_deleting_does_not_say_that_the_job_goes_on(world: VirtualWorld) -> None:
+def test_attaching_to_a_slice_that_its_watchdog_deletes_does_not_report_that_the_job_goes_on(world: VirtualWorld) -> None:
     to = detached(world)
     for node in world.cloud.nodes.values():
         node.deleted_at = world.time

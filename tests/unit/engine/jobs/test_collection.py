@@ -106,7 +106,7 @@ def test_a_down_in_another_terminal_ends_the_collecting(world: VirtualWorld) -> 
     assert isinstance(outcome.error, Vanished) and world.cloud.nodes == {}
 
 
-def test_a_slice_that_is_taken_away_meanwhile_is_lost_and_not_held(world: VirtualWorld) -> None:
+def test_a_slice_that_is_preempted_meanwhile_is_lost_and_not_held(world: VirtualWorld) -> None:
     world.fleet.collect_s = 1e6
 
     def preempt(world: VirtualWorld) -> None:
@@ -181,14 +181,14 @@ def test_what_was_refused_for_good_holds_nothing(world: VirtualWorld, monkeypatc
     assert outcome.exit_code == 65 and world.cloud.nodes == {}
 
 
-def test_what_attach_cannot_bring_home_is_held_like_that_of_a_run(world: VirtualWorld) -> None:
+def test_what_attach_cannot_collect_is_held_like_the_results_of_a_run(world: VirtualWorld) -> None:
     to = detached(world)
     world.fleet.stays = NO_ROOM
     outcome = world.drive(attach(to, QUICK))
     assert (outcome.exit_code, outcome.detached) == (65, False)
     lease = lease_of(world)
     assert (lease.mode, lease.detached_at) == (Mode.HOLD, None)
-    assert world.fleet.beating_everywhere, "while it collects, the switches on all workers see that somebody does"
+    assert world.fleet.beating_everywhere, "while it collects, the watchdogs on all workers see that somebody does"
     world.fleet.stays = ()
     assert collect(world).exit_code == 0 and world.cloud.nodes == {}
 
@@ -203,7 +203,7 @@ def left_behind(world: VirtualWorld) -> Lease:
     return lease_of(world)
 
 
-def test_what_was_left_comes_home_and_the_slice_goes_proven(world: VirtualWorld) -> None:
+def test_what_was_left_is_collected_and_the_slice_is_released_proven(world: VirtualWorld) -> None:
     left_behind(world)
     outcome = collect(world)
     assert (outcome.exit_code, outcome.state) == (0, AttemptState.SUCCEEDED)
@@ -281,7 +281,7 @@ def _vanished(name: Any) -> Any:
     raise Vanished(f"{name.node} does not exist")
 
 
-def test_a_slice_that_up_brought_stays(world: VirtualWorld) -> None:
+def test_the_slice_of_up_stays(world: VirtualWorld) -> None:
     held = world.drive(
         up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), QUICK)
     ).lease

@@ -141,7 +141,7 @@ def test_the_time_limit_stops_the_job_early_enough_to_save_what_it_made(tmp_path
     assert (here.running, here.collections) == (None, 1)
 
 
-def test_a_job_that_somebody_cancels_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> None:
+def test_a_cancelled_job_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> None:
     world, here, prepared = ready(tmp_path, OK, text="command: sleep 1d\n", takes_s=9e9)
     here.cancel_at = world.now() + 30
     outcome = world.drive(local.run_local(prepared))

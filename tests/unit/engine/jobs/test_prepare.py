@@ -1,4 +1,4 @@
-"""What a slice is asked for with: names, labels, the switch, and nothing secret."""
+"""The create request of a slice: names, labels, the watchdog, and nothing secret; the environment of a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(directory: Path) -> Place:
     return Place("google", "my-project", "0wner0", of, GOOGLE, time.time)
 
 
-def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_path: Path) -> None:
+def test_every_create_request_contains_the_watchdog_pinned_by_its_hash(tmp_path: Path) -> None:
     plan = make([CapacityRequest("v5litepod-8", ("us-central1",))])
     for lease, request in PlanDrafter(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN).make():
         script = request.metadata["startup-script"]
@@ -35,7 +35,7 @@ def test_every_slice_is_asked_for_with_its_switch_inside_pinned_by_its_hash(tmp_
         assert lease.name.node in script and lease.id in script
 
 
-def test_the_switch_is_told_what_the_labels_say_and_how_long_artifacts_wait(tmp_path: Path) -> None:
+def test_the_watchdog_gets_what_the_labels_say_and_how_long_results_wait(tmp_path: Path) -> None:
     plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
     ((lease, request),) = PlanDrafter(
         plan, place(tmp_path), handle="mnist", purpose=Purpose.HOLD, linger_s=90.0, idle_s=1800.0

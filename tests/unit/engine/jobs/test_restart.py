@@ -1,4 +1,4 @@
-"""A run that goes on although its slices are taken away: when it may, what it carries along, and when it stops."""
+"""A run that continues after its slices are preempted: when it may, what it restores, and when it stops."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Saved:
     sha256: str
 
 
-def test_a_queued_slice_whose_request_is_suspending_was_taken_away(world: VirtualWorld) -> None:
-    """Its node is gone first; for a moment it looks as if somebody had deleted it."""
+def test_a_queued_slice_whose_request_is_suspending_was_preempted(world: VirtualWorld) -> None:
+    """Its node is gone first; for a moment it looks as if another client had deleted it."""
     lease, request = lease_and_request(now=world.time)
     ready = world.drive(acquire(lease, request, CAN))
     get = world.cloud.get
@@ -129,7 +129,7 @@ def attempts(world: VirtualWorld) -> list[tuple[str, str]]:
     return [(str(identity), str(state)) for identity, state in rows]
 
 
-def test_a_slice_that_was_taken_away_is_proven_gone_before_the_next_one_is_asked_for(world: VirtualWorld) -> None:
+def test_a_preempted_slice_is_proven_gone_before_the_next_one_is_asked_for(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     alive: list[int] = []
     lose = lose_each(preempt, 2)
@@ -150,7 +150,7 @@ def test_a_slice_that_was_taken_away_is_proven_gone_before_the_next_one_is_asked
     assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
 
 
-def test_a_slice_that_is_taken_away_before_its_job_began_is_made_again_too(
+def test_a_slice_that_is_preempted_before_its_job_began_is_replaced_too(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that this machine sees is a worker that does not answer."""
@@ -219,7 +219,7 @@ def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) 
 
 
 def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> None:
-    """The switch stops the job before the VM goes: that is no failure of the job, and its checkpoint can still be had."""
+    """The watchdog stops the job before the VM goes: that is no failure of the job, and its checkpoint can still be had."""
     world.fleet.phase_s = 1000
     bag = Bag(world)
 
@@ -297,7 +297,7 @@ def test_an_extension_is_the_runs_and_not_lost_with_the_slice_it_was_typed_for(w
     extended: list[float] = []
     outcome = run(replace(prepared, max_duration_s=2400), world, between)
     assert [used_s for used_s, _ in asked(prepared)] == [pytest.approx(700 - 3600, abs=60)]
-    assert outcome.exit_code == 0, "2700 s of 2400 s and the hour that somebody added"
+    assert outcome.exit_code == 0, "2700 s of 2400 s and the hour of the extension"
 
 
 def test_a_job_that_prints_nothing_for_too_long_hangs_and_is_tried_elsewhere(world: VirtualWorld) -> None:

@@ -74,7 +74,7 @@ def test_a_preempted_slice_is_noticed_and_what_is_left_of_it_deleted(world: Virt
     assert world.cloud.nodes == {}
 
 
-def test_a_slice_that_somebody_deleted_ends_the_run(world: VirtualWorld) -> None:
+def test_a_slice_that_another_client_deleted_ends_the_run(world: VirtualWorld) -> None:
     outcome = run(world, between=while_running(lambda world: world.cloud.nodes.clear()))
     assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71
     assert outcome.released is not None and outcome.released.gone
@@ -178,7 +178,7 @@ def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: 
 
     outcome = run(world, job(world, held=held), between=while_running(say_down))
     assert outcome.exit_code == 71 and outcome.kept_until is None
-    assert world.fleet.stopped == 0, "there is nobody left to stop"
+    assert world.fleet.stopped == 0, "nothing is left to stop"
 
 
 def test_trouble_with_the_ledger_at_the_end_changes_neither_result_nor_code(
