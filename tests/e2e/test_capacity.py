@@ -231,7 +231,7 @@ def test_ctrl_c_while_up_waits_leaves_no_request_behind(cli: Cli) -> None:
 
 @pytest.mark.exhaustive
 def test_who_waits_in_the_queue_when_its_command_is_killed_is_taken_out_of_it(cli: Cli) -> None:
-    """L15: capacity comes hours later, and nobody is there."""
+    """Capacity comes hours later, when no local process is left."""
     rehearse(cli, capacity=[{"zone": "*"}])
     process = cli.start("run", cli.job(RACE), env={"TPUJOB_GUARDIAN": "on"})
     until(lambda: len(queue_of(cli)) == 3, "three requests in the queue")
