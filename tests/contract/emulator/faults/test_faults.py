@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.clouds.tpu.connect import emulator_credentials
 from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.clouds.tpu.connect import emulator_credentials
 from orchestrator.core.lease.slices import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import (
