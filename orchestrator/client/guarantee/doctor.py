@@ -94,7 +94,7 @@ def diagnose(reporter: Reporter, *, cloud: str | None = None, project: str | Non
 
 def _layers(session: Session | None, target: Target, slices: tuple[SliceHealth, ...]) -> list[HealthCheck]:
     ends = "it deletes what it made on every way out: end, error, Ctrl-C, SIGTERM"
-    checks = [HealthCheck("L1 the command", True, ends)]
+    checks = [HealthCheck("command", True, ends)]
     if session is not None:
         checks.append(health_checks.guardian(session.directory))
     ledger = session.ledger if session is not None else None

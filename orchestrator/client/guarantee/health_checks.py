@@ -25,7 +25,7 @@ from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import EMULATED, Target
 
-WATCHDOGS, GC = "L3 watchdog on the VM", "L4 gc"
+WATCHDOGS, GC = "watchdog", "gc"
 STALE_TIMER_S = 3 * 3600.0  # a timer whose last run is older does not run
 STALE_GC_S = 24 * 3600.0
 
@@ -89,7 +89,7 @@ def credentials(target: Target, secrets: Redactor) -> HealthCheck:
 
 def guardian(directory: Path) -> HealthCheck:
     """Start a real one, and let it end. `directory`: the state directory."""
-    name = "L2 guardian"
+    name = "guardian"
     if os.environ.get(guardians.SWITCH, "").lower() in ("off", "0", "no"):
         return HealthCheck(name, False, f"disabled by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
     began = time.monotonic()
@@ -123,12 +123,10 @@ def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
     last = _age(ledger, target, local=True)
     ran = f"the last local gc was {_ago(last)}" if last is not None else "no local gc has run yet"
     if not present:
-        return HealthCheck("L2 timer", False, f"none is installed; {ran}", "`tpujob install-gc`")
+        return HealthCheck("timer", False, f"none is installed; {ran}", "`tpujob install-gc`")
     if last is not None and last > STALE_TIMER_S:
-        return HealthCheck(
-            "L2 timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-gc` installs it anew"
-        )
-    return HealthCheck("L2 timer", True, f"{', '.join(present)}; {ran}")
+        return HealthCheck("timer", False, f"{', '.join(present)}, but {ran}", "`tpujob install-gc` installs it anew")
+    return HealthCheck("timer", True, f"{', '.join(present)}; {ran}")
 
 
 def watchdogs(slices: Sequence[SliceHealth]) -> HealthCheck:

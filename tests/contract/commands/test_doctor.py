@@ -26,7 +26,7 @@ def examined(cli: Tpujob, *words: str, **env: str) -> tuple[dict[str, Any], subp
 
 
 def check(said: dict[str, Any], name: str) -> dict[str, Any]:
-    (found,) = [each for each in said["checks"] if each["name"].endswith(name)]
+    (found,) = [each for each in said["checks"] if each["name"] == name]
     return found
 
 
@@ -39,8 +39,8 @@ def test_a_fresh_machine_is_usable_and_learns_what_is_not_live(tpujob: Tpujob) -
     guardian = check(said, "guardian")
     assert guardian["live"] and guardian["text"].startswith("armed in ")
     assert check(said, "timer")["live"] is False and check(said, "timer")["fix"] == "`tpujob install-gc`"
-    assert check(said, "watchdog on the VM")["live"] is None
-    assert check(said, "L4 gc")["live"] is None
+    assert check(said, "watchdog")["live"] is None
+    assert check(said, "gc")["live"] is None
     log = tpujob.directory / "state" / "guardian.log"
     assert log.exists(), "a guardian really started"
 
@@ -49,18 +49,18 @@ def test_gc_runs_that_ran_are_counted_by_age(tpujob: Tpujob) -> None:
     assert tpujob("gc").returncode == 0
     assert tpujob("gc", "--local").returncode == 0
     said, _ = examined(tpujob)
-    assert check(said, "L4 gc")["live"] is True
+    assert check(said, "gc")["live"] is True
     assert "the last local gc was" in check(said, "timer")["text"]
     with sqlite3.connect(tpujob.directory / "state" / "ledger.sqlite3") as db:
         db.execute("update gc_run set at = ?", (time.time() - 2 * 86400,))
     said, _ = examined(tpujob)
-    assert check(said, "L4 gc")["live"] is False and "2 d ago" in check(said, "L4 gc")["text"]
+    assert check(said, "gc")["live"] is False and "2 d ago" in check(said, "gc")["text"]
 
 
 def test_a_gc_run_of_some_zones_is_no_gc_run_of_the_project(tpujob: Tpujob) -> None:
     assert tpujob("gc", "--zone", ZONE).returncode == 0
     said, _ = examined(tpujob)
-    assert check(said, "L4 gc")["live"] is None
+    assert check(said, "gc")["live"] is None
 
 
 def test_what_is_alive_is_shown_with_its_watchdogs_and_its_worst_case(tpujob: Tpujob) -> None:
@@ -71,7 +71,7 @@ def test_what_is_alive_is_shown_with_its_watchdogs_and_its_worst_case(tpujob: Tp
     assert (found["name"], found["mode"], found["state"]) == ("alice", "hold", "READY")
     assert found["claimed_until"] == pytest.approx(found["deadline"], abs=2)
     assert found["worst_usd"] == pytest.approx(9.6 * 24, rel=0.01) and said["worst_usd"] == found["worst_usd"]
-    assert check(said, "watchdog on the VM")["live"] is True
+    assert check(said, "watchdog")["live"] is True
     text = tpujob("doctor").stdout
     assert "watchdog armed on 1 of 1" in text and "emulated, not billed" in text and "worst case" in text
     assert tpujob("down", "alice").returncode == 0
@@ -82,7 +82,7 @@ def test_a_slice_whose_watchdog_says_nothing_is_not_called_safe(tpujob: Tpujob) 
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
     said, done = examined(tpujob)
     assert done.returncode == 0
-    unarmed = check(said, "watchdog on the VM")
+    unarmed = check(said, "watchdog")
     assert unarmed["live"] is False and "alice: worker0: its watchdog has published nothing" in unarmed["text"]
     assert "nothing bounds it if this machine is gone" in tpujob("doctor").stdout
     assert tpujob("down", "alice").returncode == 0

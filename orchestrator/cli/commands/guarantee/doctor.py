@@ -41,7 +41,7 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
         total = format_usd(diagnosis.worst_usd)
         yield f"worst case, if nothing acts before the deadlines: {total} more on Google Cloud"
         if not diagnosis.is_bounded:
-            yield "and nothing bounds it if this machine is gone by then: neither L3 nor L4 is known to be live"
+            yield "and nothing bounds it if this machine is gone by then: neither watchdog nor gc is known to be live"
 
 
 def _slice_line(each: SliceHealth) -> str:
