@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.cli_fixture import Tpujob
-from tests.unit.clouds.stub_api import Reply, stub_api
+from tests.unit.clouds.stub_api import StubReply, stub_api
 
 JOB = """
 name: demo
@@ -20,8 +20,8 @@ EMULATED = "EMULATED Cloud TPU on this machine: no Google Cloud project is confi
 
 
 def plain(text: str) -> str:
-    """The text without what differs each time. (A quick job may end before the switch had time to say that it is armed.)"""
-    text = re.sub(r"^switch .*\n", "", text, flags=re.MULTILINE)
+    """The text without what differs each time. (A quick job may end before the watchdog had time to report that it is armed.)"""
+    text = re.sub(r"^watchdog .*\n", "", text, flags=re.MULTILINE)
     # A slow machine's slice lives longer, and costs more.
     text = re.sub(
         r"(less than \$0\.01|(about )?\$0\.\d\d)(?=, price table| \(emulated: |\)  |$)", "MONEY", text, flags=re.M
@@ -136,7 +136,7 @@ def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(tpujob: Tpujob) -> No
 
 def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujob: Tpujob) -> None:
     with stub_api() as storage, tpujob.starting_no_emulator():
-        storage.answers(Reply(200, {"location": "EUROPE-WEST4"}))
+        storage.answers(StubReply(200, {"location": "EUROPE-WEST4"}))
         there = {"STORAGE_EMULATOR_HOST": storage.url}
         job = tpujob.job(JOB + "bucket: gs://my-bucket/runs\n")
         for command in ("plan", "run"):
@@ -151,7 +151,7 @@ def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujo
             "plan", tpujob.job(JOB + "bucket: gs://my-bucket/runs\nallow_egress: true\n", "allowed.yaml"), env=there
         )
         assert allowed.returncode == 0
-        storage.answers(Reply(501, "objects only"))
+        storage.answers(StubReply(501, "objects only"))
         unknown = tpujob("plan", job, env=there)
         assert unknown.returncode == 0 and "bucket   the region of gs://my-bucket is unknown" in unknown.stderr
 
