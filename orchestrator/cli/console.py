@@ -74,8 +74,7 @@ class Console:
             self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
 
     def _stream(self, event: Event) -> None:
-        shape = json.loads(json.dumps(event.as_json(), default=str))
-        text = json.dumps(self.secrets.hide_all(shape), ensure_ascii=False)
+        text = json.dumps(self.secrets.hide_all(_plain(event.as_json())), ensure_ascii=False)
         _print(text if text.isprintable() else json.dumps(json.loads(text)))
 
     def notice(self, stage: str, text: str) -> None:
@@ -162,6 +161,10 @@ def _print(text: str) -> None:
 def emit_json(data: Any) -> None:
     """Print JSON on stdout, without secrets. Values of other types become text."""
     # Secrets are hidden in values, not in the text: a number that looks like one must not make the JSON invalid.
-    plain = json.loads(json.dumps(data, default=str))
-    text = json.dumps(console().secrets.hide_all(plain), indent=2, ensure_ascii=False)
+    text = json.dumps(console().secrets.hide_all(_plain(data)), indent=2, ensure_ascii=False)
     _print(text if text.replace("\n", "").isprintable() else json.dumps(json.loads(text), indent=2))
+
+
+def _plain(data: Any) -> Any:
+    """Return the data as JSON values: other types as text, NaN and infinities, which JSON lacks, as null."""
+    return json.loads(json.dumps(data, default=str), parse_constant=lambda _: None)

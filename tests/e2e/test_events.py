@@ -93,11 +93,12 @@ def test_ctrl_c_while_a_job_runs_on_a_slice_says_in_the_result_that_the_slice_is
 
 def test_secrets_are_hidden_in_events_and_result(tpujob: Tpujob) -> None:
     text = "env: {KEY: '${env:THE_KEY}'}\nname: here\non: local\ncommand: |\n"
-    save = """printf '{"note": "%s", "test_accuracy": 0.5}' "$KEY" > "$TPUJOB_ARTIFACTS/metrics.json"\n"""
+    save = """printf '{"note": "%s", "test_accuracy": 0.5, "loss": NaN}' "$KEY" > "$TPUJOB_ARTIFACTS/metrics.json"\n"""
     done = tpujob("run", tpujob.job(text + '  echo "my $KEY"\n  ' + save), "--json", env={"THE_KEY": "hunter2-hunter2"})
     assert done.returncode == 0, done.stderr
     rows = events(done)
     assert len(log(rows)) == 1 and rows[-1]["metrics"]["test_accuracy"] == 0.5
+    assert "NaN" not in done.stdout and "NaN" not in tpujob("show", "here", "--json").stdout, "JSON has no such number"
     assert "hunter2" not in done.stdout + done.stderr
 
 

@@ -20,7 +20,7 @@ EMULATED = "EMULATED Cloud TPU on this machine: no Google Cloud project is confi
 
 
 def plain(text: str) -> str:
-    """The text without what differs each time. (A quick job may end before the watchdog had time to report that it is armed.)"""
+    """Return the text without what differs each time. (A quick job may end before its watchdog is reported as armed.)"""
     text = re.sub(r"^watchdog .*\n", "", text, flags=re.MULTILINE)
     # A slow machine's slice lives longer, and costs more.
     text = re.sub(
