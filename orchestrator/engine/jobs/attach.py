@@ -19,7 +19,7 @@ from orchestrator.engine.effects.workers import Connect, FollowPhase, SendHeartb
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
-from orchestrator.engine.leases.release import note
+from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
     DeadlineExceeded,
@@ -85,7 +85,7 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         progress.detached = False  # nothing is left to follow; its absence is to be proven
         raise  # after any other loss the job may go on
     await progress.enter("collect")
-    await note(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
+    await try_record(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
     # The watchdogs delete the slice `limits.linger` after its job, unless heartbeats show that a process collects.
     await SendHeartbeats(fleet, capabilities.timings.heartbeat_s, everywhere=True)
     try:

@@ -18,9 +18,9 @@ from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.jobs.saved_work import PeriodicSave
-from orchestrator.engine.leases.release import note
+from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
-from orchestrator.engine.provision.race import Losers
+from orchestrator.engine.provision.race import LoserRelease
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
@@ -89,7 +89,7 @@ async def _work(
     fleet = progress.fleet
     assert fleet is not None
     renewal = LeaseRenewal(lease, len(workers), capabilities, await Now())
-    losers = Losers(progress.owed, capabilities)
+    losers = LoserRelease(progress.owed, capabilities)
     tasks: list[monitor.PeriodicTask] = [renewal, losers]
     saving = None
     if job.saved_work is not None:
@@ -124,7 +124,7 @@ async def _work(
     await renewal.tick()
     await progress.enter("collect")
     # A ledger that cannot be written, such as on a full disk, must not cost the results.
-    await note(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
+    await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
     try:
         order = job.collect_request(progress.attempt)
         progress.collected = await collection.collect_results(lease, fleet, order, (renewal, losers))

@@ -20,9 +20,9 @@ from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
 from orchestrator.engine.jobs.monitor import LOOK_S, PeriodicTask, check_slice
 from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
-from orchestrator.engine.leases.obligations import keep, release_owed
-from orchestrator.engine.leases.release import as_written, note
-from orchestrator.engine.leases.renewal import move
+from orchestrator.engine.leases.obligations import keep_slice, release_owed
+from orchestrator.engine.leases.release import latest_lease, try_record
+from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
     ArtifactError,
@@ -55,12 +55,12 @@ async def collect_results(
     `remote.transfer.collect` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
     """
     began = looked_at = moved_at = await Now()
-    ends_at = (await as_written(lease)).ends_at
+    ends_at = (await latest_lease(lease)).ends_at
     collection, activity = await StartCollection(fleet, request), 0
     while True:
         now = await Now()
         end_at = max(ends_at, began + LAST_COLLECT_S)
-        if now >= end_at and (ends_at := (await as_written(lease)).ends_at) <= now:  # perhaps it was extended
+        if now >= end_at and (ends_at := (await latest_lease(lease)).ends_at) <= now:  # perhaps it was extended
             return await StopCollection(collection, "the end of the slice's time came first")
         seen = await WaitForCollection(collection, max(min(WAIT_S, end_at - now), 0.0))
         if seen.result is not None:
@@ -108,7 +108,7 @@ async def hold_uncollected(progress: JobProgress, linger_s: float | None, capabi
         now = await Now()
         if current.deadline - now < LEAST_HOLD_S:
             raise DeadlineExceeded("its deadline is reached")
-        progress.lease = await keep(
+        progress.lease = await keep_slice(
             progress.owed, now + (capabilities.timings.linger_s if linger_s is None else linger_s), capabilities
         )
     except TpujobError as error:
@@ -131,7 +131,7 @@ class HoldRenewal:
             return
         self._not_before = now + ahead_s / 10
         try:
-            self.lease = await move(self.lease, Held(self.lease.id, now, now + ahead_s), self.capabilities)
+            self.lease = await move_claim(self.lease, Held(self.lease.id, now, now + ahead_s), self.capabilities)
         except Vanished:
             raise
         except CloudError:
@@ -188,7 +188,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
     complete = progress.collected is not None and not progress.collected.waiting
     if complete:
         await _record_end(to, progress)
-    progress.lease = await as_written(to.lease)
+    progress.lease = await latest_lease(to.lease)
     over = gone or progress.lease.ends_at <= await Now()
     if to.borrowed or not (complete or over):
         progress.owed.kept_until = progress.lease.hold_until
@@ -234,6 +234,6 @@ async def _record_end(to: UncollectedRun, progress: JobProgress) -> None:
     try:
         await Record(collected, *([] if to.borrowed else [Down(to.lease.id, now, RELEASED)]))
     except NotAllowed:  # another process has released it
-        await note(collected)
+        await try_record(collected)
     except TpujobError as failure:
         await Report("warning", failure.message)

@@ -8,7 +8,7 @@ from orchestrator.engine.effects.base import Now, Program, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
 from orchestrator.engine.leases.obligations import release_owed
-from orchestrator.engine.leases.release import note
+from orchestrator.engine.leases.release import try_record
 from orchestrator.errors import PayloadFailed, TpujobError
 
 
@@ -40,12 +40,12 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
     ended_at = await Now()
     if lease is None and owed.released is not None:
         progress.lease = owed.released.lease  # it never became READY, but it was there
-        await note(Leased(progress.attempt.id, ended_at, progress.lease.id))
+        await try_record(Leased(progress.attempt.id, ended_at, progress.lease.id))
     if progress.detached:
         if lease is not None:
             await Unlock(lease.id)
     else:
-        await note(_ended(progress, ended_at))
+        await try_record(_ended(progress, ended_at))
     await Unlock(progress.attempt.id)
     return progress.outcome(ended_at)
 

@@ -12,7 +12,7 @@ from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Now, ReadLease, Report
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
-from orchestrator.engine.leases.release import as_written
+from orchestrator.engine.leases.release import latest_lease
 from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
@@ -105,7 +105,7 @@ async def monitor(
             await Report("limit", text)
         last_s = left_s
         if now >= end.at + extended_s:  # perhaps it was extended a moment ago
-            extended_s = (await as_written(lease)).deadline - lease.deadline
+            extended_s = (await latest_lease(lease)).deadline - lease.deadline
         if now >= end.at + extended_s:
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")

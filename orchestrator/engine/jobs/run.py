@@ -17,8 +17,8 @@ from orchestrator.engine.jobs.collection import hold_uncollected
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
-from orchestrator.engine.leases.obligations import keep, release_owed
-from orchestrator.engine.leases.release import as_written, note
+from orchestrator.engine.leases.obligations import keep_slice, release_owed
+from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.errors import (
     CloudError,
     RemoteError,
@@ -41,7 +41,7 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
         await _leave_held_slice(progress)
     elif progress.error is None and job.keep_s is not None and not progress.detached:
         try:
-            await keep(progress.owed, await Now() + job.keep_s, capabilities)
+            await keep_slice(progress.owed, await Now() + job.keep_s, capabilities)
         except TpujobError as error:
             progress.fail(error)
     elif not progress.detached:
@@ -106,7 +106,7 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
         exit_code=lost.exit_code,
         cause=lost.reason,
     )
-    await note(ended)
+    await try_record(ended)
     await Unlock(progress.attempt.id)
     await _count_use(job, progress, lost, now)
     number = len(progress.losses) + 1
@@ -124,7 +124,7 @@ async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_a
     lease = progress.lease or (released.lease if released is not None else None)
     progress.lease = None
     if lease is not None:
-        deadline, lease = lease.deadline, await as_written(lease)
+        deadline, lease = lease.deadline, await latest_lease(lease)
         extended_s = lease.deadline - deadline  # `tpujob extend` gave that time to the run, not to that slice
         progress.used_s += max(lost_at - (lease.ready_at or lost_at), 0.0) - extended_s
         billed_s = (lease.gone_at or lost_at) - (lease.billed_from or lost_at)

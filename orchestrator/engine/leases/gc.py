@@ -1,8 +1,8 @@
-"""Garbage collection: find slices that nobody claims any more by their labels alone, delete them, and see them absent.
+"""Garbage collection: find slices whose claim is over by their labels alone, delete them, and see them absent.
 
-The layer that needs nothing of the machine that made them: no ledger, no process, not even the same machine. It acts only on
-what carries our name *and* our label, judges by the server's clock, reads a claim again right before each delete, and says
-"complete" only of zones whose whole list it saw. `tpujob gc` drives it, and a simulator does.
+It needs nothing of the machine that created them: no ledger and no process. It acts only on slices with tpujob's name *and*
+label, judges by the server's clock, reads the claim again right before each delete, and counts a zone as complete only if
+its whole list was read. `tpujob gc` runs it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavaila
 
 T = TypeVar("T")
 
-DEADLINE_S = 600.0  # below the period at which a timer would start the next one
+DEADLINE_S = 600.0  # shorter than the period at which a timer starts the next run
 LONGEST_PAUSE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A slice whose claim is over. `gone`: seen absent after its delete; else `problem` says what keeps it."""
+    """A slice whose claim is over. `gone`: seen absent after its delete; otherwise `problem` is why not."""
 
     view: SliceView
     why: str
@@ -39,24 +39,27 @@ class Expired:
 
     @property
     def usd_per_hour(self) -> float | None:
+        """Its list price; None if unknown."""
         return catalog.usd_per_hour(self.view.accelerator_type, self.view.name.zone, spot=self.view.spot)
 
     @property
     def price(self) -> str:
-        """For a person. What waits in a queue, or is dead and only listed, holds quota and costs nothing."""
+        """Its price for display. A slice that waits in a queue, or is only listed still, holds quota and costs nothing."""
         free = self.view.state in (SliceState.QUEUED, SliceState.TOMBSTONE)
         return "not billed" if free else format_usd_per_hour(self.usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
+    """A slice that is still claimed."""
+
     view: SliceView
     until: float  # unix seconds, the server's clock
 
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """Left alone: it cannot be judged, or only half of it says that it is ours. Also claims that are partly unreadable."""
+    """A slice that is left alone because it cannot be judged or has one of tpujob's two marks; or with unreadable labels."""
 
     view: SliceView
     why: str
@@ -64,7 +67,7 @@ class Doubtful:
 
 @dataclass(slots=True)
 class Collected:
-    """What a gc run saw and did. Only with nothing `incomplete` and every one of `ended` gone has it done its work."""
+    """What a gc run found and did."""
 
     project: str
     dry_run: bool = False
@@ -76,14 +79,17 @@ class Collected:
 
     @property
     def done(self) -> bool:
+        """Whether every zone was complete, and every slice whose claim is over is gone."""
         return not self.incomplete and all(each.gone for each in self.ended.values())
 
     @property
     def found(self) -> int:
+        """How many slices of tpujob there were."""
         return len(self.ended) + len(self.claimed)
 
     @property
     def deleted(self) -> int:
+        """How many slices are gone."""
         return sum(each.gone for each in self.ended.values())
 
 
@@ -95,7 +101,10 @@ async def collect_garbage(
     dry_run: bool = False,
     deadline_s: float = DEADLINE_S,
 ) -> Collected:
-    """Every zone that is named, or that the project has. Whatever gets no answer is asked again until the deadline."""
+    """Delete every slice whose claim is over, in these zones; None: in all of the project. Never raises CloudError.
+
+    Calls that fail are repeated until `deadline_s` is over.
+    """
     collection = _Collection(project, capabilities, dry_run, await Now() + deadline_s)
     await collection.find_zones(zones)
     for pause_s in pauses(first_s=0.5, longest_s=LONGEST_PAUSE_S):
@@ -106,11 +115,11 @@ async def collect_garbage(
 
 
 class _Collection:
-    """What one gc run remembers between its passes."""
+    """The state of one gc run between its passes."""
 
     def __init__(self, project: str, capabilities: Capabilities, dry_run: bool, deadline: float) -> None:
         self.collected = Collected(project, dry_run)
-        self._pace = capabilities.timings
+        self._timings = capabilities.timings
         self._deadline = deadline
         self._pending: dict[str, str] = {}  # zone → why there is no complete list of it yet
         self._server_now: dict[str, float] = {}
@@ -132,39 +141,39 @@ class _Collection:
         self._pending = dict.fromkeys(self.collected.zones, "not asked: the time was over")
 
     async def one_pass(self) -> None:
-        """Look at every zone that still owes a complete list, then see after everything that is to go."""
+        """List every zone without a complete list yet, then delete or verify every slice whose claim is over."""
         for zone in list(self._pending):
             if await Now() >= self._deadline:
                 return
-            await self._look(zone)
+            await self._list_zone(zone)
         for name in [name for name, each in self.collected.ended.items() if not each.gone]:
             if not self.collected.dry_run and await Now() < self._deadline:
-                await self._see_off(name)
+                await self._delete_and_verify(name)
 
-    async def _look(self, zone: str) -> None:
+    async def _list_zone(self, zone: str) -> None:
         await Report("gc", f"{self.collected.project}, {zone}", passing=True)
         listing = await self._ask(ListSlices(self.collected.project, zone, queued=True))
-        silent = listing if isinstance(listing, CloudError) else None
-        if silent is not None and not (isinstance(silent, CloudUnavailable) and silent.retry_after_s):
-            listing = await self._ask(ListSlices(self.collected.project, zone))  # what is billed has to go all the same
+        failure = listing if isinstance(listing, CloudError) else None
+        if failure is not None and not (isinstance(failure, CloudUnavailable) and failure.retry_after_s):
+            listing = await self._ask(ListSlices(self.collected.project, zone))  # nodes, which are billed, still count
         if isinstance(listing, CloudError):
-            self._not_seen(zone, listing, listing.message)
+            self._list_failed(zone, listing, listing.message)
             return
         if listing.server_now is None:
             self._pending[zone] = "the API did not say what time it is, so no claim can be judged"
             return
-        # Later in this run it is later than this; to judge by an older time is only ever too kind.
+        # Later passes use this time too: an older time judges a claim as longer, never as shorter.
         self._server_now[zone] = listing.server_now
-        if silent is not None:
-            self._not_seen(zone, silent, f"its queued requests cannot be listed: {silent.message}")
+        if failure is not None:
+            self._list_failed(zone, failure, f"its queued requests cannot be listed: {failure.message}")
         elif listing.complete:
             del self._pending[zone]
         else:
             self._pending[zone] = f"the list is not complete: {', '.join(listing.unreachable)} unreachable"
         await self._sort(listing)
 
-    def _not_seen(self, zone: str, error: CloudError, why: str) -> None:
-        """Whoever may not look, or looks for what is not there, need not look again: a person must act."""
+    def _list_failed(self, zone: str, error: CloudError, why: str) -> None:
+        """Keep the zone for another pass, unless the user has to act first (no permission, no such zone)."""
         self._pending[zone] = why
         if not isinstance(error, CloudUnavailable | UnexpectedReply):
             self.collected.incomplete[zone] = self._pending.pop(zone)
@@ -172,7 +181,7 @@ class _Collection:
     async def _sort(self, listing: Listing[SliceView]) -> None:
         new = []
         for view in listing.rows:
-            if view.name not in self.collected.ended and self._judge(view) is not None:
+            if view.name not in self.collected.ended and self._classify(view) is not None:
                 new.append(view.name)
         for name in new:
             each = self.collected.ended[name]
@@ -180,23 +189,24 @@ class _Collection:
             what = f"{name.node} ({each.view.accelerator_type}, {name.zone}, {each.price})"
             await Report("gc", f"{what}: {each.why}; {verb}")
             if not self.collected.dry_run:
-                await self._see_off(name)
+                await self._delete_and_verify(name)
 
-    def _judge(self, view: SliceView) -> str | None:
-        """File the slice where it belongs; why its claim is over, if it is."""
+    def _classify(self, view: SliceView) -> str | None:
+        """Sort the slice into `claimed`, `ended` or `doubtful`; return why its claim is over, None if it is not."""
         name, collected = view.name, self.collected
         collected.claimed.pop(name, None)
         if not names.is_ours(name.node, view.labels):
-            if half := names.ownership_doubt(name.node, view.labels):
-                collected.doubtful[name] = Doubtful(view, half)
+            if doubt := names.ownership_doubt(name.node, view.labels):
+                collected.doubtful[name] = Doubtful(view, doubt)
             return None
-        claim = claim_labels.read_claim(view, self._pace)
+        claim = claim_labels.read_claim(view, self._timings)
         if claim is None:
-            collected.doubtful[name] = Doubtful(view, "its labels cannot be read and its age is unknown: look at it yourself")
+            why_not = "its labels cannot be read and its age is unknown: look at it yourself"
+            collected.doubtful[name] = Doubtful(view, why_not)
             return None
         if claim.remarks:
             collected.doubtful[name] = Doubtful(view, "; ".join(claim.remarks))
-        why = claim_labels.expiry_reason(claim, self._server_now[name.zone], self._pace)
+        why = claim_labels.expiry_reason(claim, self._server_now[name.zone], self._timings)
         if why is None:
             collected.claimed[name] = Claimed(view, min(claim.claimed_until, claim.deadline))
             return None
@@ -204,11 +214,11 @@ class _Collection:
         collected.ended[name] = replace(before, view=view, why=why) if before else Expired(view, why)
         return why
 
-    async def _see_off(self, name: SliceName) -> None:
-        """Delete what is still there and still unclaimed. Its claim is read anew each time, right before the delete."""
+    async def _delete_and_verify(self, name: SliceName) -> None:
+        """Delete the slice if it still exists with an expired claim, which is read again right before each delete."""
         before = self.collected.ended[name]
         view = await self._ask(Get(name))
-        if isinstance(view, SliceView) and not await self._may_go(view, before):
+        if isinstance(view, SliceView) and not await self._still_expired(view, before):
             return
         if isinstance(view, SliceView) and self._should_delete(view, await Now()):
             view = await self._delete(name)
@@ -220,13 +230,16 @@ class _Collection:
         else:
             self._problem(name, f"still there: {view.native_state}")
 
-    async def _may_go(self, view: SliceView, before: Expired) -> bool:
-        if view.labels.get(names.LEASE_ID) == before.view.labels.get(names.LEASE_ID) and self._judge(view) is not None:
+    async def _still_expired(self, view: SliceView, before: Expired) -> bool:
+        if (
+            view.labels.get(names.LEASE_ID) == before.view.labels.get(names.LEASE_ID)
+            and self._classify(view) is not None
+        ):
             return True
         del self.collected.ended[view.name]
         if view.name not in self.collected.claimed:
-            self.collected.doubtful[view.name] = Doubtful(view, "it changed hands while gc looked at it: left alone")
-        await Report("gc", f"{view.name.node}: claimed anew, or not ours; left alone")
+            self.collected.doubtful[view.name] = Doubtful(view, "its labels changed during this gc run: left alone")
+        await Report("gc", f"{view.name.node}: claimed again, or not of tpujob; left alone")
         return False
 
     def _should_delete(self, view: SliceView, now: float) -> bool:
@@ -245,7 +258,7 @@ class _Collection:
     def _problem(self, name: SliceName, problem: str) -> None:
         self.collected.ended[name] = replace(self.collected.ended[name], problem=problem)
 
-    # -- asking, and when to stop ---------------------------------------------------------------------------------
+    # -- calls, and when to stop ----------------------------------------------------------------------------------
 
     @property
     def nothing_left(self) -> bool:
@@ -253,7 +266,7 @@ class _Collection:
         return not self._pending and all(each.gone for each in waiting)
 
     async def wait(self, pause_s: float) -> bool:
-        """False when the time does not reach for another pass."""
+        """Pause before the next pass. Return False if there is no time for one."""
         pause_s = max(pause_s, min(self._retry_after_s, 60.0))
         self._retry_after_s = 0.0
         if await Now() + pause_s >= self._deadline:
@@ -265,18 +278,18 @@ class _Collection:
         self.collected.incomplete.update(self._pending)
         return self.collected
 
-    async def _until_answered(self, question: Effect[T]) -> T | CloudError:
+    async def _until_answered(self, effect: Effect[T]) -> T | CloudError:
         for pause_s in pauses(first_s=0.5, longest_s=LONGEST_PAUSE_S):
-            answer = await self._ask(question)
+            answer = await self._ask(effect)
             final = not isinstance(answer, CloudError) or isinstance(answer, AuthError | BadRequest)
             if final or not await self.wait(pause_s):
                 return answer
         raise AssertionError("pauses() never ends")
 
-    async def _ask(self, question: Effect[T]) -> T | CloudError:
-        """The answer, or the error in its place: within a gc run no failed question ends the work."""
+    async def _ask(self, effect: Effect[T]) -> T | CloudError:
+        """Return the result, or the error in its place: no failed call ends a gc run."""
         try:
-            return await question
+            return await effect
         except CloudError as error:
             if isinstance(error, CloudUnavailable) and error.retry_after_s:
                 self._retry_after_s = max(self._retry_after_s, error.retry_after_s)

@@ -1,7 +1,7 @@
-"""The time for which a program answers for slices: from the first candidate that exists to its release, or its keeping.
+"""The leases that a program has to release: from the create call of the first candidate until it is released or kept.
 
-A `Obligations` always names every lease that is ours to end right now. One is added before its create leaves and taken off only
-when its slice is proven gone, so whoever catches an exception knows what to release.
+`Obligations` always has every lease that this program must end. A lease is added before its create leaves, and removed only
+when its slice is proven gone or is kept, so that any error handler knows what to release.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ from orchestrator.core.lease.lease import Held, Lease
 from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
-from orchestrator.engine.leases.renewal import move
+from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
 
-RELEASE_S = 10 * 60.0  # after that the proof is left to the next tpujob command, loudly
+RELEASE_S = 10 * 60.0  # after that the next tpujob command continues the proof, and the user is warned
 
 
 @dataclass(slots=True)
 class Obligations:
+    """The leases of one program. Times are ledger time."""
+
     lease: Lease | None = None
-    losers: list[Lease] = field(default_factory=list)  # of a race: asked for beside the one that won, to be released
-    released: Released | None = None  # the last release; when not `gone`, its lease may be billed
+    losers: list[Lease] = field(default_factory=list)  # of a race: to be released beside the winner
+    released: Released | None = None  # the last release; unless it is `gone`, its slice may be billed
     kept_until: float | None = None
-    release_s: float = 0.0  # time spent on proofs
+    release_s: float = 0.0  # seconds spent on releases
 
     @property
     def unproven(self) -> bool:
+        """Whether a slice was released without a proof of its absence."""
         return self.released is not None and not self.released.gone
 
 
 async def release_owed(owed: Obligations, capabilities: Capabilities, reason: str) -> None:
-    """Release every lease, and keep the verdict: one that is not proven outweighs the others."""
+    """Release every lease, and keep the result in `owed.released`: one that is unproven, if there is one."""
     leases = [lease for lease in (owed.lease, *owed.losers) if lease is not None]
     began = await Now()
-    written = [lease for lease in leases if await is_written(lease)]
-    verdicts = await release_all([(lease, reason) for lease in written], capabilities, budget_s=RELEASE_S)
+    recorded = [lease for lease in leases if await is_recorded(lease)]
+    verdicts = await release_all([(lease, reason) for lease in recorded], capabilities, budget_s=RELEASE_S)
     for lease in leases:
         await Unlock(lease.id)
     losers = {lease.id for lease in owed.losers}
@@ -51,25 +54,25 @@ async def release_owed(owed: Obligations, capabilities: Capabilities, reason: st
 
 
 async def report_loser(loser: Lease) -> None:
-    """One line for each that did not win, once it is proven gone."""
+    """Report that a loser of a race is proven gone."""
     await Report("race", f"{loser.name.node} absent: out of the race, in {loser.name.zone}")
 
 
-async def is_written(lease: Lease) -> bool:
-    """A draft whose intent never reached the ledger never reached the cloud either: the one is before the other."""
+async def is_recorded(lease: Lease) -> bool:
+    """Return whether the lease is in the ledger. If not, its create never left: the intent is recorded before it."""
     try:
         await ReadLease(lease.id)
     except UnknownLease:
         return False
     except TpujobError:
-        return True  # the ledger does not answer: better one release too many
+        return True  # the ledger fails: one release too many is safer
     return True
 
 
-async def keep(owed: Obligations, until: float, capabilities: Capabilities) -> Lease:
-    """Let the slice outlive this process. Raises Vanished when it was given up meanwhile."""
+async def keep_slice(owed: Obligations, until: float, capabilities: Capabilities) -> Lease:
+    """Hold the slice until `until`, so that it outlives this process. Raises Vanished if it was released meanwhile."""
     assert owed.lease is not None
-    lease = await move(owed.lease, Held(owed.lease.id, await Now(), until), capabilities)
+    lease = await move_claim(owed.lease, Held(owed.lease.id, await Now(), until), capabilities)
     if lease.ends_at <= await Now():  # this machine slept, or tpujob was stopped
         raise DeadlineExceeded(f"{lease.name.node} reached its end before it could be kept")
     owed.kept_until, owed.lease = lease.hold_until, None

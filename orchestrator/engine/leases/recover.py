@@ -1,7 +1,7 @@
-"""Recovery: what every tpujob command does first. Leases whose claim has ended are released, orphaned attempts closed.
+"""Recovery: the first step of every tpujob command. Leases whose claim is over are released, orphaned attempts are closed.
 
-Like a database that replays its log on start: the ledger says what we owe, the locks say who is alive, and `core.lease.lease`
-decides. Running it twice at once is harmless.
+As a database replays its log on start, it reads the obligations from the ledger and live processes from the locks, and
+`core.lease.lease.release_reason` decides. It may run twice at once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from orchestrator.core.lease.lease import Lease, LeaseState, release_reason
 from orchestrator.core.lease.slices import Capabilities, SliceState
 from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
 from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.leases.release import Released, as_written, note, release_all
+from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record
 from orchestrator.errors import CloudError, UnknownLease
 
 
 async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -> list[tuple[Lease, str]]:
-    """The open leases of this cloud that nobody has a claim on, and why. `spare` names a handle that `up` will adopt.
+    """Return the open leases of this cloud whose claim is over, each with the reason.
 
-    With `look` the cloud is asked whether slices that no process watches are still there: their switch may have acted.
+    `spare`: leave out this handle, which `up` takes over. `look`: also ask the cloud whether slices without a process still
+    exist; their watchdog may have deleted them.
     """
     found = []
     now = await Now()
@@ -38,25 +39,25 @@ async def _gone_already(lease: Lease) -> str | None:
     try:
         view = await Get(lease.name)
     except CloudError:
-        return None  # no answer says nothing
+        return None  # an error proves nothing
     if view is None:
-        return "its switch, or somebody else, deleted it"
+        return "it was deleted, by its watchdog or from outside"
     if view.state is SliceState.TOMBSTONE and lease.detached_at is not None:
         return f"it was taken away while its job ran ({view.native_state})"
-    return None  # a held one is for `up` to make again, which asks first
+    return None  # a held slice is replaced by `up`, with the user's consent
 
 
 async def recover(
     cloud: str, capabilities: Capabilities, *, budget_s: float, spare: str | None = None, look: bool = False
 ) -> list[Released]:
-    """Release what is overdue, within the budget. Answers with every verdict, also those that are not proven."""
+    """Release the overdue leases within the budget. Return every result, also those that are not proven."""
     owed = []
     for lease, why in await overdue(cloud, spare=spare, look=look):
         if not await Lock(lease.id) and await Now() < lease.deadline:
-            continue  # another tpujob command is on it; past the deadline that does not count any more
-        if await as_written(lease) != lease:
+            continue  # another tpujob command handles it; past the deadline that no longer counts
+        if await latest_lease(lease) != lease:
             await Unlock(lease.id)
-            continue  # somebody moved it on since it was judged
+            continue  # another process changed it since it was judged
         await Report("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
         owed.append((lease, why))
     results = await release_all(owed, capabilities, budget_s=budget_s)
@@ -66,7 +67,7 @@ async def recover(
 
 
 async def close_attempts() -> None:
-    """An attempt whose process is gone has ended, unless its job goes on detached; whatever becomes of its slice."""
+    """Close every attempt whose process is gone, whatever happens to its slice, unless its job continues detached."""
     leases = {lease.id: lease for lease in await OpenLeases()}
     for attempt in await OpenAttempts():
         if await IsLocked(attempt.id):
@@ -76,8 +77,8 @@ async def close_attempts() -> None:
             continue
         lease = await _lease_of(attempt)
         ended_at = await Now(None if lease is None else lease.cloud)
-        # A ledger that cannot be written must not keep the releases waiting that come next.
-        await note(AttemptEnded(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=_how_it_ended(lease)))
+        # A ledger that cannot be written must not delay the releases that follow.
+        await try_record(AttemptEnded(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=_how_it_ended(lease)))
 
 
 async def _lease_of(attempt: Attempt) -> Lease | None:
@@ -89,5 +90,5 @@ async def _lease_of(attempt: Attempt) -> Lease | None:
 
 def _how_it_ended(lease: Lease | None) -> str:
     if lease is not None and lease.detached_at is not None:
-        return "its slice is gone, and nobody brought its artifacts home"
+        return "its slice is gone, and its artifacts were not collected"
     return "the process that ran it was killed"

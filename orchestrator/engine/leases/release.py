@@ -1,7 +1,7 @@
-"""Release a lease: delete its slice and prove that it is absent. The only program that ever deletes.
+"""Release a lease: delete its slice and prove that it is absent. Apart from gc, the only program that deletes.
 
-It never gives up by itself short of its budget, believes no operation, takes no error for an absence, and may be run
-by anybody at any time, twice at once or again after a crash: deleting is idempotent and only the ledger's state is shared.
+It does not stop before its budget is over, trusts no operation, takes no error for absence, and may run in any process at any
+time, twice at once or again after a crash: deletes are idempotent, and only the ledger is shared.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 
 T = TypeVar("T")
 
-DELETE_AGAIN_S = 60.0  # a delete that was accepted and shows no effect for so long is sent again
-LONGEST_WAIT_S = 60.0  # however long a 429 asks for
+DELETE_AGAIN_S = 60.0  # a delete that was accepted without effect for so long is sent again
+LONGEST_WAIT_S = 60.0  # even if a 429 asks for more
 CREATE_VERBS = ("create", "createnode", "createqueuedresource")
-OTHER_VERBS = ("delete", "update", "stop", "start", "reset")  # each alone, or with the kind of what it changes after it
+OTHER_VERBS = ("delete", "update", "stop", "start", "reset")  # alone, or followed by the kind of resource
 
 
 async def send_deletes(leases: Sequence[Lease], *, reason: str, again_s: Sequence[float] = ()) -> None:
-    """Only the first step of a release: no answer or proof of one lease keeps the delete of another waiting.
+    """Send the deletes of several leases at once, and wait for no proof: the first step of their release.
 
-    `again_s`: the pauses before each further try of those that were not answered.
+    `again_s`: the pauses in seconds before each retry of those that got no reply.
     """
     await Shield()
     now = await Now()
     for lease in leases:
-        await note(Down(lease.id, now, reason))
+        await try_record(Down(lease.id, now, reason))
     names = tuple(lease.name for lease in leases if lease.operation is not None)
     for pause_s in (0.0, *again_s):
         if not names:
@@ -49,16 +49,18 @@ async def send_deletes(leases: Sequence[Lease], *, reason: str, again_s: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class Released:
+    """How a release ended. Unless it is `gone`, the slice may still be billed, and `verdict` has what is missing."""
+
     lease: Lease
     gone: bool
     checked_at: float
     verdict: Verdict
     deletes_sent: int = 0
-    answer: str = ""  # what the cloud said to the last of them
+    answer: str = ""  # the cloud's reply to the last of them
 
 
 async def release(lease: Lease, capabilities: Capabilities, *, reason: str, budget_s: float) -> Released:
-    """Drive the lease to proven absence, or say what is missing when the budget is over. Never raises CloudError."""
+    """Delete the slice until it is proven absent, or until the budget is over. Never raises CloudError."""
     (released,) = await release_all([(lease, reason)], capabilities, budget_s=budget_s)
     return released
 
@@ -66,17 +68,17 @@ async def release(lease: Lease, capabilities: Capabilities, *, reason: str, budg
 async def release_all(
     owed: Sequence[tuple[Lease, str]], capabilities: Capabilities, *, budget_s: float
 ) -> list[Released]:
-    """The same for several leases, each with its reason: no proof of one keeps the delete of another waiting."""
+    """Release several leases, each with its reason, at once: no delete waits for the proof of another lease."""
     if not owed:
         return []
     await Shield()
     started = await Now()
     for lease, reason in owed:
-        await note(Down(lease.id, started, reason))
-    teardowns = [_Teardown(await as_written(lease)) for lease, _ in owed]
+        await try_record(Down(lease.id, started, reason))
+    teardowns = [_Teardown(await latest_lease(lease)) for lease, _ in owed]
     if len(teardowns) > 1:
         await _delete_first(teardowns)
-    for pause_s in pauses(first_s=0.05, growth=1.25):  # people wait for this one
+    for pause_s in pauses(first_s=0.05, growth=1.25):  # short: the user waits for it
         for teardown in teardowns:
             await teardown.tick(capabilities)
         waiting = [teardown for teardown in teardowns if not teardown.released.gone]
@@ -87,55 +89,56 @@ async def release_all(
             text = f"{teardown.lease.name.node}: {'; '.join(teardown.released.verdict.missing)}"
             await Report("release", text, passing=True)
         await Sleep(min(max(pause_s, *(teardown.wait_s for teardown in waiting)), max(left_s, 0.05)))
-    for teardown in teardowns:  # the passes over the others took their time
-        await teardown.heed_others()
+    for teardown in teardowns:  # meanwhile another process may have proven its absence
+        await teardown.check_ledger()
     return [teardown.released for teardown in teardowns]
 
 
 async def _delete_first(teardowns: Sequence[_Teardown]) -> None:
-    """The deletes of all that need no question first, at once."""
-    now, ripe = await Now(), [teardown for teardown in teardowns if teardown.may_delete_first]
-    if ripe:
-        answers = await DeleteAll(tuple(teardown.lease.name for teardown in ripe))
-        for teardown, answer in zip(ripe, answers, strict=True):
+    """Send at once the deletes of all slices that need no `get` first."""
+    now, confirmed = await Now(), [teardown for teardown in teardowns if teardown.may_delete_first]
+    if confirmed:
+        answers = await DeleteAll(tuple(teardown.lease.name for teardown in confirmed))
+        for teardown, answer in zip(confirmed, answers, strict=True):
             await teardown.deleted(now, answer)
 
 
 class _Teardown:
-    """What one release remembers between its passes."""
+    """The state of one release between its passes."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.deletes_sent = 0
         self.answer = ""
-        self.wait_s = 0.0  # what the API asked for in the last pass: 429 with Retry-After
+        self.wait_s = 0.0  # the Retry-After of the last pass
         self._seen = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
         self.released = Released(lease, False, 0.0, Verdict(gone=False))
 
     async def tick(self, capabilities: Capabilities) -> None:
-        """One pass, and what it showed; nothing more once the slice is gone."""
+        """Make one pass and store its verdict; do nothing once the slice is gone."""
         if self.released.gone:
             return
         verdict = await self.one_pass(capabilities)
         now = await Now()
         if verdict.gone:
-            await note(Gone(self.lease.id, now, evidence=verdict.evidence))
+            await try_record(Gone(self.lease.id, now, evidence=verdict.evidence))
         self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
-        await self.heed_others()
+        await self.check_ledger()
 
-    async def heed_others(self) -> None:
-        """Somebody else may have been quicker, and have the proof."""
-        if not self.released.gone and (await as_written(self.lease)).state is LeaseState.GONE:
+    async def check_ledger(self) -> None:
+        """Take over the proof if another process was faster."""
+        if not self.released.gone and (await latest_lease(self.lease)).state is LeaseState.GONE:
             self.released = replace(self.released, gone=True, verdict=Verdict(gone=True))
 
     @property
     def may_delete_first(self) -> bool:
-        """The API confirmed that this name is ours: no question before the delete."""
+        """Whether the API confirmed the create, so that the delete needs no `get` before it."""
         return self._deleted_at is None and self.lease.operation is not None
 
     async def one_pass(self, capabilities: Capabilities) -> Verdict:
+        """Delete if necessary, collect the evidence, and judge it."""
         self.wait_s = 0.0
         if self.may_delete_first:
             await self._delete(await Now())
@@ -143,7 +146,7 @@ class _Teardown:
         view = await self._ask(Get(self.lease.name))
         if isinstance(view, SliceView):
             if not absence.is_ours(view, self.lease):
-                return _foreign(self.lease)  # while it has the name, nothing of ours can
+                return _foreign(self.lease)  # while it has the name, no slice of this lease can have it
             self._seen = True
             if await self._should_delete(view, now):
                 await self._delete(now)
@@ -152,8 +155,8 @@ class _Teardown:
         now = await Now()
         settled = absence.settles_at(self.lease, creates, now, capabilities, seen=self._seen) is None
         if view is None and not self.lease.settled and settled:
-            await note(Settled(self.lease.id, now))
-            view = await self._ask(Get(self.lease.name))  # the create may have landed between that answer and this one
+            await try_record(Settled(self.lease.id, now))
+            view = await self._ask(Get(self.lease.name))  # the create may have taken effect since the last `get`
         listing: Listing[SliceView] | CloudError | None = None
         if not isinstance(view, SliceView):
             listing = await self._ask(ListSlices(*_place(self.lease), queued=self.lease.name.queued))
@@ -167,9 +170,9 @@ class _Teardown:
             if isinstance(operation, Operation) and operation.done:
                 if operation.error is not None:
                     self.answer = f"accepted, and its operation failed: {operation.error}"
-                return True  # "done", with or without an error, and yet the slice is there
+                return True  # done, with or without an error, and the slice still exists
             if isinstance(operation, Operation) and self.lease.name.queued:
-                # Of a request that is PROVISIONING a delete is accepted, and fails a while later: one at a time.
+                # While a request is PROVISIONING, a delete is accepted and fails later: send one at a time.
                 return now - self._deleted_at >= DELETE_AGAIN_S
         return view.state is not SliceState.DELETING or now - self._deleted_at >= DELETE_AGAIN_S
 
@@ -178,7 +181,7 @@ class _Teardown:
         await self.deleted(now, answer)
 
     async def deleted(self, now: float, operation: Operation | CloudError | None) -> None:
-        """The answer to the delete that left at `now`."""
+        """Store the reply to the delete that left at `now`."""
         self._deleted_at, self._delete_operation = now, None
         self.deletes_sent += 1
         if isinstance(operation, CloudError):
@@ -188,11 +191,11 @@ class _Teardown:
             self._deleted_at = None  # not known to have been accepted: send it again in the next pass
         elif operation is not None:
             self._delete_operation, self._seen = operation.name, True
-            if not self.answer.startswith("accepted"):  # how an earlier accepted one failed says more
+            if not self.answer.startswith("accepted"):  # keep how an earlier accepted one failed
                 self.answer = "accepted"
 
     async def _creates(self) -> tuple[Operation, ...] | CloudError:
-        """Every create operation on our name that the API knows. One that was named to us needs no listing."""
+        """Every create operation on the lease's name that the API knows. The only one with a known name needs no list."""
         if self.lease.settled or self.lease.sends <= 0:
             return ()
         if self.lease.sends == 1 and self.lease.operation is not None:
@@ -208,18 +211,20 @@ class _Teardown:
         return tuple(operation for operation in listing.rows if self._is_our_create(operation))
 
     def _is_our_create(self, operation: Operation) -> bool:
-        """One that may yet make a node of a queued request counts as ours too, but only to say that it is under way."""
+        """Whether the operation may be a create of the lease. An unknown one, or one on the request's node, counts only
+        while it is under way.
+        """
         name, verb = self.lease.name, operation.verb.lower()
         if not operation.target.endswith(f"/{name.node}") or verb.startswith(OTHER_VERBS):
             return False
         if verb not in CREATE_VERBS:
-            return not operation.done  # what it is nobody here knows: it may be a create
+            return not operation.done  # an unknown verb may be a create
         return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
 
-    async def _ask(self, question: Effect[T]) -> T | CloudError:
-        """The answer, or the error in its place: within a teardown no failed question ends the loop."""
+    async def _ask(self, effect: Effect[T]) -> T | CloudError:
+        """Return the result, or the error in its place: no failed call ends the loop of a teardown."""
         try:
-            return await question
+            return await effect
         except CloudUnavailable as error:
             if error.retry_after_s is not None:
                 self.wait_s = max(self.wait_s, min(error.retry_after_s, LONGEST_WAIT_S))
@@ -234,25 +239,25 @@ def _place(lease: Lease) -> tuple[str, str]:
 
 def _foreign(lease: Lease) -> Verdict:
     if lease.operation is None and lease.sends <= 0:
-        why = "every create was refused: the slice of this name is not ours"
-        return Verdict(gone=True, last_seen="not ours", evidence=why)
-    why = f"a slice named {lease.name.node} exists that does not carry our run label: neither adopted nor deleted"
-    return Verdict(gone=False, missing=(why,), last_seen="not ours")
+        why = "every create was refused: the slice of this name is not of this lease"
+        return Verdict(gone=True, last_seen="not of this lease", evidence=why)
+    why = f"a slice named {lease.name.node} exists without the label of this lease: neither adopted nor deleted"
+    return Verdict(gone=False, missing=(why,), last_seen="not of this lease")
 
 
-async def as_written(lease: Lease) -> Lease:
-    """The ledger knows more than the value that a caller carries around: how many creates left, and what they are called."""
+async def latest_lease(lease: Lease) -> Lease:
+    """Return the lease as the ledger has it now; the given value if the ledger cannot be read."""
     try:
         return await ReadLease(lease.id)
     except TpujobError:
         return lease
 
 
-async def note(event: LeaseEvent | AttemptEvent) -> None:
-    """Record, but let no ledger trouble stop a deletion: the cloud is the truth about what exists."""
+async def try_record(event: LeaseEvent | AttemptEvent) -> None:
+    """Record the event, unless the ledger refuses: a failing ledger must not stop a deletion."""
     try:
         await Record(event)
     except NotAllowed:
-        pass  # someone else was quicker: DOWN and GONE are where we are all going
+        pass  # another process was faster: the lease is DOWN or GONE already
     except TpujobError as error:
         await Report("warning", f"{error.message}; the teardown goes on without it")

@@ -1,7 +1,7 @@
-"""Saying to everybody who could delete a slice until when it is claimed: through its labels, in time, and never twice at once.
+"""Lease renewal: keep the claim labels of a slice up to date, and move a claim, one process at a time.
 
-Whoever moves a claim (`keep`, `extend`, `hand_over`) writes the label first and the ledger second: killed in between, the
-slice is deleted too early by its local owner, never forgotten.
+A moved claim (`keep_slice`, `extend`, `hand_over`) is written to the labels first and to the ledger second: if the process is
+killed in between, its own machine releases the slice too early, but never forgets it.
 """
 
 from __future__ import annotations
@@ -33,30 +33,33 @@ from orchestrator.errors import CloudError, CloudUnavailable, Vanished, Watchdog
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0  # for a cloud that does not answer, or that is busy with another change of the slice
-SKEW_WORTH_S = 5.0
-SKEW_TOLD_S = 60.0
-ASLEEP_S = 300.0  # between two looks of a program that looks every few seconds
+PATIENCE_S = 60.0  # for a cloud that does not reply, or that is busy with another change of the slice
+SKEW_WORTH_S = 5.0  # a smaller skew is ignored
+SKEW_WARNED_S = 60.0  # a larger one is reported
+ASLEEP_S = 300.0  # between two ticks of a program that ticks every few seconds
 
 
-async def move(lease: Lease, event: Held | Detached | Callable[[Lease], Extended], capabilities: Capabilities) -> Lease:
-    """The claim after `event`, in the labels and then in the ledger. Raises Vanished when it was given up meanwhile.
+async def move_claim(
+    lease: Lease, event: Held | Detached | Callable[[Lease], Extended], capabilities: Capabilities
+) -> Lease:
+    """Apply `event` to the claim, in the labels and then in the ledger; return the lease after it.
 
-    An event that depends on where the claim ends now is made when nobody else can move it any more.
+    A callable makes the event from the current lease once no other process can move its claim. Raises Vanished if the slice
+    was released meanwhile, CloudUnavailable if the labels cannot be written in time.
     """
-    return await _alone(lease, lambda: _move(lease, event, capabilities))
+    return await _exclusively(lease, lambda: _move_claim(lease, event, capabilities))
 
 
-async def shorten(before: Lease, shorter: Lease, capabilities: Capabilities) -> None:
-    """The ledger has an earlier deadline already; now the labels get it, too, and claim nothing for a waiting that is over."""
-    await _alone(shorter, lambda: _write(before, shorter, capabilities, anew=True))
+async def shorten_claim(before: Lease, shorter: Lease, capabilities: Capabilities) -> None:
+    """Write an earlier deadline, which the ledger has already, to the labels, without the claim for a wait that is over."""
+    await _exclusively(shorter, lambda: _write(before, shorter, capabilities, anew=True))
 
 
-async def _move(
+async def _move_claim(
     lease: Lease, event: Held | Detached | Callable[[Lease], Extended], capabilities: Capabilities
 ) -> Lease:
     if not await IsTimeCertain():
-        raise CloudUnavailable("this machine was restarted, and the cloud does not say how long it was off")
+        raise CloudUnavailable("this machine was restarted, and the cloud did not reply how long it was off")
     before = await ReadLease(lease.id)
     made = event if isinstance(event, Held | Detached) else event(before)
     await _write(before, apply(before, made), capabilities)
@@ -64,8 +67,8 @@ async def _move(
     return await ReadLease(lease.id)
 
 
-async def _alone(lease: Lease, work: Callable[[], Program[T]]) -> T:
-    """One process moves a claim at a time: of two that read, change and write the labels, one would be lost."""
+async def _exclusively(lease: Lease, work: Callable[[], Program[T]]) -> T:
+    """Run `work` under the lock of the claim: of two processes that read and write the labels, one change would be lost."""
     lock, give_up_at = f"claim {lease.id}", await Now() + PATIENCE_S
     for pause_s in pauses(first_s=0.2, longest_s=2.0):
         if await Lock(lock):
@@ -77,27 +80,27 @@ async def _alone(lease: Lease, work: Callable[[], Program[T]]) -> T:
         result = await work()
     except NotAllowed as error:
         await Unlock(lock)
-        raise Vanished(f"{lease.name.node} was given up meanwhile") from error
-    except Exception:  # not `finally`: a killed process runs no line more, and the kernel drops its lock
+        raise Vanished(f"{lease.name.node} was released meanwhile") from error
+    except Exception:  # not `finally`: after a kill the kernel drops the lock, and no further line must run
         await Unlock(lock)
         raise
     await Unlock(lock)
     return result
 
 
-async def clock_skew(listing: Listing[SliceView], *, asked_at: float, said: bool = False) -> float:
-    """How far the cloud's clock is ahead of this machine's. With `said`, a person hears of a clock that is wrong.
+async def clock_skew(listing: Listing[SliceView], *, asked_at: float, warn: bool = False) -> float:
+    """Return the seconds that the cloud's clock is ahead of ledger time; 0.0 if unknown. `warn`: report a large skew.
 
-    The listing was made at some time between `asked_at` and now: of what that allows, the least is believed, so that a
-    slow answer, or a lid that was closed meanwhile, is not taken for a wrong clock.
+    The listing was made between `asked_at` and now. The smallest skew that this allows is used, so that a slow reply, or
+    a suspended machine, is not taken for a wrong clock.
     """
     if listing.server_now is None:
         return 0.0
     least_s, most_s = listing.server_now - await Now(), listing.server_now - asked_at
     if least_s <= SKEW_WORTH_S and most_s >= -SKEW_WORTH_S:
-        return 0.0  # a Date has whole seconds, and the answer took its time
+        return 0.0  # a Date has whole seconds, and the reply took time
     skew_s = least_s if least_s > 0 else most_s
-    if said and abs(skew_s) > SKEW_TOLD_S:
+    if warn and abs(skew_s) > SKEW_WARNED_S:
         how = "behind" if skew_s > 0 else "ahead of"
         await Report(
             "warning", f"the times that tpujob shows are {format_duration(abs(skew_s))} {how} the cloud's clock"
@@ -106,33 +109,34 @@ async def clock_skew(listing: Listing[SliceView], *, asked_at: float, said: bool
 
 
 async def ask_time(lease: Lease) -> None:
-    """After a restart of this machine the cloud has to say how much time has passed. No answer: then none has, for now."""
+    """After a restart of this machine, ask the cloud how much time has passed. Without a reply none has, for now."""
     if not await IsTimeCertain():
         await Report("clock", "asking the cloud how long this machine was off", passing=True)
         with contextlib.suppress(CloudError):
             asked_at, listing = await Timed(ListSlices(lease.name.project, lease.name.zone))
-            await hear_time(listing, asked_at=asked_at)
+            await record_server_time(listing, asked_at=asked_at)
 
 
-async def hear_time(listing: Listing[SliceView], *, asked_at: float) -> None:
+async def record_server_time(listing: Listing[SliceView], *, asked_at: float) -> None:
+    """Adjust ledger time to the server's time in a listing, if it has one. `asked_at`: when the request left."""
     if listing.server_now is not None:
         await SetServerTime(listing.server_now, asked_at)
 
 
 async def _write(before: Lease, wanted: Lease, capabilities: Capabilities, *, anew: bool = False) -> None:
-    """The labels of `wanted` in place of those of `before`, until they are seen: an accepted update may fail yet."""
+    """Write the labels of `wanted` in place of those of `before`, until they are seen: an accepted update may still fail."""
     give_up_at = await Now() + PATIENCE_S
-    said: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for pause_s in pauses(first_s=0.2, longest_s=5.0):
         failure: CloudError = CloudUnavailable(f"the labels of {wanted.name.node} do not take on the new claim")
         try:
             found, skew_s = await _listed(wanted)
-            # Decided once: after a lost reply the deadline may have moved already, and must not move again.
-            said = said or await _said(before, wanted, found, skew_s, capabilities, anew=anew)
-            if not _shows(found, said):
-                await SetLabels(wanted.name, {**found.labels, **said})
+            # Computed once: after a lost reply the deadline may have moved already, and must not move again.
+            labels = labels or await _claim_labels(before, wanted, found, skew_s, capabilities, anew=anew)
+            if not _has(found, labels):
+                await SetLabels(wanted.name, {**found.labels, **labels})
                 found, _ = await _listed(wanted)
-            if _shows(found, said):
+            if _has(found, labels):
                 return
         except (CloudUnavailable, WrongState) as error:  # WrongState: another change of this slice is under way
             failure = error
@@ -143,57 +147,60 @@ async def _write(before: Lease, wanted: Lease, capabilities: Capabilities, *, an
 
 
 async def _listed(lease: Lease) -> tuple[SliceView, float]:
-    """The slice as a list shows it, and how far the clock of whoever made the list is ahead of ours."""
+    """The slice as a list has it, and the seconds that the server's clock is ahead of ledger time."""
     name = lease.name
     asked_at, listing = await Timed(ListSlices(name.project, name.zone))
     found = next((row for row in listing.rows if absence.is_ours(row, lease)), None)
     skew_s = await clock_skew(listing, asked_at=asked_at)
     if found is None and not listing.complete:
-        found = await Get(name)  # the list cannot speak for its zone; what time it is, it said all the same
+        found = await Get(name)  # an incomplete list proves nothing; its time is valid all the same
     if found is None or not absence.is_ours(found, lease):
         raise Vanished(f"{name.node} does not exist (any more)")
     if found.state is SliceState.TOMBSTONE:
-        raise Vanished(f"{name.node} was taken away ({found.native_state}): nothing of it can be claimed")
+        raise Vanished(f"{name.node} was taken away ({found.native_state}): it cannot be claimed any more")
     return found, skew_s
 
 
-async def _said(
+async def _claim_labels(
     before: Lease, wanted: Lease, found: SliceView, skew_s: float, capabilities: Capabilities, *, anew: bool = False
 ) -> dict[str, str]:
+    """The labels of `wanted`. A claim of a run never becomes shorter, except with `anew` for a wait that is over."""
     deadline = claim_labels.read_deadline(found.labels)
     if deadline is not None:
         deadline += wanted.deadline - before.deadline
-    said = claim_labels.labels(wanted, await Now(), capabilities.timings, skew_s=skew_s, deadline=deadline)
+    labels = claim_labels.labels(wanted, await Now(), capabilities.timings, skew_s=skew_s, deadline=deadline)
     claimed = claim_labels.read_claimed_until(found.labels)
     if anew:
         claimed = min(claimed, claim_labels.claimed_until_once_ready(wanted, capabilities.timings) + skew_s)
-    if wanted.mode is Mode.RUN and claimed > claim_labels.read_claimed_until(said):
-        said[names.CLAIMED_UNTIL] = str(int(claimed))  # what was claimed already stays claimed
-    return said
+    if wanted.mode is Mode.RUN and claimed > claim_labels.read_claimed_until(labels):
+        labels[names.CLAIMED_UNTIL] = str(int(claimed))
+    return labels
 
 
-def _shows(view: SliceView, said: Mapping[str, str]) -> bool:
-    return said.items() <= view.labels.items()
+def _has(view: SliceView, labels: Mapping[str, str]) -> bool:
+    return labels.items() <= view.labels.items()
 
 
 class LeaseRenewal:
-    """What an attached program does for its claim while it works: call `turn` between steps, as often as you like."""
+    """Renews the claim of an attached program. Call `tick` between steps, as often as convenient."""
 
     def __init__(self, lease: Lease, workers: int, capabilities: Capabilities, now: float) -> None:
-        self._lease, self._workers, self._can = lease, workers, capabilities
-        # An attached run was claimed in its create call and never since; what else claims a slice reaches to its end.
+        self._lease, self._workers, self._capabilities = lease, workers, capabilities
+        # An attached run has only the claim of its create call; any other claim reaches to its end.
         sent_at = lease.sent_at or lease.created_at
         own = lease.mode is Mode.RUN
         self._claimed_until = (
             claim_labels.first_claimed_until(lease, sent_at, capabilities.timings) if own else lease.ends_at
         )
-        if own and lease.ready_by is not None:  # `shorten` took its waiting off that
-            self._claimed_until = min(self._claimed_until, claim_labels.claimed_until_once_ready(lease, capabilities.timings))
+        if own and lease.ready_by is not None:  # `shorten_claim` removed its wait
+            once_ready = claim_labels.claimed_until_once_ready(lease, capabilities.timings)
+            self._claimed_until = min(self._claimed_until, once_ready)
         self._not_before = self._looked_at = now
         self._armed_by = now + capabilities.timings.boot_s
         self._armed = False
 
     async def tick(self, silent_s: float = 0.0) -> None:
+        """Renew the label when it is due, and report once whether the watchdogs are armed."""
         now = await Now()
         if now - self._looked_at > ASLEEP_S:
             await Report(
@@ -205,28 +212,28 @@ class LeaseRenewal:
             await self._check_watchdogs(now)
 
     async def _renew(self, now: float) -> None:
-        timings = self._can.timings
+        timings = self._capabilities.timings
         if self._claimed_until - now > timings.label_ttl_s - timings.renew_s:
             return
         try:
             lease = await ReadLease(self._lease.id)
             ahead = claim_labels.claimed_until(lease, now, timings)
             if lease.state is not LeaseState.READY or ahead <= self._claimed_until:
-                return  # somebody said `down`, which the program will see; or the deadline is all there is left
-            await _alone(lease, lambda: self._renew_labels(lease))
+                return  # released by `down`, which the program will notice; or the claim reaches the deadline already
+            await _exclusively(lease, lambda: self._renew_labels(lease))
             self._claimed_until = ahead
         except CloudError:
-            self._not_before = now + min(30.0, timings.grace_s / 3)  # there is time: the label still holds
+            self._not_before = now + min(30.0, timings.grace_s / 3)  # there is time: the label is still valid
 
     async def _renew_labels(self, lease: Lease) -> None:
         found, skew_s = await _listed(lease)
-        said = await _said(lease, lease, found, skew_s, self._can)
-        await SetLabels(lease.name, {**found.labels, **said})  # one may get lost: there is time for another
+        labels = await _claim_labels(lease, lease, found, skew_s, self._capabilities)
+        await SetLabels(lease.name, {**found.labels, **labels})  # not verified: there is time for another renewal
 
     async def _check_watchdogs(self, now: float) -> None:
         if self._armed:
             return
-        timings = self._can.timings
+        timings = self._capabilities.timings
         try:
             missing = watchdog_report.problem(
                 watchdog_report.read_watchdogs(await GetGuestAttributes(self._lease.name), self._workers)
@@ -236,20 +243,20 @@ class LeaseRenewal:
         self._not_before = max(self._not_before, now + timings.heartbeat_s / 4)
         if missing is None:
             self._armed = True
-            await Report("switch", "armed on every worker: the slice deletes itself when nobody claims it any more")
+            await Report("watchdog", "armed on every worker: the slice deletes itself when its claim is over")
         elif now > self._armed_by:
-            self._armed = True  # said once
+            self._armed = True  # reported once
             text = f"not armed ({missing}): if this machine dies, only `tpujob gc` from another one ends this slice"
             await Report("warning", text)
 
 
 async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilities) -> None:
-    """Until every worker's switch runs and reaches the API, and one of them proved for all that they may delete the slice.
+    """Wait until every worker's watchdog runs and reaches the API, and one of them proved that they may delete the slice.
 
-    Raises NotArmed when they do not in time.
+    Raises WatchdogNotArmed after `boot_s` from READY.
     """
     give_up_at = min((lease.ready_at or await Now()) + capabilities.timings.boot_s, lease.deadline)
-    await Report("switch", "waiting until the switch on every worker is armed", passing=True)
+    await Report("watchdog", "waiting until the watchdog on every worker is armed", passing=True)
     while True:
         try:
             missing = watchdog_report.problem(
@@ -258,26 +265,29 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
         except CloudUnavailable as error:
             missing = error.message
         if missing is None:
-            await Report("switch", "armed on every worker: the slice deletes itself when its claim ends")
+            await Report("watchdog", "armed on every worker: the slice deletes itself when its claim is over")
             return
         if await Now() > give_up_at:
             raise WatchdogNotArmed(
-                f"the slice could not be trusted to delete itself: {missing}",
+                f"the slice is not able to delete itself: {missing}",
                 hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
             )
         await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))
 
 
 async def hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
-    """Pass the claim to the job on the VM: when this returns, the switch there knows, and this process may leave."""
-    return await _alone(lease, lambda: _hand_over(lease, capabilities))
+    """Pass the claim to the job on the VM; return the lease after it. The watchdog has confirmed, so this process may end.
+
+    Raises WatchdogNotArmed if it did not confirm in time, Vanished if the slice was released meanwhile.
+    """
+    return await _exclusively(lease, lambda: _hand_over(lease, capabilities))
 
 
 async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
     before = await ReadLease(lease.id)
     wanted = apply(before, Detached(lease.id, await Now()))
     await _write(before, wanted, capabilities)
-    await Report("detach", "waiting until the switch knows that the job has the claim", passing=True)
+    await Report("detach", "waiting until the watchdog confirms the claim of the job", passing=True)
     give_up_at = min(await Now() + max(3 * capabilities.timings.poll_s, PATIENCE_S), wanted.deadline)
     while True:
         try:
@@ -289,6 +299,6 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
             return await ReadLease(lease.id)
         if await Now() > give_up_at:
             raise WatchdogNotArmed(
-                f"the switch on {lease.name.node} did not take the claim over", hint="the run was given up"
+                f"the watchdog on {lease.name.node} did not confirm the claim of the job", hint="the run was stopped"
             )
         await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))

@@ -1,7 +1,7 @@
-"""Acquire a lease: write the intent down, create the slice, wait until it is READY.
+"""Acquire a lease: record the intent, create the slice, wait until it is READY.
 
-The name is chosen and durable before the create leaves, so that a lost reply, a crash or a late landing can never make
-a slice that we do not know. A failure here does not clean up: it raises, and whoever called releases the lease.
+The name is chosen and durable before the create leaves, so that no lost reply, crash or late effect can create an unknown
+slice. Nothing is cleaned up here: errors are raised, and the caller releases the lease.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from orchestrator.core.lease.slices import Capabilities, SliceRequest, SliceStat
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.engine.effects.cloud import Create, Get, GetOperation, ListSlices
-from orchestrator.engine.leases.renewal import clock_skew, hear_time, shorten
-from orchestrator.engine.provision.startup_script import SCRIPT_KEY, restamped
+from orchestrator.engine.leases.renewal import clock_skew, record_server_time, shorten_claim
+from orchestrator.engine.provision.startup_script import SCRIPT_KEY, with_claim
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
     AlreadyExists,
@@ -38,40 +38,40 @@ from orchestrator.errors import (
     Vanished,
 )
 
-PATIENCE_S = 60.0  # for a cloud that does not answer, before the next step is given up
+PATIENCE_S = 60.0  # for a cloud that does not reply, before the step fails
 
 
 async def acquire(lease: Lease, request: SliceRequest, capabilities: Capabilities) -> Lease:
-    """The lease in state READY. Raises the CloudError that prevented it; then the lease is INTENT or CREATING."""
-    begun = await begin(lease, request, capabilities)
+    """Return the lease in state READY. Raises the CloudError that prevented it; the lease is then INTENT or CREATING."""
+    begun = await create_slice(lease, request, capabilities)
     waits_until = begun.ready_by or await Now()
     return await wait_until_ready(begun, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
 
 
-async def begin(lease: Lease, request: SliceRequest, capabilities: Capabilities) -> Lease:
-    """The lease, its create call accepted: what becomes of it is for `wait_until_ready`, or for `look_in` now and then."""
+async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabilities) -> Lease:
+    """Create the slice; return the lease once the create is accepted. `wait_until_ready` or `check_ready` follow it."""
     await Lock(lease.id)
     question = retry.Timed(ListSlices(lease.name.project, lease.name.zone))
     asked_at, listing = await retry.until(await Now() + PATIENCE_S, question)
-    await hear_time(listing, asked_at=asked_at)
-    skew_s = await clock_skew(listing, asked_at=asked_at, said=True)
-    if request.queue is not None:  # from now on: the question about the time may have taken its own
-        lease = _waiting(lease, request.queue.valid_for_s, await Now())
+    await record_server_time(listing, asked_at=asked_at)
+    skew_s = await clock_skew(listing, asked_at=asked_at, warn=True)
+    if request.queue is not None:  # the wait counts from now: the call above may have taken time
+        lease = _with_wait(lease, request.queue.valid_for_s, await Now())
     await Record(Intent(lease))
-    watch = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
-    await Report("lease", f"{lease.name.node} · {watch}")
+    guardian = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
+    await Report("lease", f"{lease.name.node} · {guardian}")
     now = await Now()
-    # The first claim travels in the create call itself: there is no moment at which a slice exists without one.
-    stamped = {**request.labels, **claim_labels.labels(lease, now, capabilities.timings, skew_s=skew_s)}
+    # The create call carries the first claim: a slice never exists without one.
+    labels = {**request.labels, **claim_labels.labels(lease, now, capabilities.timings, skew_s=skew_s)}
     metadata = dict(request.metadata)
-    if SCRIPT_KEY in metadata:  # the switch in it is born with the same claim, for as long as it can read no labels
-        metadata[SCRIPT_KEY] = restamped(metadata[SCRIPT_KEY], stamped)
-    await _create(lease, replace(request, labels=stamped, metadata=metadata), give_up_at=now + PATIENCE_S)
+    if SCRIPT_KEY in metadata:  # the watchdog starts with the same claim, until it can read the labels
+        metadata[SCRIPT_KEY] = with_claim(metadata[SCRIPT_KEY], labels)
+    await _create(lease, replace(request, labels=labels, metadata=metadata), give_up_at=now + PATIENCE_S)
     return await ReadLease(lease.id)
 
 
-def _waiting(lease: Lease, valid_for_s: float, now: float) -> Lease:
-    """Its life begins when it has its capacity, at the latest when the request for it ends. (`Ready` knows better.)"""
+def _with_wait(lease: Lease, valid_for_s: float, now: float) -> Lease:
+    """The lease's time starts with its capacity, at the latest when its request expires. The event Ready corrects it."""
     life_s, ready_by = lease.deadline - lease.created_at, now + valid_for_s
     return replace(lease, ready_by=ready_by, deadline=ready_by + life_s)
 
@@ -82,14 +82,14 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
         try:
             operation = await Create(request)
         except CloudUnavailable as error:
-            # It may have had its effect. The name is the idempotency key: the same create again answers ALREADY_EXISTS.
+            # It may have taken effect. The name is the idempotency key: the same create again gets ALREADY_EXISTS.
             wait_s = error.retry_after_s or pause_s
             if await Now() + wait_s > give_up_at:
                 raise
             await Report("create", f"{error.message}; trying again", passing=True)
             await Sleep(wait_s)
         except UnexpectedReply:
-            raise  # what it did is anybody's guess
+            raise  # its effect is unknown
         except CloudError as error:
             await Record(CreateRefused(lease.id, await Now(), error.message))
             if not isinstance(error, AlreadyExists):
@@ -105,7 +105,7 @@ async def _adopt(lease: Lease) -> None:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
     if view is not None and not is_ours(view, lease):
         raise UnexpectedReply(
-            f"a slice named {lease.name.node} exists that tpujob did not make; it is neither used nor deleted",
+            f"a slice named {lease.name.node} exists that tpujob did not create; it is neither used nor deleted",
             details=dict(view.labels),
         )
 
@@ -113,67 +113,70 @@ async def _adopt(lease: Lease) -> None:
 async def wait_until_ready(
     lease: Lease, capabilities: Capabilities, *, give_up_at: float, operation: str | None = None
 ) -> Lease:
-    """Follow a slice that is coming to life: after a create (of this process or another one), or after a start."""
+    """Return the lease once its slice is READY, after a create or a start. `operation`: that of the start.
+
+    Raises the CloudError that prevents it, CloudUnavailable at `give_up_at` (ledger time).
+    """
     begun = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
-        seen = await look_in(lease, operation=operation)
-        if seen.ready is not None:
-            await shorten_labels(seen, capabilities)
-            return seen.ready
+        check = await check_ready(lease, operation=operation)
+        if check.ready is not None:
+            await shorten_labels(check, capabilities)
+            return check.ready
         now = await Now()
         if now >= min(give_up_at, lease.deadline):
-            raise CloudUnavailable(f"{lease.name.node} was still {seen.words} after {now - begun:.0f} s")
-        await Report("create", f"{lease.name.node} is {seen.words}, {format_duration(now - begun)}", passing=True)
+            raise CloudUnavailable(f"{lease.name.node} was still {check.state} after {now - begun:.0f} s")
+        await Report("create", f"{lease.name.node} is {check.state}, {format_duration(now - begun)}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a slice that is coming to life is, in words; once it is READY, its lease, and what that was before."""
+class ReadyCheck:
+    """One look at a slice that is not READY yet."""
 
-    words: str
-    ready: Lease | None = None
-    before: Lease | None = None
+    state: str  # for display
+    ready: Lease | None = None  # the lease once the slice is READY
+    before: Lease | None = None  # the same lease before that
 
 
-async def look_in(lease: Lease, *, operation: str | None = None) -> Seen:
-    """Raises what will keep it from becoming READY."""
+async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyCheck:
+    """Return the slice's state now, and record READY. Raises the CloudError that prevents it from becoming READY."""
     lease = await ReadLease(lease.id)
     if lease.state in (LeaseState.DOWN, LeaseState.GONE):
-        raise Vanished(f"{lease.name.node} was given up meanwhile: {lease.reason}")
+        raise Vanished(f"{lease.name.node} was released meanwhile: {lease.reason}")
     await _check_operation(lease, operation or lease.operation)
-    view = await _look(lease)
+    view = await _get(lease)
     if view is None:
-        return Seen("requested")
+        return ReadyCheck("requested")
     if view.state is SliceState.READY:
         try:
             await Record(Ready(lease.id, await Now()))
         except NotAllowed as error:  # while the API was asked
-            raise Vanished(f"{lease.name.node} was given up meanwhile") from error
-        return Seen(view.native_state, await ReadLease(lease.id), lease)
+            raise Vanished(f"{lease.name.node} was released meanwhile") from error
+        return ReadyCheck(view.native_state, await ReadLease(lease.id), lease)
     if view.state is SliceState.TOMBSTONE:
         raise view.error or Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
     if view.state is SliceState.QUEUED:
         if lease.ready_by is not None and await Now() >= lease.ready_by:
             raise CapacityError(f"{lease.name.node} got no capacity in time: it is still {view.native_state}")
         price = format_usd_per_hour(lease.usd_per_hour)
-        return Seen(f"{view.native_state} (nothing is billed until there is capacity, then {price})")
-    return Seen(view.native_state)
+        return ReadyCheck(f"{view.native_state} (nothing is billed until there is capacity, then {price})")
+    return ReadyCheck(view.native_state)
 
 
-async def shorten_labels(seen: Seen, capabilities: Capabilities) -> None:
-    """What did not have to wait as long as it might have ends sooner, and its labels are to say so."""
-    before, ready = seen.before, seen.ready
+async def shorten_labels(check: ReadyCheck, capabilities: Capabilities) -> None:
+    """Write the earlier deadline of a slice that waited for less time than it might have; failing that, warn."""
+    before, ready = check.before, check.ready
     if before is not None and ready is not None and ready.deadline < before.deadline:
         try:
-            await shorten(before, ready, capabilities)
+            await shorten_claim(before, ready, capabilities)
         except CloudError as error:
             await Report("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
 
 
 async def _check_operation(lease: Lease, name: str | None) -> None:
-    """Raise the operation's own error once it has one. No answer, or an unknown operation, says nothing."""
+    """Raise the operation's error once it has one. No reply, or an unknown operation, proves nothing."""
     if name is None:
         return
     try:
@@ -183,13 +186,13 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
     if operation is None or not operation.done:
         return
     if operation.error is not None:
-        alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a request stays when it failed
+        alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a failed request still exists
         if not lease.settled and alone:
             await Record(Settled(lease.id, await Now()))
         raise operation.error
 
 
-async def _look(lease: Lease) -> SliceView | None:
+async def _get(lease: Lease) -> SliceView | None:
     try:
         return await Get(lease.name)
     except CloudUnavailable:

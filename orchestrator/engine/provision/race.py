@@ -1,7 +1,7 @@
-"""A race: every queued candidate is asked for at once, the first slice that is READY wins, the others are seen off.
+"""A race: all queued candidates are requested at once, the first slice that is READY wins, and the losers are released.
 
-While they wait nothing is billed. From the moment that one has won, the others may be billed until their deletion is
-proven: the deletes leave at once, all of them, before anything else happens, and are repeated until they have worked.
+While they wait, nothing is billed. Once one has won, the others may be billed until they are proven gone: all deletes leave
+at once, before anything else happens, and are repeated until they take effect.
 """
 
 from __future__ import annotations
@@ -15,108 +15,112 @@ from orchestrator.core.planning import next_candidate
 from orchestrator.core.planning.next_candidate import Step
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Now, Report, Shield, Sleep, Unlock
-from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, is_written, report_loser
+from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, is_recorded, report_loser
 from orchestrator.engine.leases.release import release_all, send_deletes
-from orchestrator.engine.provision.acquire import Seen, begin, look_in, shorten_labels
+from orchestrator.engine.provision.acquire import ReadyCheck, check_ready, create_slice, shorten_labels
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 
-AGAIN_S = (1.0, 2.0, 4.0)  # the winner waits for so long while deletes of the others are not answered
-LOOK_S = 15.0  # between two looks at those that lost
+AGAIN_S = (1.0, 2.0, 4.0)  # pauses before the retries of the losers' deletes, for which the winner waits
+LOOK_S = 15.0  # between two passes over the losers
 
 
-class Referee(Protocol):
-    """Hears of each that is refused."""
+class RefusalRecorder(Protocol):
+    """The search, which learns of every candidate that is refused."""
 
-    def note(self, request: SliceRequest, error: CloudError) -> Step:
-        """What follows from that."""
+    def record_refusal(self, request: SliceRequest, error: CloudError) -> Step:
+        """Store the refusal; return what follows from it."""
 
-    async def tried(self, draft: Draft, why: str) -> None:
-        """It is proven gone."""
+    async def record_tried(self, draft: Draft, why: str) -> None:
+        """Record a candidate that is proven gone."""
 
 
-async def run(drafts: Sequence[Draft], capabilities: Capabilities, owed: Obligations, referee: Referee) -> Lease | None:
-    """The winner; None when nobody is left."""
-    racing = _Race(capabilities, owed, referee)
+async def run(
+    drafts: Sequence[Draft], capabilities: Capabilities, owed: Obligations, referee: RefusalRecorder
+) -> Lease | None:
+    """Return the winner; None if no candidate is left. Raises TeardownUnproven if a refused one is not proven gone."""
+    race_state = _Race(capabilities, owed, referee)
     for draft in drafts:
-        await racing.enter(draft)
+        await race_state.enter(draft)
     began = await Now()
     for pause_s in retry.pauses(longest_s=10.0):
-        seen = await racing.look()
-        if seen is not None:
-            return await racing.won_by(seen, await Now() - began)
-        if not racing.runners:
-            await racing.see_off(RELEASE_S)
+        check = await race_state.first_ready()
+        if check is not None:
+            return await race_state.finish(check, await Now() - began)
+        if not race_state.waiting:
+            await race_state.release_dropped(RELEASE_S)
             return None
-        await racing.see_off(0.0)
-        waited = format_duration(await Now() - began)
-        waiting = f"{len(racing.runners)} wait, {waited}; nothing is billed until one is there, then {racing.price}"
+        await race_state.release_dropped(0.0)
+        elapsed = format_duration(await Now() - began)
+        count, price = len(race_state.waiting), race_state.price
+        waiting = f"{count} wait, {elapsed}; nothing is billed until one is ready, then {price}"
         await Report("race", waiting, passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
 
 class _Race:
-    def __init__(self, capabilities: Capabilities, owed: Obligations, referee: Referee) -> None:
-        self.capabilities, self.owed, self.referee = capabilities, owed, referee
-        self.runners: dict[str, Draft] = {}
-        self.out: dict[str, tuple[Draft, str]] = {}  # and why; not yet proven gone
+    def __init__(self, capabilities: Capabilities, owed: Obligations, referee: RefusalRecorder) -> None:
+        self.capabilities, self.owed, self.recorder = capabilities, owed, referee
+        self.waiting: dict[str, Draft] = {}
+        self.dropped: dict[str, tuple[Draft, str]] = {}  # with the reason; not yet proven gone
 
     @property
     def price(self) -> str:
-        """Of whichever wins."""
-        prices = [runner.lease.usd_per_hour for runner in self.runners.values()]
+        """The price of the winner, for display."""
+        prices = [runner.lease.usd_per_hour for runner in self.waiting.values()]
         known = [price for price in prices if price is not None]
         if len(known) < len(prices) or len(set(known)) == 1:
             return format_usd_per_hour(known[0] if len(known) == len(prices) else None)
         return f"{format_usd_per_hour(max(known))} at most"
 
     async def enter(self, draft: Draft) -> None:
+        """Create one candidate; drop it if it is refused."""
         lease, request = draft
         await Report("race", f"{request.accelerator_type} {request.name.zone} as {request.name.node}", passing=True)
-        self.owed.losers.append(lease)  # until it has won
+        self.owed.losers.append(lease)  # unless it wins
         try:
-            self.runners[lease.id] = Draft(await begin(lease, request, self.capabilities), request)
+            self.waiting[lease.id] = Draft(await create_slice(lease, request, self.capabilities), request)
         except NotAllowed as error:
             raise Vanished(f"{lease.name.node} was released by another tpujob command") from error
         except CloudError as error:
-            await self._out(draft, error)
+            await self._drop(draft, error)
 
-    async def look(self) -> Seen | None:
-        """The first that is READY."""
-        for runner in list(self.runners.values()):
+    async def first_ready(self) -> ReadyCheck | None:
+        """The first candidate that is READY; None while none is."""
+        for runner in list(self.waiting.values()):
             lease = runner.lease
             try:
-                seen = await look_in(lease)
+                check = await check_ready(lease)
                 if (
-                    seen.ready is None
+                    check.ready is None
                     and await Now() >= (lease.ready_by or 0.0) + self.capabilities.timings.provision_s
                 ):
                     raise CloudUnavailable(f"{lease.name.node} was not ready in time")
             except CloudError as error:
-                await self._out(runner, error)
+                await self._drop(runner, error)
                 continue
-            if seen.ready is not None:
-                return seen
+            if check.ready is not None:
+                return check
         return None
 
-    async def _out(self, draft: Draft, error: CloudError) -> None:
-        """Its delete leaves now; the proof must not keep anybody from seeing that another one is there."""
+    async def _drop(self, draft: Draft, error: CloudError) -> None:
+        """Send its delete now; the proof must not delay the check of the others."""
         lease = draft.lease
-        self.runners.pop(lease.id, None)
-        if self.referee.note(draft.request, error) is Step.STOP:
+        self.waiting.pop(lease.id, None)
+        if self.recorder.record_refusal(draft.request, error) is Step.STOP:
             raise error
-        self.out[lease.id] = draft, next_candidate.describe(error)
-        if await is_written(lease):
+        self.dropped[lease.id] = draft, next_candidate.describe(error)
+        if await is_recorded(lease):
             await send_deletes([lease], reason=next_candidate.describe(error))
             await Shield(raised=False)
 
-    async def see_off(self, budget_s: float) -> None:
-        """Those that are out. Raises TeardownUnproven if one is not proven gone when the budget is over, and there is one."""
-        owed = [(draft.lease, why) for draft, why in self.out.values() if await is_written(draft.lease)]
+    async def release_dropped(self, budget_s: float) -> None:
+        """Make one pass over the dropped candidates. With a budget, raises TeardownUnproven for one not proven gone then."""
+        owed = [(draft.lease, why) for draft, why in self.dropped.values() if await is_recorded(draft.lease)]
         released = {each.lease.id: each for each in await release_all(owed, self.capabilities, budget_s=budget_s)}
-        for draft, why in list(self.out.values()):
+        for draft, why in list(self.dropped.values()):
             lease, request = draft
             proof = released.get(lease.id)
             if proof is not None and not proof.gone:
@@ -124,49 +128,50 @@ class _Race:
                     self.owed.released = proof
                     raise TeardownUnproven(f"{lease.name.node}: {why}, but it is not proven gone")
                 continue
-            del self.out[lease.id]
+            del self.dropped[lease.id]
             self.owed.losers = [other for other in self.owed.losers if other.id != lease.id]
             await Unlock(lease.id)
             await Report("race", f"{request.accelerator_type} {request.name.zone}   {why} (released: absent)")
-            await self.referee.tried(draft, why)
+            await self.recorder.record_tried(draft, why)
         await Shield(raised=False)
 
-    async def won_by(self, seen: Seen, took_s: float) -> Lease:
-        """The deletes of all others leave before anything else happens."""
-        winner = seen.ready
-        assert winner is not None, "who is not READY wins nothing"
-        del self.runners[winner.id]
+    async def finish(self, check: ReadyCheck, took_s: float) -> Lease:
+        """Return the winner, after the deletes of all others have left."""
+        winner = check.ready
+        assert winner is not None, "only a READY slice wins"
+        del self.waiting[winner.id]
         self.owed.lease = winner
         self.owed.losers = [lease for lease in self.owed.losers if lease.id != winner.id]
-        others = [runner.lease for runner in self.runners.values()]
+        others = [runner.lease for runner in self.waiting.values()]
         await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
         await Shield(raised=False)
         await Report(
             "ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}"
         )
-        await shorten_labels(seen, self.capabilities)
+        await shorten_labels(check, self.capabilities)
         return winner
 
 
-class Losers:
-    """Sees off those that lost, a step at a time, while the winner works: call `turn` as often as you like."""
+class LoserRelease:
+    """Releases the losers of a race, one pass per `tick`, while the job runs on the winner."""
 
     def __init__(self, owed: Obligations, capabilities: Capabilities) -> None:
-        self._tenure, self._can = owed, capabilities
+        self._owed, self._capabilities = owed, capabilities
         self._not_before = 0.0
 
     async def tick(self, silent_s: float = 0.0) -> None:
-        if not self._tenure.losers:
+        """Make a pass, if the last one was long enough ago."""
+        if not self._owed.losers:
             return
         now = await Now()
         if now < self._not_before:
             return
-        self._not_before = now + min(LOOK_S, self._can.timings.heartbeat_s)
-        owed = [(lease, "another zone was first") for lease in self._tenure.losers]
-        for released in await release_all(owed, self._can, budget_s=0.0):
+        self._not_before = now + min(LOOK_S, self._capabilities.timings.heartbeat_s)
+        owed = [(lease, "another zone was first") for lease in self._owed.losers]
+        for released in await release_all(owed, self._capabilities, budget_s=0.0):
             lease = released.lease
             if released.gone:
-                self._tenure.losers = [other for other in self._tenure.losers if other.id != lease.id]
+                self._owed.losers = [other for other in self._owed.losers if other.id != lease.id]
                 await Unlock(lease.id)
                 await report_loser(lease)
         await Shield(raised=False)

@@ -1,7 +1,7 @@
-"""Finding a slice: candidates in order, each proven gone before the next is asked; again and again, as long as one may wait.
+"""Finding a slice: candidates in order, the next one only when the one before is proven gone, repeated until the wait is over.
 
-A candidate that cannot be had says why in one line. What is out of capacity is asked again later, what is out of quota or
-forbidden is left out together with its like, and what nobody understands stops the search (`core.planning.next_candidate`).
+After each refusal `core.planning.next_candidate` decides: a candidate without capacity is tried again later; one without
+quota or permission is left out, with all others under the same quota; an error that is not understood stops the search.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from orchestrator.core.lease.attempt import Tried
 from orchestrator.core.lease.lease import Lease, NotAllowed
 from orchestrator.core.lease.slices import Capabilities, SliceRequest
 from orchestrator.core.planning import next_candidate
-from orchestrator.core.planning.next_candidate import Step
+from orchestrator.core.planning.next_candidate import QuotaKey, Step
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep
 from orchestrator.engine.leases.obligations import Obligations, release_owed
-from orchestrator.engine.leases.release import as_written, note
+from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.engine.provision import race
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft, Drafter
@@ -29,76 +29,83 @@ LEAST_VALID_S = 1.0  # the API counts whole seconds
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What may be asked for. `drafter` makes the same candidates again under new names: no name is ever used twice."""
+    """The candidates and how to try them. `drafter` makes them again under new names: no name is used twice."""
 
     drafts: tuple[Draft, ...]
-    wait_s: float = 0.0  # for capacity, altogether; 0: every candidate is asked once
-    race: bool = False  # all queued candidates at once
-    drafter: Drafter | None = None  # None: every candidate is asked once
-    used_s: float = 0.0  # of the job's time, by attempts before this one
-    spent_usd: float = 0.0
-    attempt: str | None = None  # the attempt that it is for: its story tells which candidates were tried
+    wait_s: float = 0.0  # for capacity, altogether; 0: every candidate is tried once
+    race: bool = False  # request all queued candidates at once
+    drafter: Drafter | None = None  # None: every candidate is tried once
+    used_s: float = 0.0  # of the job's time, by earlier attempts
+    spent_usd: float = 0.0  # of the job's budget, by earlier attempts
+    attempt: str | None = None  # the id of the attempt, whose record lists the candidates that were tried
 
 
 async def find(search: Search, capabilities: Capabilities, owed: Obligations) -> Lease:
-    """The first candidate that is READY. Raises the CloudError that kept the last of them from it."""
-    seeking = _Seeking(search, capabilities, owed, await Now() + search.wait_s)
+    """Return the first candidate that is READY.
+
+    Raises CapacityError if at least one candidate has no capacity, else the last candidate's CloudError; Vanished if a slice
+    was released meanwhile; TeardownUnproven if a failed create is not proven gone.
+    """
+    state = _SearchState(search, capabilities, owed, await Now() + search.wait_s)
     drafts = search.drafts
-    # A stockout lasts minutes; and every asking costs a create call, of which a project has only so many a minute.
+    # A stockout lasts minutes, and every try costs a create call, which the project's quota limits per minute.
     for pause_s in retry.pauses(
         first_s=capabilities.timings.heartbeat_s / 2, longest_s=5 * capabilities.timings.heartbeat_s
     ):
-        lease = await seeking.round(drafts)
+        lease = await state.try_all(drafts)
         if lease is not None:
             return lease
         now = await Now()
-        if search.drafter is None or now + pause_s >= seeking.give_up_at or not seeking.open(drafts):
+        if search.drafter is None or now + pause_s >= state.give_up_at or not state.available(drafts):
             break
-        left = format_duration(seeking.give_up_at - now)
-        await Report("wait", f"nothing is there, and nothing is billed; asking again, for {left} more", passing=True)
+        left = format_duration(state.give_up_at - now)
+        await Report("wait", f"no capacity, nothing is billed; trying again, for {left} more", passing=True)
         await Sleep(pause_s)
         drafts = await Make(partial(search.drafter.make, search.used_s, search.spent_usd))
-    raise seeking.failure(drafts)
+    raise state.failure(drafts)
 
 
 @dataclass(slots=True)
-class _Seeking:
-    """What one search remembers between its rounds."""
+class _SearchState:
+    """The state of one search between its rounds."""
 
     search: Search
     capabilities: Capabilities
     owed: Obligations
     give_up_at: float
-    closed: set[tuple[str, bool, str]] = field(default_factory=set)
-    refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → why not, the last time
+    excluded: set[QuotaKey] = field(default_factory=set)
+    refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → its last error
 
-    def open(self, drafts: tuple[Draft, ...]) -> list[Draft]:
-        return [
-            draft for draft in drafts if not any(next_candidate.is_excluded(draft.request, key) for key in self.closed)
-        ]
+    def available(self, drafts: tuple[Draft, ...]) -> list[Draft]:
+        """The candidates whose quota was not refused."""
 
-    async def round(self, drafts: tuple[Draft, ...]) -> Lease | None:
-        """Each candidate once."""
+        def excluded(draft: Draft) -> bool:
+            return any(next_candidate.is_excluded(draft.request, key) for key in self.excluded)
+
+        return [draft for draft in drafts if not excluded(draft)]
+
+    async def try_all(self, drafts: tuple[Draft, ...]) -> Lease | None:
+        """Try each candidate once; None if none could be had."""
         queued = [draft for draft in drafts if draft.request.queue is not None]
         for draft in drafts:
-            if draft not in self.open(drafts):
+            if draft not in self.available(drafts):
                 continue
             if draft.request.queue is None:
-                lease = await self._one(draft)
+                lease = await self._try_candidate(draft)
             elif self.search.race and len(queued) > 1:
-                racing, queued = self.open(tuple(queued)), []
+                racing, queued = self.available(tuple(queued)), []
                 lease = await self._race(racing) if racing else None
             elif draft in queued:
-                lease = await self._one(await self._timed(draft, among=len(queued)))
+                lease = await self._try_candidate(await self._with_share_of_wait(draft, among=len(queued)))
                 queued.remove(draft)
             else:
-                continue  # it was in the race
+                continue  # it was part of the race
             if lease is not None:
                 return lease
         return None
 
-    async def _timed(self, draft: Draft, *, among: int) -> Draft:
-        """Who waits in turn shares the time."""
+    async def _with_share_of_wait(self, draft: Draft, *, among: int) -> Draft:
+        """Queued candidates that are tried one after the other share the time that is left."""
         request = draft.request
         assert request.queue is not None
         if self.search.wait_s <= 0:
@@ -107,8 +114,8 @@ class _Seeking:
         queue = replace(request.queue, valid_for_s=max(left_s / among, LEAST_VALID_S))
         return Draft(draft.lease, replace(request, queue=queue))
 
-    async def _one(self, draft: Draft) -> Lease | None:
-        where, node = words(draft.request), draft.lease.name.node
+    async def _try_candidate(self, draft: Draft) -> Lease | None:
+        where, node = describe_candidate(draft.request), draft.lease.name.node
         await Report("create", f"{where} as {node}", passing=True)
         self.owed.lease, began = draft.lease, await Now()
         try:
@@ -122,36 +129,38 @@ class _Seeking:
         return self.owed.lease
 
     async def _refused(self, draft: Draft, error: CloudError) -> None:
-        """No other candidate is asked before this one is proven gone: its create may have landed all the same."""
-        if self.note(draft.request, error) is Step.STOP:
+        """Release the candidate: the next one must not be tried before its create is proven to have no effect."""
+        if self.record_refusal(draft.request, error) is Step.STOP:
             raise error
-        where, why = words(draft.request), next_candidate.describe(error)
+        where, why = describe_candidate(draft.request), next_candidate.describe(error)
         await release_owed(self.owed, self.capabilities, why)
         if self.owed.unproven:
             raise TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
-        reason = (await as_written(draft.lease)).reason
-        if reason not in ("", why):  # none: it was refused before it was written down
-            raise Vanished(f"{draft.lease.name.node} was given up meanwhile: {reason}") from error
+        reason = (await latest_lease(draft.lease)).reason
+        if reason not in ("", why):  # empty: it was refused before it was recorded
+            raise Vanished(f"{draft.lease.name.node} was released meanwhile: {reason}") from error
         await Report("create", f"{where}   {why} (released: absent) → next")
-        await self.tried(draft, why)
+        await self.record_tried(draft, why)
         await Shield(raised=False)
 
-    async def tried(self, draft: Draft, why: str) -> None:
+    async def record_tried(self, draft: Draft, why: str) -> None:
         if self.search.attempt is not None:
-            await note(Tried(self.search.attempt, await Now(), draft.lease.id, words(draft.request), why))
+            where = describe_candidate(draft.request)
+            await try_record(Tried(self.search.attempt, await Now(), draft.lease.id, where, why))
 
-    def note(self, request: SliceRequest, error: CloudError) -> Step:
-        self.refusals[words(request)] = error
+    def record_refusal(self, request: SliceRequest, error: CloudError) -> Step:
+        self.refusals[describe_candidate(request)] = error
         step = next_candidate.step_after(error)
         if step is Step.SKIP:
-            self.closed.add(next_candidate.quota_key(request, error))
+            self.excluded.add(next_candidate.quota_key(request, error))
         return step
 
     async def _race(self, drafts: list[Draft]) -> Lease | None:
-        timed = [await self._timed(draft, among=1) for draft in drafts]
+        timed = [await self._with_share_of_wait(draft, among=1) for draft in drafts]
         return await race.run(timed, self.capabilities, self.owed, self)
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
+        """The error of a search without result."""
         errors = list(self.refusals.values())
         full = [error for error in errors if isinstance(error, CapacityError | Preempted)]
         if not full:
@@ -164,8 +173,8 @@ class _Seeking:
         )
 
 
-def words(request: SliceRequest) -> str:
-    """`v5litepod-8 us-central1-a spot, queued`: which candidate it is."""
+def describe_candidate(request: SliceRequest) -> str:
+    """Return type, zone and provisioning of a candidate: `v5litepod-8 us-central1-a spot, queued`."""
     kinds = [
         *(["spot"] if request.spot else []),
         *(["reserved"] if request.reserved else []),

@@ -7,7 +7,7 @@ from orchestrator.core.lease.slices import Capabilities
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.effects.base import Now
-from orchestrator.engine.leases.renewal import move
+from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.errors import UserError
 
 LONGEST_S = 7 * 86400.0
@@ -20,7 +20,7 @@ async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease
     def longer(lease: Lease) -> Extended:
         return Extended(lease.id, now, new_end(lease, by_s, capabilities.timings))
 
-    return await move(lease, longer, capabilities)
+    return await move_claim(lease, longer, capabilities)
 
 
 def new_end(lease: Lease, by_s: float, timings: Timings) -> float:

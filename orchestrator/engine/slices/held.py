@@ -8,9 +8,9 @@ from orchestrator.core.lease.lease import Held, Lease
 from orchestrator.core.lease.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Report, Shield, Sleep, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
-from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep, release_owed
+from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
-from orchestrator.engine.leases.renewal import move
+from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.provision.search import Search, find
@@ -70,7 +70,7 @@ async def _bring(wanted: UpRequest, capabilities: Capabilities, brought: UpOutco
     if brought.lease is None:
         await find(Search(wanted.drafts, wait_s=wanted.wait_s, drafter=wanted.drafter), capabilities, brought.owed)
         brought.action = brought.action or "created"
-        brought.lease = await keep(brought.owed, await Now() + wanted.hold_s, capabilities)
+        brought.lease = await keep_slice(brought.owed, await Now() + wanted.hold_s, capabilities)
     brought.owed.lease = None  # from here on it is no longer this command's to end
 
 
@@ -111,7 +111,7 @@ async def _hold_anew(lease: Lease, hold_s: float, capabilities: Capabilities) ->
         return lease
     if lease.deadline - now < NEARLY_S:
         return None
-    return await move(lease, Held(lease.id, now, now + hold_s), capabilities)
+    return await move_claim(lease, Held(lease.id, now, now + hold_s), capabilities)
 
 
 async def _wait_for(lease: Lease, brought: UpOutcome, capabilities: Capabilities) -> str:
@@ -122,7 +122,7 @@ async def _wait_for(lease: Lease, brought: UpOutcome, capabilities: Capabilities
     waits_until = max(lease.ready_by or 0.0, await Now())
     ready = await wait_until_ready(lease, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
     if brought.owed.lease is not None:
-        brought.lease = await keep(brought.owed, ready.hold_until or ready.deadline, capabilities)
+        brought.lease = await keep_slice(brought.owed, ready.hold_until or ready.deadline, capabilities)
     else:
         brought.lease = ready
     return "waited"

@@ -144,14 +144,14 @@ def dies_before_held() -> Plays:
 
 @mutant("the deletes of the losers of a race are sent once and counted as done", "loser_whose_delete_fails")
 def losers_deleted_once() -> Iterator[None]:
-    real = race._Race.won_by
+    real = race._Race.finish
 
-    async def won_by(self: Any, seen: Any, took_s: float) -> Any:
+    async def finish(self: Any, seen: Any, took_s: float) -> Any:
         winner = await real(self, seen, took_s)
         self.owed.losers = []
         return winner
 
-    with patch.object(race._Race, "won_by", won_by):
+    with patch.object(race._Race, "finish", finish):
         yield
 
 
@@ -173,7 +173,7 @@ def losers_not_deleted() -> Iterator[None]:
     async def unsent(leases: Any, *, reason: str) -> None:
         return None
 
-    with patch.object(race, "send_deletes", unsent), patch.object(race.Losers, "tick", no_op):
+    with patch.object(race, "send_deletes", unsent), patch.object(race.LoserRelease, "tick", no_op):
         yield
 
 

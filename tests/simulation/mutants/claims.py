@@ -136,7 +136,7 @@ def label_update_believed() -> Iterator[None]:
         asked.append(True)
         return len(asked) % 2 == 0  # first no (an update is needed), then yes
 
-    with patch.object(renewal, "_shows", shows):
+    with patch.object(renewal, "_has", shows):
         yield
 
 

@@ -82,7 +82,7 @@ def waits_past_deadline() -> Iterator[None]:
 
     async def patient(lease: Any, capabilities: Any, *, give_up_at: float, operation: str | None = None) -> Any:
         for pause_s in acquire.retry.pauses(longest_s=10.0):
-            view = await acquire._look(lease)
+            view = await acquire._get(lease)
             if view is not None and view.state is SliceState.READY:
                 return await real(lease, capabilities, give_up_at=give_up_at, operation=operation)
             if await Now() > give_up_at:
@@ -102,7 +102,7 @@ def collects_past_deadline() -> Iterator[None]:
 
 @mutant("a slice with uncollected results is held to its deadline", "results_left_behind")
 def results_held_to_deadline() -> Iterator[None]:
-    real = collection.keep
+    real = collection.keep_slice
 
     async def keep(owed: Any, until: float, capabilities: Any) -> Any:
         return await real(owed, owed.lease.deadline, capabilities)

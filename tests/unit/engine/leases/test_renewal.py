@@ -9,9 +9,9 @@ import pytest
 from orchestrator.core.lease.lease import Detached, Held, LeaseState, Mode
 from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.leases.obligations import Obligations, keep
+from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
-from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move, wait_for_watchdogs
+from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.slices.extend import extend
@@ -55,7 +55,7 @@ def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: Virtu
     )
     assert int(labels(world)["tpujob-deadline"]) == int(first.deadline + ahead_s)
     assert any("shows are 1 d" in line for line in world.told)
-    lease = world.drive(keep(owed, world.time + 3600, CAN))
+    lease = world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert abs(int(labels(world)["tpujob-claimed-until"]) - (lease.ends_at + ahead_s)) <= 1
 
 
@@ -64,7 +64,7 @@ def test_a_deadline_does_not_move_because_our_clock_was_put_right(world: Virtual
     owed = ready(world)
     before = labels(world)["tpujob-deadline"]
     world.cloud.clock_ahead_s = 0.0
-    world.drive(keep(owed, world.time + 3600, CAN))
+    world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert labels(world)["tpujob-deadline"] == before
 
 
@@ -124,7 +124,7 @@ def test_upkeep_of_what_is_being_deleted_claims_nothing_any_more(world: VirtualW
 
 def test_keeping_says_so_in_the_labels_before_the_ledger_knows(world: VirtualWorld) -> None:
     owed = ready(world)
-    lease = world.drive(keep(owed, world.time + 3600, CAN))
+    lease = world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert lease.mode is Mode.HOLD
     assert (labels(world)["tpujob-mode"], int(labels(world)["tpujob-claimed-until"])) == ("hold", int(lease.ends_at))
     effects = world.effects
@@ -139,7 +139,7 @@ def test_what_cannot_be_said_in_the_labels_is_not_kept(world: VirtualWorld, monk
 
     monkeypatch.setattr(world.cloud, "set_labels", refuse)
     with pytest.raises(CloudUnavailable):
-        world.drive(keep(owed, world.time + 3600, CAN))
+        world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert world.ledger.lease(owed.lease.id).hold_until is None
 
 
@@ -157,7 +157,7 @@ def test_an_update_that_was_accepted_and_forgotten_is_sent_again(
         return relabel(name, said)
 
     monkeypatch.setattr(world.cloud, "set_labels", forgetful)
-    world.drive(keep(owed, world.time + 3600, CAN))
+    world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert labels(world)["tpujob-mode"] == "hold"
 
 
@@ -168,7 +168,7 @@ def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch:
     )
     began = world.time
     with pytest.raises(CloudUnavailable):
-        world.drive(keep(owed, world.time + 3600, CAN))
+        world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert world.time - began <= 70
     assert world.ledger.lease(owed.lease.id).hold_until is None
 
@@ -177,7 +177,7 @@ def test_a_claim_on_what_was_given_up_meanwhile_is_refused(world: VirtualWorld) 
     owed = ready(world)
     world.drive(release(owed.lease, CAN, reason="down in another terminal", budget_s=600))
     with pytest.raises(Vanished):
-        world.drive(move(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
+        world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
 
 
 def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
@@ -249,7 +249,7 @@ def test_a_switch_that_does_not_take_the_claim_over_keeps_the_run_attached(
 
 def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     owed = ready(world)
-    kept = world.drive(keep(owed, world.time + 3600, CAN))
+    kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
     lease = world.drive(extend(kept, 1800, CAN))
     assert lease.hold_until is not None
     assert int(labels(world)["tpujob-claimed-until"]) == int(lease.hold_until)
@@ -260,7 +260,7 @@ def test_an_extension_typed_while_the_slice_came_up_adds_to_the_hold_that_came_m
     owed = ready(world)
     unheld = owed.lease
     assert unheld is not None
-    kept = world.drive(keep(owed, world.time + 600, CAN))
+    kept = world.drive(keep_slice(owed, world.time + 600, CAN))
     assert kept.hold_until is not None
     lease = world.drive(extend(unheld, 60, CAN))
     assert lease.hold_until == kept.hold_until + 60
@@ -276,6 +276,6 @@ def test_a_detached_lease_is_nobodys_to_recover_until_its_deadline(world: Virtua
     from orchestrator.core.lease.lease import release_reason
 
     owed = ready(world)
-    lease = world.drive(move(owed.lease, Detached(owed.lease.id, world.time), CAN))
+    lease = world.drive(move_claim(owed.lease, Detached(owed.lease.id, world.time), CAN))
     assert release_reason(lease, now=world.time, owner_alive=False) is None
     assert release_reason(lease, now=lease.deadline, owner_alive=False) == "it reached its deadline"

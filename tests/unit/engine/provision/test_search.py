@@ -21,7 +21,7 @@ from orchestrator.core.lease.slices import (
 )
 from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.provision.race import Losers
+from orchestrator.engine.provision.race import LoserRelease
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.errors import (
     AuthError,
@@ -227,7 +227,7 @@ def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_onc
     assert lease.name.zone == B and len(owed.losers) == 2
     assert any("3 wait" in line and "then about $9.60/h" in line for line in world.told)
     assert all(node.deleted_at is not None for node in world.cloud.nodes.values() if node.request.name.zone != B)
-    losers = Losers(owed, CAN)
+    losers = LoserRelease(owed, CAN)
     for _ in range(5):
         world.time += 15
         world.drive(losers.tick())
@@ -260,7 +260,7 @@ def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_work
     world.cloud.drop_delete_while_creating = True
     owed = Obligations()
     search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True), owed)
-    losers = Losers(owed, CAN)
+    losers = LoserRelease(owed, CAN)
     for _ in range(20):
         world.time += 15
         world.drive(losers.tick())
@@ -371,7 +371,7 @@ def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: Virtua
         return view
 
     world.cloud.get = asked  # type: ignore[method-assign]
-    with pytest.raises(Vanished, match="given up meanwhile"):
+    with pytest.raises(Vanished, match="released meanwhile"):
         search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
 
 

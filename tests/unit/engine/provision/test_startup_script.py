@@ -22,7 +22,7 @@ from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import (
-    restamped,
+    with_claim,
     startup_script,
     watchdog_config,
     watchdog_sha256,
@@ -181,7 +181,7 @@ def test_a_changed_switch_is_not_started(machine: Machine) -> None:
     assert changed != script
     done = machine.boot(changed)
     assert done.returncode == 1
-    assert "another content than its hash says" in done.stderr
+    assert "content does not match its hash" in done.stderr
     assert not (machine.directory / "watchdog.py").exists()
     assert machine.processes() == []
 
@@ -226,4 +226,4 @@ def test_a_script_takes_on_the_times_of_the_labels_that_travel_with_it() -> None
     labels = {"tpujob-mode": "run", "tpujob-claimed-until": "1800000320", "tpujob-deadline": "1800001200"}
     script = startup_script(watchdog_config(LEASE, labels, GOOGLE, idle_s=None))
     later = {**labels, "tpujob-claimed-until": "1800086720", "tpujob-deadline": "1800087600"}
-    assert restamped(script, later) == startup_script(watchdog_config(LEASE, later, GOOGLE, idle_s=None))
+    assert with_claim(script, later) == startup_script(watchdog_config(LEASE, later, GOOGLE, idle_s=None))

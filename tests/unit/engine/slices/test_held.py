@@ -207,6 +207,6 @@ def test_down_while_the_run_gives_up_a_full_zone_ends_the_run(world: VirtualWorl
         if first is not None and first.state is LeaseState.DOWN and first.reason == "no capacity":
             world.ledger.record(Down(first.id, world.time, "tpujob down"))
 
-    with pytest.raises(Vanished, match="given up meanwhile: tpujob down"):
+    with pytest.raises(Vanished, match="released meanwhile: tpujob down"):
         world.drive(find(Search(drafts), CAN, Obligations()), between=another_terminal)
     assert [node for call, node in world.cloud.calls if call == "create"] == [drafts[0][0].name.node]
