@@ -131,7 +131,11 @@ def test_the_files_that_a_page_names_are_there(path: Path) -> None:
     for word in (word.rstrip(",;:") for code in code_of(path) for word in code.split()):
         first, slash, _ = word.partition("/")
         module = path.name in MAPS and re.fullmatch(r"[a-z_]+\.py", word)
-        if (first in folders and word.endswith(FILE_ENDINGS) if slash else module) and "<" not in word and not any(list(base.glob(word.rstrip("/"))) for base in bases):
+        if (
+            (first in folders and word.endswith(FILE_ENDINGS) if slash else module)
+            and "<" not in word
+            and not any(list(base.glob(word.rstrip("/"))) for base in bases)
+        ):
             missing.append(word)
     assert missing == []
 
