@@ -124,7 +124,7 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", all_code())
 def test_the_files_that_a_page_names_are_there(path: Path) -> None:
-    """A path is relative to the checkout, to orchestrator/ or to the page. It starts with a folder of theirs, or names a module."""
+    """A path is relative to the checkout, to orchestrator/ or to the page, and starts with a folder there."""
     bases = (ROOT, ROOT / "orchestrator", path.parent)
     folders = {each.name for base in bases for each in base.iterdir() if each.is_dir()} - {"build", "dist", "runs"}
     missing = []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.tpu.calls import ApiReply, ApiCalls
+from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.wire import node_json
