@@ -103,7 +103,7 @@ class World(Cli):
         machine.begin()
         directory.mkdir(parents=True)
         env = sandbox(directory) | {"TPUJOB_EMULATED_SPEED": f"{speed:g}", "TPUJOB_GUARDIAN": "on"}
-        world = cls(directory, env, speed, delete_s)
+        world = cls(directory, env, speed=speed, delete_s=delete_s)
         world.settings(**{"provision_s": 0, "start_s": 0, "stop_s": 0, "delete_s": delete_s, **settings})
         return world
 
@@ -115,11 +115,17 @@ class World(Cli):
     # -- commands --
 
     def begin(
-        self, *words: str, patched: dict[str, Any] | None = None, env: dict[str, str] | None = None, **popen: Any
+        self,
+        *words: str,
+        patched: dict[str, Any] | None = None,
+        program: Path | None = None,
+        env: dict[str, str] | None = None,
+        **popen: Any,
     ) -> Command:
-        """Start a command. `patched` replaces constants inside it, by `module:NAME`."""
+        """Start a command. `patched` replaces constants inside it, by `module:NAME`; `program` is a Python file instead."""
         path = self.directory / f"command{len(self.commands)}"
         entry = ["-m", "orchestrator.cli"] if patched is None else [str(PATCHED / "command.py"), json.dumps(patched)]
+        entry = entry if program is None else [str(program)]
         with path.with_suffix(".out").open("wb") as out, path.with_suffix(".err").open("wb") as err:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             streams |= {"preexec_fn": hear_signals} if is_deaf() else {}

@@ -1,0 +1,109 @@
+"""Rows 61-63: programs that use the Python API: with forked children, from threads, and when they live on after the work."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.faults.row import row
+from tests.faults.world import Command, World
+from tests.waiting import until
+
+NOTEBOOK = Path(__file__).with_name("notebook.py")
+
+
+@row("61a", "kill -9 of a Python program in a run; its forked children live")
+def forked_in_run(w: World) -> None:
+    program = _begin(w, "forks during its run", w.long_job())
+    program.until("forked")
+    _killed(w, program)
+
+
+@row("61b", "kill -9 of a Python program inside `with client.slice()`; its forked children live")
+def forked_in_block(w: World) -> None:
+    program = _begin(w, "forks in a with block")
+    program.until("forked")
+    _killed(w, program)
+
+
+@row("61c", "kill -9 of a Python program while the slice is CREATING; its forked children live", provision_s=600)
+def forked_in_create(w: World) -> None:
+    program = _begin(w, "forks during the create", w.long_job())
+    program.until("forked")
+    w.until_alive("CREATING")
+    until(lambda: w.states() == {"creating"}, "its create call was answered")
+    _killed(w, program)
+
+
+@row("62a", "kill -9 of a Python program with a run in a thread")
+def in_thread(w: World) -> None:
+    program = _begin(w, "runs in threads", w.long_job())
+    program.until("started")
+    _killed(w, program)
+
+
+@row("62b", "kill -9 of a Python program with two runs in two threads", history={"at_most": 2})
+def in_two_threads(w: World) -> None:
+    program = _begin(w, "runs in threads", w.long_job(), w.long_job())
+    until(lambda: program.out.count("started") == 2 or program.ended, "both runs")
+    _killed(w, program)
+
+
+@row("63a", "Ctrl-C in a notebook's cell; the kernel lives on")
+def interrupted_cell(w: World) -> None:
+    program = _begin(w, "runs in a cell", w.long_job())
+    program.until("started")
+    pressed_at = program.interrupt()
+    program.until("Interrupted: interrupted by Ctrl-C")
+    w.check_bound("C0", pressed_at, w.bounds.command())
+    program.until("idle")
+    until(lambda: _of_tpujob(w, program) == [], "the end of its guardian")
+    assert w.states() == {"gone"} and not program.ended
+
+
+@row("63b", "Ctrl-C three times in a notebook's cell; the kernel lives on")
+def left_cell(w: World) -> None:
+    """The guardian goes on where the cell left, though the process lives."""
+    w.fault("status", "nodes.delete", caller="client", status=503)  # leaves time for three
+    program = _begin(w, "runs in a cell", w.short_job)
+    until(lambda: w.requests("nodes.delete", "client"), "the delete is on the wire")
+    program.interrupt_three_times()
+    program.until("TeardownUnproven")
+    program.until("idle")
+    back_at = time.time()
+    w.admin("DELETE", "faults")
+    w.until_nothing_bills()
+    w.check_bound("C1, from the end of the outage on", back_at, w.bounds.guardian() + w.bounds.seconds("retry"))
+    until(lambda: w.states() == {"gone"}, "the proof")
+    until(lambda: _of_tpujob(w, program) == [], "the end of its guardian")
+    assert not program.ended
+
+
+def _begin(w: World, what: str, *jobs: str) -> Command:
+    return w.begin(what, *jobs, program=NOTEBOOK)
+
+
+def _killed(w: World, program: Command) -> None:
+    """The process alone is killed; its children stay, and nobody types anything."""
+    children = [psutil.Process(int(pid)) for pid in re.findall(r"child (\d+)", program.out)]
+    died_at = program.interrupt(signal.SIGKILL)
+    program.code()
+    w.until_nothing_bills()
+    w.check_bound("C1", died_at, w.bounds.guardian())
+    until(lambda: w.states() == {"gone"}, "the proof")
+    assert all(child.is_running() for child in children), "they did not keep it from anything"
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+    w.until_no_process()
+    deletes = [call for call in w.requests("nodes.delete") if "-probe" not in call["path"]]
+    assert {call["caller"] for call in deletes} == {"client"}
+    assert w.do("status").code() == 0
+
+
+def _of_tpujob(w: World, program: Command) -> list[psutil.Process]:
+    return [process for process in w.local() if process.pid != program.process.pid]
