@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -19,14 +19,17 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator import catalog
 from orchestrator.client import plan_report
+from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.client.plan_inputs import known_to
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
+from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.provision.search import Search
+from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
 from orchestrator.errors import (
     CommandFailed,
@@ -39,6 +42,7 @@ from orchestrator.errors import (
     Vanished,
 )
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
+from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -180,8 +184,10 @@ class Slice:
         self._thread = threading.Thread(target=self._serve, name="tpujob-slice")
         self._thread.start()
         try:
-            self._begun.wait()
+            while not self._begun.wait(HEARD_WITHIN_S):
+                pass
         except BaseException:
+            self._given_back.set()
             self._interrupt()
             self._end()
             raise
@@ -209,7 +215,7 @@ class Slice:
         thread = self._thread
         while thread is not None and thread.is_alive():
             try:
-                thread.join()
+                thread.join(HEARD_WITHIN_S)
             except KeyboardInterrupt as interrupted:
                 first = first or interrupted
                 self._interrupt()
@@ -234,6 +240,8 @@ class Slice:
         try:
             with self._open_session() as session:
                 self._session = session
+                if self._given_back.is_set():  # before there was a session to interrupt
+                    session.interrupt(signal.SIGINT)
                 self._loan = _lend(session, self._options, self._lent, self._returned)
         except BaseException as error:
             self._failure = error
@@ -275,7 +283,11 @@ def _lend(
     session.recover()
     drafter = PlanDrafter(plan, plan_report.place(session), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
-    loan = session.on_cloud(partial(lend, LendRequest(search, lent, returned)))
+    with ExitStack() as stack:
+        if session.target.kind != EMULATED and not stack.enter_context(inhibit_sleep("a slice is in use")):
+            ttl = format_duration(session.target.timings.ttl_s)
+            session.reporter.notice("note", f"if this machine sleeps for longer than {ttl}, the slice is deleted")
+        loan = session.on_cloud(partial(lend, LendRequest(search, lent, returned)))
     if loan.owed.released is not None:
         session.note(loan.owed.released)
     session.forget_drafts(drafter.made)

@@ -179,6 +179,22 @@ def test_ctrl_c_while_the_slice_is_created_ends_in_a_proven_release(cli: Cli) ->
     assert cli.alive() == []
 
 
+def test_ctrl_c_in_a_run_raises_interrupted_with_the_result_of_a_proven_release(tpujob: Tpujob) -> None:
+    code = """
+import tpujob
+job = tpujob.Job(command="echo begun; sleep 600", tpu=tpujob.Tpu(accelerator="v5litepod-8"))
+try:
+    tpujob.Client("emulated", on_event=lambda e: isinstance(e, tpujob.LogLines) and print(*e.lines, flush=True)).run(job)
+except tpujob.Interrupted as error:
+    print(error.result.state, error.result.released, error.exit_code)
+"""
+    process = python(tpujob, code)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    assert succeeded(process) == "interrupted True 130\n"
+    assert tpujob.lived() == 1 and tpujob.alive() == []
+
+
 def test_a_program_that_ends_without_leaving_the_block_releases_the_slice(tpujob: Tpujob) -> None:
     """As a notebook does whose cell called `__enter__`, and whose kernel is shut down."""
     code = "import tpujob; s = tpujob.Client('emulated').slice('v5litepod-8').__enter__(); print(s.name)"
@@ -284,6 +300,14 @@ def test_the_error_of_a_run_has_its_result(tpujob: Tpujob) -> None:
     assert isinstance(result, api.RunResult)
     assert (result.exit_code, result.state, result.released) == (3, "failed", True)
     assert result.error is raised.value
+
+
+def test_a_job_in_python_that_ships_what_is_not_there_names_the_field(tpujob: Tpujob) -> None:
+    with pytest.raises(api.JobSpecError, match=r"^code: /.*/src is not a directory; paths are relative to /") as raised:
+        api.Client("emulated").plan(api.Job(command="true", code="src"))
+    assert raised.value.hint is None
+    with pytest.raises(api.JobSpecError, match=r"^env\.KEY: your variable NEVER_SET is not set"):
+        api.Client("emulated").run(api.Job(command="true", env={"KEY": "${env:NEVER_SET}"}))
 
 
 def test_a_run_is_found_again_and_nothing_is_printed(tpujob: Tpujob, capfd: pytest.CaptureFixture[str]) -> None:
