@@ -82,7 +82,7 @@ class Slice:
 
     Leaving the block raises TeardownUnproven if the slice may still be billed. It raises the error that ended the slice early
     (SliceLost, Vanished, DeadlineExceeded) unless the block itself ends with an exception. Ctrl-C while the slice is created or
-    released is heard: the release goes on, and the third one leaves it to the guardian.
+    released does not stop the release; the third one leaves it to the guardian.
     """
 
     def __init__(self, open_session: Callable[[], AbstractContextManager[Session]], options: SliceOptions) -> None:

@@ -113,14 +113,14 @@ def mypy(path: Path) -> tuple[int, str]:
 
 
 def test_mypy_accepts_a_user_of_the_api_and_refuses_what_is_wrong(tmp_path: Path) -> None:
-    _, said = mypy(ROOT / "tests" / "e2e" / "api_user.py")
-    assert [line for line in said.splitlines() if "api_user.py" in line] == []
+    _, output = mypy(ROOT / "tests" / "e2e" / "api_user.py")
+    assert [line for line in output.splitlines() if "api_user.py" in line] == []
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
-    code, said = mypy(wrong)
-    lines = {int(line) for line in re.findall(r"wrong\.py:(\d+): error", said)}
+    code, output = mypy(wrong)
+    lines = {int(line) for line in re.findall(r"wrong\.py:(\d+): error", output)}
     assert code == 1
-    assert lines == set(range(2, len(WRONG.splitlines()) + 1)), said
+    assert lines == set(range(2, len(WRONG.splitlines()) + 1)), output
 
 
 # -- a slice, in whichever way its block ends --------------------------------------------------------------------------

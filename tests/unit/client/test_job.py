@@ -57,7 +57,7 @@ def test_a_loaded_job_is_the_job_of_its_file_and_so_is_its_copy(path: Path) -> N
     assert (again.path, path_of(again).parent) == (None, path.parent)
 
 
-def test_what_a_file_says_with_nothing_below_is_said(tmp_path: Path) -> None:
+def test_what_a_file_says_with_nothing_below_is_kept(tmp_path: Path) -> None:
     (tmp_path / "j.yaml").write_text("train:\n  emulated:\ntpu:\n- accelerator: v5e-8\n- zone: us-central1\n")
     job = Job.load(tmp_path / "j.yaml")
     assert job.train == Train(emulated=Emulated())
@@ -65,7 +65,7 @@ def test_what_a_file_says_with_nothing_below_is_said(tmp_path: Path) -> None:
     assert job.name == "j"
 
 
-def test_only_what_is_set_is_said() -> None:
+def test_only_what_is_set_is_passed_on() -> None:
     job = Job(command="true", tpu=Tpu(spot=True))
     assert spec_of(job).model_fields_set == {"command", "name", "tpu"}
     assert spec_of(job).tpu.model_fields_set == {"spot"}
@@ -114,7 +114,7 @@ def test_a_mistake_names_the_field_and_no_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("arguments", "problem"),
     [
         ({}, "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"),
         ({"command": "true", "train": Train()}, "command: a job has either `train:` or `command:`, not both"),
@@ -128,9 +128,9 @@ def test_a_mistake_names_the_field_and_no_line() -> None:
         ({"command": "true", "code": "~/x"}, "code: `~/x` is not relative"),
     ],
 )
-def test_the_rules_are_those_of_the_file(said: dict[str, Any], problem: str) -> None:
+def test_the_rules_are_those_of_the_file(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(JobSpecError) as raised:
-        Job(**said)
+        Job(**arguments)
     assert problem in raised.value.problems[0] or problem in raised.value.message
 
 

@@ -129,7 +129,7 @@ def test_a_bug_leaves_no_slice_behind(world: VirtualWorld) -> None:
     assert lease_of(world).state is LeaseState.GONE and world.cloud.nodes == {}
 
 
-def test_a_slice_that_is_not_proven_absent_is_said_to_be_owed(world: VirtualWorld) -> None:
+def test_a_slice_that_is_not_proven_absent_is_owed(world: VirtualWorld) -> None:
     world.cloud.stuck.add(lease_and_request().lease.name.node)
     loan = lending(world, Borrower(world, 10))
     assert loan.owed.unproven and loan.exit_code == 75
