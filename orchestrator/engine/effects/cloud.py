@@ -1,4 +1,4 @@
-"""Effects on the cloud: one question each, tried once. `retry` asks again, the programs decide."""
+"""Effects on the cloud: one call each, made once. `runtime.retry` repeats it, the programs decide."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from orchestrator.errors import CloudError
 
 @dataclass(frozen=True, slots=True)
 class Create(Effect[Operation]):
+    """Create a slice. Raises CloudError; after CloudUnavailable or UnexpectedReply it may have taken effect."""
+
     request: SliceRequest
 
     def perform(self, world: World) -> Operation:
@@ -21,6 +23,8 @@ class Create(Effect[Operation]):
 
 @dataclass(frozen=True, slots=True)
 class Get(Effect["SliceView | None"]):
+    """Return a slice; None only for a 404."""
+
     name: SliceName
 
     def perform(self, world: World) -> SliceView | None:
@@ -29,9 +33,11 @@ class Get(Effect["SliceView | None"]):
 
 @dataclass(frozen=True, slots=True)
 class ListSlices(Effect[Listing[SliceView]]):
+    """Return every slice of a zone."""
+
     project: str
     zone: str
-    queued: bool = False  # the queued requests, too
+    queued: bool = False  # also the queued requests without a node
 
     def perform(self, world: World) -> Listing[SliceView]:
         return world.cloud.list(self.project, self.zone, self.queued)
@@ -39,6 +45,8 @@ class ListSlices(Effect[Listing[SliceView]]):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Effect["Operation | None"]):
+    """Delete a slice. None: it does not exist now, which proves nothing while a create has not settled."""
+
     name: SliceName
 
     def perform(self, world: World) -> Operation | None:
@@ -47,7 +55,7 @@ class Delete(Effect["Operation | None"]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteAll(Effect[tuple["Operation | CloudError | None", ...]]):
-    """Several at once: while one is not answered the others leave all the same. An error stands in its answer's place."""
+    """Delete several slices at once: no delete waits for the reply to another. An error takes the place of its result."""
 
     names: tuple[SliceName, ...]
 
@@ -75,6 +83,8 @@ class DeleteAll(Effect[tuple["Operation | CloudError | None", ...]]):
 
 @dataclass(frozen=True, slots=True)
 class StartSlice(Effect[Operation]):
+    """Start a stopped slice."""
+
     name: SliceName
 
     def perform(self, world: World) -> Operation:
@@ -83,6 +93,8 @@ class StartSlice(Effect[Operation]):
 
 @dataclass(frozen=True, slots=True)
 class StopSlice(Effect[Operation]):
+    """Stop a READY slice."""
+
     name: SliceName
 
     def perform(self, world: World) -> Operation:
@@ -91,6 +103,8 @@ class StopSlice(Effect[Operation]):
 
 @dataclass(frozen=True, slots=True)
 class GetOperation(Effect["Operation | None"]):
+    """Return an operation; None if the API no longer knows it."""
+
     operation: str
 
     def perform(self, world: World) -> Operation | None:
@@ -99,6 +113,8 @@ class GetOperation(Effect["Operation | None"]):
 
 @dataclass(frozen=True, slots=True)
 class ListOperations(Effect[Listing[Operation]]):
+    """Return every operation of a zone that the API knows."""
+
     project: str
     zone: str
 
@@ -108,6 +124,8 @@ class ListOperations(Effect[Listing[Operation]]):
 
 @dataclass(frozen=True, slots=True)
 class Workers(Effect[tuple[WorkerAddress, ...]]):
+    """Return addresses and host keys of a READY slice, in worker order."""
+
     name: SliceName
 
     def perform(self, world: World) -> tuple[WorkerAddress, ...]:
@@ -116,6 +134,8 @@ class Workers(Effect[tuple[WorkerAddress, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class SetLabels(Effect[Operation]):
+    """Replace all labels of a READY slice."""
+
     name: SliceName
     labels: Mapping[str, str] = field(hash=False)
 
@@ -125,7 +145,7 @@ class SetLabels(Effect[Operation]):
 
 @dataclass(frozen=True, slots=True)
 class GetGuestAttributes(Effect[tuple[Mapping[str, str], ...]]):
-    """The guest attributes of every worker: what the programs on the VMs say about themselves."""
+    """Return the guest attributes of every worker: what the programs on the VMs publish."""
 
     name: SliceName
 
@@ -135,6 +155,8 @@ class GetGuestAttributes(Effect[tuple[Mapping[str, str], ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListZones(Effect[Listing[str]]):
+    """Return every zone in which the project may have slices."""
+
     project: str
 
     def perform(self, world: World) -> Listing[str]:

@@ -1,4 +1,4 @@
-"""Effects on the workers of a slice, over SSH: each is one step on all of them at once."""
+"""Effects on the workers of a slice, over SSH: one step each, on all workers at once. They raise RemoteError."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Connect(Effect["Fleet"]):
+    """Connect to every worker; return them as a fleet."""
+
     lease: Lease
     workers: tuple[WorkerAddress, ...]
     deadline_s: float
@@ -30,7 +32,7 @@ class Connect(Effect["Fleet"]):
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeats(Effect[None]):
-    """From now on, until the fleet is closed or this process dies, show the switch on worker 0, or on all, a sign of life."""
+    """Send heartbeats to the watchdog on worker 0, or on all, until the fleet is closed or this process dies."""
 
     slow: ClassVar[bool] = False
     fleet: Fleet
@@ -43,7 +45,7 @@ class SendHeartbeats(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator(Effect["WorkerFacts"]):
-    """What worker 0 says of itself: the address by which the others reach it, and a port that is free there now."""
+    """Return worker 0's address for the other workers, and a port that is free there now."""
 
     fleet: Fleet
 
@@ -53,7 +55,7 @@ class FindCoordinator(Effect["WorkerFacts"]):
 
 @dataclass(frozen=True, slots=True)
 class Push(Effect[int]):
-    """Ship the bundle to every worker that lacks it. The answer: to how many it had to travel."""
+    """Ship the bundle to every worker that lacks it; return to how many."""
 
     fleet: Fleet
     bundle: Bundle
@@ -72,7 +74,7 @@ class Push(Effect[int]):
 
 @dataclass(frozen=True, slots=True)
 class StartPhase(Effect[None]):
-    """Start a phase on every worker, detached there, and follow its log. Starting it again is a no-op."""
+    """Start a phase on every worker, detached there, and follow its log. A second start has no effect."""
 
     fleet: Fleet
     request: StartRequest
@@ -99,7 +101,7 @@ class FollowPhase(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class WaitForWorkers(Effect["FleetStatus"]):
-    """Wait until something changed on a worker, `timeout_s` at most."""
+    """Wait until the status of a worker changes, `timeout_s` at most; return the status of all."""
 
     fleet: Fleet
     timeout_s: float
@@ -110,6 +112,8 @@ class WaitForWorkers(Effect["FleetStatus"]):
 
 @dataclass(frozen=True, slots=True)
 class StopPhase(Effect[None]):
+    """Stop the phase on every worker: SIGTERM, and SIGKILL after `grace_s`."""
+
     fleet: Fleet
     grace_s: float
 
@@ -119,7 +123,7 @@ class StopPhase(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class StartCollection(Effect["Collection"]):
-    """Begin to bring the results home, in the background."""
+    """Start to collect the results, in the background."""
 
     slow: ClassVar[bool] = False
     fleet: Fleet
@@ -131,7 +135,7 @@ class StartCollection(Effect["Collection"]):
 
 @dataclass(frozen=True, slots=True)
 class WaitForCollection(Effect["Progress"]):
-    """Wait until they are home, `timeout_s` at most."""
+    """Wait until the results are collected, `timeout_s` at most; return how far they are."""
 
     collection: Collection
     timeout_s: float
@@ -142,7 +146,7 @@ class WaitForCollection(Effect["Progress"]):
 
 @dataclass(frozen=True, slots=True)
 class StopCollection(Effect["CollectResult"]):
-    """Leave it at what has come."""
+    """Stop the collection; return what was collected."""
 
     collection: Collection
     why: str
@@ -153,7 +157,7 @@ class StopCollection(Effect["CollectResult"]):
 
 @dataclass(frozen=True, slots=True)
 class SaveWork(Effect["CollectResult"]):
-    """Bring home what the job has made so far, for another attempt on other workers."""
+    """Copy the job's work so far to this machine, for another attempt on other workers."""
 
     fleet: Fleet
     saved_work: SavedWork
@@ -165,7 +169,7 @@ class SaveWork(Effect["CollectResult"]):
 
 @dataclass(frozen=True, slots=True)
 class RestoreWork(Effect["tuple[str | None, ...]"]):
-    """Give each worker what was brought home for it. The answer: under which hash, None where there was nothing."""
+    """Ship its saved work to each worker; return the hash of each bundle, None for a worker without saved work."""
 
     fleet: Fleet
     saved_work: SavedWork

@@ -13,7 +13,7 @@ from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
 from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
+from orchestrator.errors import CloudUnavailable, DeadlineExceeded, TeardownUnproven, TpujobError, UnknownLease
 
 RELEASE_S = 10 * 60.0  # after that the next tpujob command continues the proof, and the user is warned
 
@@ -32,6 +32,14 @@ class Obligations:
     def unproven(self) -> bool:
         """Whether a slice was released without a proof of its absence."""
         return self.released is not None and not self.released.gone
+
+    def exit_code(self, error: TpujobError | None) -> int:
+        """Return the exit code of a program that ended with this error: 75 while a slice may still be billed."""
+        if self.unproven:
+            return TeardownUnproven.exit_code
+        if isinstance(error, TeardownUnproven):
+            return CloudUnavailable.exit_code  # it took long, but the absence is proven now
+        return error.exit_code if error else 0
 
 
 async def release_owed(owed: Obligations, capabilities: Capabilities, reason: str) -> None:

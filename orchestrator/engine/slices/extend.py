@@ -1,4 +1,4 @@
-"""Extend a claim: a person moves the end of a slice, within what was asked for at the beginning."""
+"""Extend a claim: the user moves the end of a slice, within its budget and at most 7 days from its creation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ LONGEST_S = 7 * 86400.0
 
 
 async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease:
-    """The lease with its new end, known to everybody who could delete the slice. Raises UserError for what cannot be."""
+    """Move the end of the claim by `by_s` seconds, in labels and ledger. Return the lease.
+
+    Raises UserError if the slice cannot be extended that far, Vanished if it was released meanwhile.
+    """
     now = await Now()
 
     def longer(lease: Lease) -> Extended:
@@ -24,13 +27,13 @@ async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease
 
 
 def new_end(lease: Lease, by_s: float, timings: Timings) -> float:
-    """Pure: the end that `extend` sets, or why not."""
+    """Return the end that `extend` sets, in ledger time. Raises UserError with the reason if it is not allowed. Pure."""
     if lease.state is not LeaseState.READY:
         raise UserError(f"{lease.handle} is {lease.state}: only a slice that is READY can be extended")
     until = lease.ends_at + by_s
     if until - lease.created_at > LONGEST_S:
         left = format_duration(max(lease.created_at + LONGEST_S - lease.ends_at, 0.0))
-        raise UserError(f"{lease.handle} would live longer than 7 days", hint=f"it can be extended by {left} at most")
+        raise UserError(f"{lease.handle} would exist longer than 7 days", hint=f"it can be extended by {left} at most")
     if lease.budget_usd is not None and lease.usd_per_hour is not None:
         spent_then = lease.usd_per_hour * (until + timings.absent_s - lease.created_at) / 3600
         if spent_then > lease.budget_usd:

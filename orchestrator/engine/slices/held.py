@@ -1,4 +1,4 @@
-"""Slices that outlive a command: `up`, `stop`, `start`, `down`."""
+"""Held slices, which outlive the command that created them: `up`, `stop`, `start`, `down`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
 
 STOP_S = 15 * 60.0
-NEARLY_S = 60.0
+LEAST_LEFT_S = 60.0  # with less than this left, a hold or a deadline counts as over
 
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """What `up` was asked for."""
+    """The parameters of `up`."""
 
     handle: str
     drafts: tuple[Draft, ...]
     existing: Lease | None
     hold_s: float
-    recreate: bool = False  # may a slice that was taken away be deleted and made again?
-    wait_s: float = 0.0  # for capacity, altogether; 0: every draft is asked once
+    recreate: bool = False  # allow to delete a preempted or failed slice and to create another one
+    wait_s: float = 0.0  # for capacity, altogether; 0: every draft is tried once
     drafter: Drafter | None = None  # makes the same drafts again, under new names
 
 
 @dataclass(slots=True)
 class UpOutcome:
+    """How `up` ended. `lease`: the held slice; None if there is none."""
+
     lease: Lease | None = None
     action: str = ""  # "created", "already ready", "waited", "started", "recreated"
     error: TpujobError | None = None
@@ -43,93 +45,93 @@ class UpOutcome:
 
     @property
     def exit_code(self) -> int:
-        if self.owed.unproven:
-            return TeardownUnproven.exit_code
-        if isinstance(self.error, TeardownUnproven):
-            return CloudUnavailable.exit_code  # it took long, but it is proven now
-        return self.error.exit_code if self.error else 0
+        """75 while a slice may still be billed; else the code of the error, or 0."""
+        return self.owed.exit_code(self.error)
 
 
-async def up(wanted: UpRequest, capabilities: Capabilities) -> UpOutcome:
-    """Bring the slice to READY, whatever state it is in, and hold it. What this call created in vain is released."""
-    brought = UpOutcome()
+async def up(request: UpRequest, capabilities: Capabilities) -> UpOutcome:
+    """Make the slice READY, whatever its state, and hold it. On an error, release what this call created. Never raises."""
+    outcome = UpOutcome()
     try:
-        await _bring(wanted, capabilities, brought)
+        await _obtain(request, capabilities, outcome)
     except TpujobError as error:
-        brought.error = error
-        await release_owed(brought.owed, capabilities, error.message)
+        outcome.error = error
+        await release_owed(outcome.owed, capabilities, error.message)
     except Exception as error:
-        brought.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
-        await release_owed(brought.owed, capabilities, "a bug in tpujob")
-    return brought
+        outcome.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        await release_owed(outcome.owed, capabilities, "a bug in tpujob")
+    return outcome
 
 
-async def _bring(wanted: UpRequest, capabilities: Capabilities, brought: UpOutcome) -> None:
-    if wanted.existing is not None:
-        brought.action = await _revive(wanted.existing, wanted, capabilities, brought)
-    if brought.lease is None:
-        await find(Search(wanted.drafts, wait_s=wanted.wait_s, drafter=wanted.drafter), capabilities, brought.owed)
-        brought.action = brought.action or "created"
-        brought.lease = await keep_slice(brought.owed, await Now() + wanted.hold_s, capabilities)
-    brought.owed.lease = None  # from here on it is no longer this command's to end
+async def _obtain(request: UpRequest, capabilities: Capabilities, outcome: UpOutcome) -> None:
+    if request.existing is not None:
+        outcome.action = await _restore_or_release(request.existing, request, capabilities, outcome)
+    if outcome.lease is None:
+        await find(Search(request.drafts, wait_s=request.wait_s, drafter=request.drafter), capabilities, outcome.owed)
+        outcome.action = outcome.action or "created"
+        outcome.lease = await keep_slice(outcome.owed, await Now() + request.hold_s, capabilities)
+    outcome.owed.lease = None  # from here on this command no longer has to release it
 
 
-async def _revive(lease: Lease, wanted: UpRequest, capabilities: Capabilities, brought: UpOutcome) -> str:
-    """Bring an existing lease to READY; or release what is left of it, so that a new one can be made."""
+async def _restore_or_release(lease: Lease, request: UpRequest, capabilities: Capabilities, outcome: UpOutcome) -> str:
+    """Make an existing slice READY, or release what is left of it, so that a new one can be created."""
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
-    expired = lease.hold_until is not None and await _hold_anew(lease, wanted.hold_s, capabilities) is None
+    expired = lease.hold_until is not None and await _renew_hold(lease, request.hold_s, capabilities) is None
     if view is not None and not expired:
         if view.state is SliceState.READY and lease.hold_until is not None:
-            brought.lease = await ReadLease(lease.id)
+            outcome.lease = await ReadLease(lease.id)
             return "already ready"
         if view.state in (SliceState.QUEUED, SliceState.CREATING, SliceState.READY):
-            return await _wait_for(lease, brought, capabilities)
+            return await _wait_for(lease, outcome, capabilities)
         if view.state in (SliceState.STOPPED, SliceState.STOPPING):
             await start(lease, capabilities)
-            brought.lease = await ReadLease(lease.id)
+            outcome.lease = await ReadLease(lease.id)
             return "started"
-    if view is not None and not wanted.recreate and not expired:
+    if view is not None and not request.recreate and not expired:
         raise NeedsConsent(
-            f"{lease.handle} is {view.native_state}: it can only be deleted and made again",
+            f"{lease.handle} is {view.native_state}: it can only be deleted and created again",
             hint=f"`tpujob up {lease.handle} --yes` does that",
         )
     state = view.native_state if view else "gone"
     await Report("release", f"{lease.name.node} is {state}: deleting what is left of it")
     released = await release(lease, capabilities, reason=f"it was {state}", budget_s=RELEASE_S)
-    brought.owed.released = released
+    outcome.owed.released = released
     if not released.gone:
-        raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other one is made")
+        raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
     await Shield(raised=False)
     return "recreated"
 
 
-async def _hold_anew(lease: Lease, hold_s: float, capabilities: Capabilities) -> Lease | None:
-    """A hold that is over, or nearly, begins again, as far as the deadline allows; None when that is over too."""
+async def _renew_hold(lease: Lease, hold_s: float, capabilities: Capabilities) -> Lease | None:
+    """Renew a hold that is over, or nearly, as far as the deadline allows; None if that is over too."""
     now = await Now()
     assert lease.hold_until is not None
-    if lease.hold_until - now >= NEARLY_S:
+    if lease.hold_until - now >= LEAST_LEFT_S:
         return lease
-    if lease.deadline - now < NEARLY_S:
+    if lease.deadline - now < LEAST_LEFT_S:
         return None
     return await move_claim(lease, Held(lease.id, now, now + hold_s), capabilities)
 
 
-async def _wait_for(lease: Lease, brought: UpOutcome, capabilities: Capabilities) -> str:
-    """Another `up` began it. If that one still lives, wait beside it; if it died, take its place."""
+async def _wait_for(lease: Lease, outcome: UpOutcome, capabilities: Capabilities) -> str:
+    """Wait for a slice that another `up` creates; if that process died, take over its obligation."""
     if await Lock(lease.id):
-        brought.owed.lease = lease
+        outcome.owed.lease = lease
     await Report("create", f"{lease.name.node} is being created already; waiting for it")
     waits_until = max(lease.ready_by or 0.0, await Now())
     ready = await wait_until_ready(lease, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
-    if brought.owed.lease is not None:
-        brought.lease = await keep_slice(brought.owed, ready.hold_until or ready.deadline, capabilities)
+    if outcome.owed.lease is not None:
+        outcome.lease = await keep_slice(outcome.owed, ready.hold_until or ready.deadline, capabilities)
     else:
-        brought.lease = ready
+        outcome.lease = ready
     return "waited"
 
 
 async def start(lease: Lease, capabilities: Capabilities) -> Lease:
-    """STOPPED → READY. The slice stays what it is when that fails; raises the error."""
+    """Start a stopped slice; return its lease once it is READY.
+
+    Raises WrongState in any other state but READY, CloudError if it fails; the slice then stays as it is.
+    """
     view = await _existing(lease)
     give_up_at = await Now() + capabilities.timings.provision_s
     if view.state is SliceState.STOPPING:
@@ -143,7 +145,7 @@ async def start(lease: Lease, capabilities: Capabilities) -> Lease:
 
 
 async def stop(lease: Lease) -> SliceView:
-    """READY → STOPPED. A stopped slice keeps its disk and its name; it is not a teardown."""
+    """Stop a READY slice; return it once it is STOPPED. Raises WrongState. It keeps its disk, its name and its lease."""
     view = await _existing(lease)
     if view.state is SliceState.STOPPED:
         return view
@@ -155,18 +157,18 @@ async def stop(lease: Lease) -> SliceView:
 
 
 async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
-    """Release each of them, whoever lives for it: a run in another terminal sees its lease DOWN and ends itself."""
-    await _arm_if_possible()
+    """Release each lease, even if another process uses it: a run in another terminal sees its lease DOWN and ends."""
+    await _start_guardian_if_possible()
     for lease in leases:
-        await Lock(lease.id)  # where nobody else lives for it, so that no other command begins the same
+        await Lock(lease.id)  # if no process holds it, so that no other command starts the same release
     results = await release_all([(lease, reason) for lease in leases], capabilities, budget_s=RELEASE_S)
     for lease in leases:
         await Unlock(lease.id)
     return results
 
 
-async def _arm_if_possible() -> None:
-    """Somebody should go on when this process is killed halfway; but no guardian is no reason not to delete."""
+async def _start_guardian_if_possible() -> None:
+    """A guardian continues if this process is killed; without one, the release goes on all the same."""
     try:
         await StartGuardian()
     except TpujobError as error:
@@ -177,15 +179,15 @@ async def _existing(lease: Lease) -> SliceView:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
     if view is None:
         raise WrongState(
-            f"{lease.handle} ({lease.name.node}) does not exist any more", hint="`tpujob up` makes a new one"
+            f"{lease.handle} ({lease.name.node}) does not exist any more", hint="`tpujob up` creates a new one"
         )
     return view
 
 
-async def _await_state(lease: Lease, wanted: SliceState, give_up_at: float) -> SliceView:
+async def _await_state(lease: Lease, request: SliceState, give_up_at: float) -> SliceView:
     for pause_s in retry.pauses(longest_s=10.0):
         view = await _existing(lease)
-        if view.state is wanted:
+        if view.state is request:
             return view
         if await Now() >= give_up_at:
             raise CloudUnavailable(f"{lease.handle} is still {view.native_state}")

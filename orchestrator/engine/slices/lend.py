@@ -1,7 +1,7 @@
-"""Lend a slice to the process that asks for it: created, claimed while it is used, released when it is given back.
+"""Lend a slice to this process: create it, claim it while it is used, release it when it is returned.
 
 A lent slice never outlives its process. Its claim is that of an attached run: lock, heartbeats and renewed labels; when the
-process dies, the guardian and the watchdog delete the slice. What `up` brings is held instead (`engine.slices.held`).
+process dies, the guardian and the watchdog delete the slice. A slice of `up` is held instead (`engine.slices.held`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.leases.renewal import LeaseRenewal
 from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import CloudUnavailable, DeadlineExceeded, SliceLost, TeardownUnproven, TpujobError
+from orchestrator.errors import DeadlineExceeded, SliceLost, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
 
 CONNECT_S = 300.0  # sshd of a new VM may take minutes to come up
 TICK_S = 1.0
-PROBLEM_S = 60.0  # for so long the API may say that the slice is not well
+PROBLEM_S = 60.0  # for so long the API may report a problem of the slice before the loan ends
 
 
 @dataclass(frozen=True, slots=True)
 class LendRequest:
-    """`lent` is called once, when every worker can be reached. `returned` waits up to so many seconds, and says whether
-    the slice was given back."""
+    """`lent` is called once, when every worker can be reached. `returned` waits up to so many seconds, and returns whether
+    the slice was returned.
+    """
 
     search: Search
     lent: Callable[[Lease, Fleet], None]
@@ -43,7 +44,7 @@ class LendRequest:
 
 @dataclass(slots=True)
 class Loan:
-    """How the lending ended. `error`: why it ended before the slice was given back; `lease`: None if none was READY."""
+    """How a loan ended. `error`: why it ended before the slice was returned; `lease`: None if no slice was READY."""
 
     lease: Lease | None = None
     error: TpujobError | None = None
@@ -52,16 +53,12 @@ class Loan:
 
     @property
     def exit_code(self) -> int:
-        """Return 75 while a slice may still be billed; else the code of the error, or 0."""
-        if self.owed.unproven:
-            return TeardownUnproven.exit_code
-        if isinstance(self.error, TeardownUnproven):
-            return CloudUnavailable.exit_code  # it took long, but it is proven now
-        return self.error.exit_code if self.error else 0
+        """75 while a slice may still be billed; else the code of the error, or 0."""
+        return self.owed.exit_code(self.error)
 
 
 async def lend(request: LendRequest, capabilities: Capabilities) -> Loan:
-    """Return how the lending ended, after the release of every slice that it created. Raises no TpujobError."""
+    """Lend a slice until it is returned, and release every slice that this created. Raises no TpujobError."""
     loan = Loan()
     try:
         await _lend(request, capabilities, loan)
@@ -73,7 +70,7 @@ async def lend(request: LendRequest, capabilities: Capabilities) -> Loan:
     await Shield()
     if loan.fleet is not None:
         await Disconnect(loan.fleet)  # heartbeats end with the claim
-    reason = "it was given back" if loan.error is None else loan.error.message
+    reason = "it was returned" if loan.error is None else loan.error.message
     await release_owed(loan.owed, capabilities, reason)
     return loan
 

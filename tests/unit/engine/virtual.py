@@ -1,4 +1,4 @@
-"""A virtual world for the engine's programs: a clock that only sleeping moves, a cloud with knobs, a driver that can crash.
+"""A virtual world for programs of the engine: a clock that only sleeping moves, a cloud with settings, a driver that can crash.
 
 The programs under test are the production ones; only what answers their effects is ours.
 """
@@ -158,7 +158,7 @@ class VirtualCloud:
         return self._operation("update", name.node, self.world.time)
 
     def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
-        """Two workers, each with a switch that has proved everything and knows the labels as they are."""
+        """Two workers, each with a watchdog that has proved everything and has read the labels."""
         self._call("guest_attributes", name)
         node = self.nodes.get(name.node)
         if node is None or not self.armed:
@@ -166,8 +166,8 @@ class VirtualCloud:
         mode = node.request.labels.get("tpujob-mode", "")
         if name.node in self.notices:
             return ({"tpujob/notice": "{}"},) * 2
-        said = {"armed": True, "route": True, "permission": True, "mode": mode}
-        return tuple({"tpujob/watchdog": json.dumps({**said, "worker": worker})} for worker in range(2))
+        record = {"armed": True, "route": True, "permission": True, "mode": mode}
+        return tuple({"tpujob/watchdog": json.dumps({**record, "worker": worker})} for worker in range(2))
 
     def zones(self, project: str) -> Listing[str]:
         return Listing((ZONE,))

@@ -130,7 +130,7 @@ def test_up_killed_at_any_effect_leaves_a_held_slice_or_nothing(tmp_path: Path) 
             assert world.cloud.nodes == {}
 
 
-def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> None:
+def test_recovery_skips_leases_of_a_live_process(tmp_path: Path) -> None:
     world = quick(tmp_path)
     with pytest.raises(Crash):
         world.drive(plain(world), crash_at=24)
@@ -139,7 +139,7 @@ def test_recovery_leaves_alone_what_a_living_process_claims(tmp_path: Path) -> N
     assert [attempt.state for _, attempt in world.ledger.runs()] != [AttemptState.INTERRUPTED]
 
 
-def test_recovery_leaves_alone_what_somebody_held_since_it_was_judged(
+def test_recovery_skips_leases_that_were_held_since_they_were_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = quick(tmp_path)

@@ -1,4 +1,4 @@
-"""What gc deletes, what it leaves alone and when it says that it saw everything: under virtual time, cloud with faults."""
+"""gc under virtual time and a cloud with faults: what it deletes, what it leaves alone, and when it is complete."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Fault = Callable[["World"], Any]
 
 @dataclass
 class World:
-    """A project, a clock that only sleeping moves, and faults by question: each is raised or given once, in order."""
+    """A project, a clock that only sleeping moves, and faults by effect: each is raised or given once, in order."""
 
     nodes: dict[SliceName, SliceView]
     zones_known: tuple[str, ...] = (A, B)
@@ -178,7 +178,7 @@ DEAD = node(lease_in=-MARGIN_S - 60)
 # -- what is deleted ---------------------------------------------------------------------------------------------------
 
 
-def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
+def test_a_slice_whose_claim_is_over_is_deleted_and_seen_absent() -> None:
     cloud = world(DEAD)
     collected = cloud.collect_garbage()
     [ended] = collected.ended.values()
@@ -190,7 +190,7 @@ def test_a_slice_whose_lease_ended_is_deleted_and_seen_absent() -> None:
     assert cloud.told[-1] == "tpujob-k3f9ab-7q2m4x1pzt absent"
 
 
-def test_the_deadline_is_final_even_where_the_lease_says_otherwise() -> None:
+def test_the_deadline_is_final_whatever_the_claim() -> None:
     view = relabelled(node(lease_in=50_000), deadline=str(int(SERVER - MARGIN_S - 5)))
     collected = world(view).collect_garbage()
     assert "its deadline passed" in collected.ended[view.name].why
@@ -246,7 +246,7 @@ def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go() -
         (replace(DEAD, name=replace(DEAD.name, node="tpujobs-are-fun")), "not a name like ours"),
     ],
 )
-def test_one_mark_alone_is_reported_and_never_touched(view: SliceView, why: str) -> None:
+def test_a_slice_with_one_of_the_two_marks_is_reported_and_never_deleted(view: SliceView, why: str) -> None:
     cloud = world(view)
     collected = cloud.collect_garbage()
     assert cloud.deletes == [] and (collected.ended, collected.claimed) == ({}, {})
@@ -254,14 +254,14 @@ def test_one_mark_alone_is_reported_and_never_touched(view: SliceView, why: str)
     assert collected.done, "slices of others do not make gc fail"
 
 
-def test_what_carries_neither_mark_is_not_even_mentioned() -> None:
+def test_a_slice_without_either_mark_is_ignored() -> None:
     others = [replace(DEAD, name=replace(DEAD.name, node=f"training-{n}"), labels={"team": "x"}) for n in range(10_000)]
     collected = world(*others).collect_garbage()
     assert (collected.ended, collected.claimed, collected.doubtful, collected.done) == ({}, {}, {}, True)
 
 
 @pytest.mark.parametrize("text", ["9e99", "-1", "٣", "", "nan", "1" * 60, "soon", "0x10", "1.5"])
-def test_an_unreadable_lease_gives_a_day_from_creation_and_a_remark(text: str) -> None:
+def test_an_unreadable_claim_gives_a_day_from_creation_and_a_remark(text: str) -> None:
     young = relabelled(node(), claimed_until=text, deadline=text)
     cloud = world(young)
     collected = cloud.collect_garbage()
@@ -271,7 +271,7 @@ def test_an_unreadable_lease_gives_a_day_from_creation_and_a_remark(text: str) -
     assert world(old).collect_garbage().ended[old.name].gone
 
 
-def test_what_cannot_be_judged_at_all_is_reported_and_left_alone() -> None:
+def test_a_slice_that_cannot_be_judged_is_reported_and_left_alone() -> None:
     view = replace(relabelled(node(), claimed_until="x", deadline=None), created_at=None)
     cloud = world(view)
     collected = cloud.collect_garbage()
@@ -315,7 +315,7 @@ def test_where_requests_cannot_be_listed_nodes_are_deleted_all_the_same(error: C
     assert collected.incomplete[A] == f"its queued requests cannot be listed: {error.message}"
 
 
-def test_a_lost_answer_about_the_queue_is_asked_for_again() -> None:
+def test_a_list_of_requests_that_fails_is_repeated() -> None:
     waiting = request("WAITING_FOR_RESOURCES", SliceState.QUEUED, lease_in=-MARGIN_S - 60)
     collected = world(DEAD, waiting, faults={"list queue": [DOWN, UnexpectedReply("HTML")]}).collect_garbage((A,))
     assert collected.done and collected.deleted == 2
@@ -333,7 +333,7 @@ def test_a_claim_renewed_between_the_list_and_the_delete_counts() -> None:
     assert cloud.deletes == [] and collected.ended == {} and DEAD.name in collected.claimed and collected.done
 
 
-def test_a_name_that_somebody_else_took_is_not_deleted() -> None:
+def test_a_slice_of_another_lease_under_the_same_name_is_not_deleted() -> None:
     def replaced(cloud: World) -> None:
         cloud.nodes[DEAD.name] = relabelled(DEAD, lease_id="another000")
 
@@ -342,7 +342,7 @@ def test_a_name_that_somebody_else_took_is_not_deleted() -> None:
     assert cloud.deletes == [] and "labels changed" in collected.doubtful[DEAD.name].why
 
 
-def test_a_label_taken_off_in_between_protects() -> None:
+def test_a_label_removed_in_between_protects_the_slice() -> None:
     def unlabel(cloud: World) -> None:
         cloud.nodes[DEAD.name] = relabelled(DEAD, tpujob=None)
 
@@ -351,7 +351,7 @@ def test_a_label_taken_off_in_between_protects() -> None:
     assert cloud.deletes == [] and DEAD.name in collected.doubtful
 
 
-def test_somebody_else_deleting_it_at_the_same_time_is_fine() -> None:
+def test_a_delete_from_elsewhere_at_the_same_time_is_no_problem() -> None:
     cloud = world(DEAD, before_get=lambda cloud: cloud.nodes.clear())
     collected = cloud.collect_garbage()
     assert collected.ended[DEAD.name].gone and collected.done
@@ -374,15 +374,15 @@ def test_the_claim_is_read_again_before_every_repeated_delete() -> None:
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("question", ["zones", "list", "get", "delete"])
+@pytest.mark.parametrize("effect", ["zones", "list", "get", "delete"])
 @pytest.mark.parametrize("error", [DOWN, UnexpectedReply("HTML"), UnexpectedReply("it goes round in circles")])
-def test_every_question_is_repeated_within_the_run(question: str, error: CloudError) -> None:
-    cloud = world(DEAD, faults={question: [error] * 5})
+def test_every_failed_call_is_repeated_within_the_run(effect: str, error: CloudError) -> None:
+    cloud = world(DEAD, faults={effect: [error] * 5})
     collected = cloud.collect_garbage()
     assert collected.done and collected.deleted == 1 and cloud.nodes == {}
 
 
-def test_one_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
+def test_a_zone_that_does_not_reply_delays_no_other() -> None:
     dead_b = replace(DEAD, name=replace(DEAD.name, zone=B))
     cloud = world(DEAD, dead_b, always={f"list {A}": DOWN})
     collected = cloud.collect_garbage(deadline_s=300)
@@ -393,7 +393,7 @@ def test_one_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
 
 
 @pytest.mark.parametrize("error", [AuthError("Permission denied"), BadRequest("no such zone")])
-def test_what_a_person_must_mend_is_not_repeated_but_leaves_the_run_incomplete(error: CloudError) -> None:
+def test_an_error_that_the_user_must_fix_is_not_repeated_and_leaves_the_run_incomplete(error: CloudError) -> None:
     cloud = world(always={f"list {A}": error})
     collected = cloud.collect_garbage()
     assert collected.incomplete == {A: error.message} and not collected.done
@@ -404,14 +404,14 @@ def test_a_project_whose_zones_cannot_be_listed_is_incomplete() -> None:
     cloud = world(DEAD, always={"zones": DOWN})
     collected = cloud.collect_garbage(deadline_s=60)
     assert not collected.done and "zones cannot be listed" in collected.incomplete["-"]
-    assert cloud.collect_garbage((A,), deadline_s=200).done, "whoever names the zones does not need that"
+    assert cloud.collect_garbage((A,), deadline_s=200).done, "with zones given, they need not be listed"
 
 
 def test_a_project_without_zones_is_not_complete() -> None:
     assert not world(zones_known=()).collect_garbage().done
 
 
-def test_a_list_with_unreachable_parts_is_asked_again_until_it_is_whole() -> None:
+def test_an_incomplete_list_is_repeated_until_it_is_complete() -> None:
     cloud = world(DEAD, unreachable=3)
     assert cloud.collect_garbage((A,)).done
     cloud = world(DEAD, unreachable=10_000)
@@ -420,26 +420,26 @@ def test_a_list_with_unreachable_parts_is_asked_again_until_it_is_whole() -> Non
     assert collected.ended[DEAD.name].gone, "what is seen to be unclaimed goes all the same"
 
 
-def test_a_delete_that_comes_to_nothing_is_sent_again() -> None:
+def test_a_delete_without_effect_is_sent_again() -> None:
     cloud = world(DEAD, failing_deletes=4)
     assert cloud.collect_garbage().done
     assert len(cloud.deletes) == 5
 
 
-def test_a_slow_deletion_is_waited_for_and_not_asked_for_all_the_time() -> None:
+def test_a_slow_deletion_is_polled_with_pauses() -> None:
     cloud = world(DEAD, delete_s=200)
     assert cloud.collect_garbage().done
     assert len(cloud.deletes) <= 4
 
 
-def test_what_is_still_there_at_the_end_is_said() -> None:
+def test_slices_that_still_exist_at_the_end_are_reported() -> None:
     cloud = world(DEAD, delete_s=10_000)
     collected = cloud.collect_garbage(deadline_s=300)
     assert not collected.done and collected.ended[DEAD.name].problem == "still there: DELETING"
     assert LOCAL + 250 <= cloud.time <= LOCAL + 310
 
 
-def test_a_refused_delete_is_said_with_its_reason() -> None:
+def test_a_refused_delete_is_reported_with_its_reason() -> None:
     collected = world(DEAD, always={"delete": AuthError("Permission 'tpu.nodes.delete' denied")}).collect_garbage(
         deadline_s=60
     )
@@ -454,19 +454,19 @@ def test_a_permission_error_after_the_delete_is_not_an_absence() -> None:
     assert not collected.done and not collected.ended[DEAD.name].gone and cloud.deletes == []
 
 
-def test_the_api_may_say_when_to_come_back() -> None:
+def test_retry_after_is_respected() -> None:
     cloud = world(DEAD, faults={"list": [CloudUnavailable("429", retry_after_s=45.0)]}, latency_s=0)
     cloud.collect_garbage((A,))
     assert cloud.time >= LOCAL + 45
 
 
-def test_when_the_time_is_over_zones_that_nobody_asked_are_named() -> None:
+def test_when_the_time_is_over_zones_that_were_not_listed_are_named() -> None:
     many = tuple(f"us-east{n}-a" for n in range(1, 9))
     collected = world(zones_known=many, latency_s=20.0).collect_garbage(deadline_s=100)
     assert set(collected.incomplete.values()) == {"not asked: the time was over"}
 
 
-def test_it_never_asks_more_than_a_polite_client_would() -> None:
+def test_the_rate_of_calls_is_limited() -> None:
     cloud = world(DEAD, always={"list": DOWN, "get": DOWN}, latency_s=0.0)
     cloud.collect_garbage(deadline_s=600)
     assert len(cloud.asked) < 200
@@ -479,8 +479,8 @@ def test_under_heavy_loss_gc_still_gets_through() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         faults = {
-            question: [DOWN if rng.random() < 0.5 else None for _ in range(200)]
-            for question in ("zones", "list", "get", "delete")
+            effect: [DOWN if rng.random() < 0.5 else None for _ in range(200)]
+            for effect in ("zones", "list", "get", "delete")
         }
         cloud = world(DEAD, node("b"), faults=faults, failing_deletes=rng.randrange(3))
         collected = cloud.collect_garbage()

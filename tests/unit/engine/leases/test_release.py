@@ -1,4 +1,4 @@
-"""What it takes to call a slice gone, and what never suffices."""
+"""Release: what proves that a slice is gone, and what does not."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) ->
     assert world.time == 1_800_000_000.0
 
 
-def test_a_foreign_slice_of_our_name_is_never_deleted(world: VirtualWorld) -> None:
+def test_a_foreign_slice_of_the_same_name_is_never_deleted(world: VirtualWorld) -> None:
     lease, request = lease_and_request()
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
     world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
@@ -128,7 +128,7 @@ def test_a_foreign_slice_of_our_name_is_never_deleted(world: VirtualWorld) -> No
     assert ("delete", request.name.node) not in world.cloud.calls
 
 
-def test_a_foreign_slice_of_our_name_stays_and_owes_nothing_when_our_only_create_was_refused(
+def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(
     world: VirtualWorld,
 ) -> None:
     lease, request = lease_and_request()
@@ -151,13 +151,13 @@ def test_a_ledger_that_fails_does_not_stop_the_deletion(world: VirtualWorld, mon
     assert world.cloud.nodes == {}
 
 
-def test_releasing_twice_is_as_good_as_once(world: VirtualWorld) -> None:
+def test_releasing_twice_has_the_effect_of_once(world: VirtualWorld) -> None:
     lease = created(world)
     assert let_go(world, lease).gone
     assert let_go(world, lease).gone
 
 
-def test_a_429_is_obeyed_for_as_long_as_it_asks_and_never_for_more_than_a_minute(world: VirtualWorld) -> None:
+def test_a_retry_after_is_respected_up_to_a_minute(world: VirtualWorld) -> None:
     lease = created(world)
     for asked_s, calls in ((20.0, 30), (3600.0, 10)):
         world.cloud.get_error = CloudUnavailable("quota of requests", retry_after_s=asked_s)
@@ -169,7 +169,7 @@ def test_a_429_is_obeyed_for_as_long_as_it_asks_and_never_for_more_than_a_minute
     assert let_go(world, lease).gone
 
 
-def test_what_the_cloud_answers_to_a_delete_is_kept_for_the_person(world: VirtualWorld) -> None:
+def test_the_reply_to_a_delete_is_kept_for_the_user(world: VirtualWorld) -> None:
     lease = created(world)
     world.cloud.delete = _refuses  # type: ignore[method-assign]
     assert let_go(world, lease, budget_s=30).answer == "refused: Permission 'tpu.nodes.delete' denied"
@@ -214,7 +214,7 @@ def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
     return world.ledger.lease(lease.id), cloud
 
 
-def test_a_request_that_refuses_its_delete_while_it_is_provisioning_is_asked_again_one_at_a_time(
+def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(
     world: VirtualWorld,
 ) -> None:
     lease, cloud = queued_lease(world)
@@ -226,7 +226,7 @@ def test_a_request_that_refuses_its_delete_while_it_is_provisioning_is_asked_aga
     assert cloud.listed_queued is True, "the proof is a list with the queue in it"
 
 
-def test_the_proof_for_a_plain_slice_does_not_ask_for_the_queue(world: VirtualWorld) -> None:
+def test_the_proof_for_a_plain_slice_lists_no_requests(world: VirtualWorld) -> None:
     cloud = world.cloud = QueuedCloud(world)
     assert let_go(world, created(world)).gone
     assert cloud.listed_queued is False
@@ -242,7 +242,7 @@ def test_the_proof_for_a_plain_slice_does_not_ask_for_the_queue(world: VirtualWo
         ("nodes", "create", False),
     ],
 )
-def test_a_create_under_way_on_a_request_or_its_node_keeps_the_proof_waiting(
+def test_a_create_under_way_on_a_request_or_its_node_delays_the_proof(
     world: VirtualWorld, target: str, verb: str, done: bool
 ) -> None:
     """The reply was lost, the slice is not there, and one create operation on its name is found."""
@@ -270,7 +270,7 @@ def test_a_create_under_way_on_a_request_or_its_node_keeps_the_proof_waiting(
         ("updateNode", False, True),
     ],
 )
-def test_an_operation_on_our_name_with_a_verb_that_nobody_knows_counts_as_a_create_under_way(
+def test_an_operation_with_an_unknown_verb_on_the_name_counts_as_a_create_under_way(
     world: VirtualWorld, verb: str, done: bool, gone: bool
 ) -> None:
     """And one that has ended is no word about our create: that one is given the time in which it would be seen."""
@@ -284,7 +284,7 @@ def test_an_operation_on_our_name_with_a_verb_that_nobody_knows_counts_as_a_crea
     assert not gone or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
 
 
-def test_an_unknown_operation_on_another_name_is_not_ours(world: VirtualWorld) -> None:
+def test_an_unknown_operation_on_another_name_does_not_count(world: VirtualWorld) -> None:
     lease, _ = lease_and_request()
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
     found = Operation("operation-1", False, "insert", f"projects/p/locations/z/nodes/{lease.name.node}0", None)
@@ -292,7 +292,7 @@ def test_an_unknown_operation_on_another_name_is_not_ours(world: VirtualWorld) -
     assert let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60).gone
 
 
-def test_of_several_the_delete_of_none_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
+def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
     stuck, other = created(world, n=0), created(world, n=1)
     world.cloud.stuck = {stuck.name.node}
     world.cloud.calls.clear()
@@ -303,7 +303,7 @@ def test_of_several_the_delete_of_none_waits_for_the_proof_of_another(world: Vir
     assert (world.ledger.lease(other.id).gone_at or 0.0) - began < 60
 
 
-def test_what_another_process_proved_while_we_asked_about_the_next_one_is_gone(world: VirtualWorld) -> None:
+def test_a_proof_by_another_process_meanwhile_counts(world: VirtualWorld) -> None:
     """A lid that opens when the time is over: there is one pass, and `down` in another terminal finishes in its midst."""
     first, second = created(world), created(world, n=1)
     world.cloud.stuck = {first.name.node, second.name.node}
@@ -316,5 +316,5 @@ def test_what_another_process_proved_while_we_asked_about_the_next_one_is_gone(w
     assert [each.gone for each in released] == [True, False]
 
 
-def test_nothing_owed_is_nothing_to_do(world: VirtualWorld) -> None:
+def test_without_leases_there_is_nothing_to_release(world: VirtualWorld) -> None:
     assert world.drive(release_all([], CAN, budget_s=600)) == [] and world.effects == []

@@ -1,4 +1,4 @@
-"""Claims in the labels: written first in the create call, renewed while somebody is attached, moved by keep and hand-over."""
+"""Claims in the labels: written first in the create call, renewed while a process is attached, moved by keep and hand-over."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_create_call_carries_the_first_claim_as_of_the_moment_it_leaves(worl
 
 
 @pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
-def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: VirtualWorld, ahead_s: float) -> None:
+def test_labels_are_in_the_servers_time_whatever_the_local_clock(world: VirtualWorld, ahead_s: float) -> None:
     world.cloud.clock_ahead_s = ahead_s
     owed = ready(world)
     first = world.ledger.lease(owed.lease.id)
@@ -59,7 +59,7 @@ def test_labels_are_written_by_the_servers_clock_whatever_ours_says(world: Virtu
     assert abs(int(labels(world)["tpujob-claimed-until"]) - (lease.ends_at + ahead_s)) <= 1
 
 
-def test_a_deadline_does_not_move_because_our_clock_was_put_right(world: VirtualWorld) -> None:
+def test_a_corrected_local_clock_does_not_move_a_deadline(world: VirtualWorld) -> None:
     world.cloud.clock_ahead_s = 86400.0
     owed = ready(world)
     before = labels(world)["tpujob-deadline"]
@@ -98,10 +98,10 @@ def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkey
     relabel = world.cloud.set_labels
     failures = iter([CloudUnavailable("503"), WrongState("busy")])
 
-    def failing(name: SliceName, said: Any) -> Operation:
+    def failing(name: SliceName, labels: Any) -> Operation:
         for error in failures:
             raise error
-        return relabel(name, said)
+        return relabel(name, labels)
 
     monkeypatch.setattr(world.cloud, "set_labels", failing)
     end = int(labels(world)["tpujob-claimed-until"])
@@ -111,7 +111,7 @@ def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkey
     assert int(labels(world)["tpujob-claimed-until"]) > end
 
 
-def test_upkeep_of_what_is_being_deleted_claims_nothing_any_more(world: VirtualWorld) -> None:
+def test_a_slice_that_is_being_deleted_is_not_renewed(world: VirtualWorld) -> None:
     owed = ready(world)
     upkeep = LeaseRenewal(owed.lease, 2, CAN, world.time)
     world.cloud.delete_s = 1e9
@@ -122,7 +122,7 @@ def test_upkeep_of_what_is_being_deleted_claims_nothing_any_more(world: VirtualW
     assert labels(world)["tpujob-claimed-until"] == before
 
 
-def test_keeping_says_so_in_the_labels_before_the_ledger_knows(world: VirtualWorld) -> None:
+def test_keeping_writes_the_labels_before_the_ledger(world: VirtualWorld) -> None:
     owed = ready(world)
     lease = world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert lease.mode is Mode.HOLD
@@ -131,10 +131,12 @@ def test_keeping_says_so_in_the_labels_before_the_ledger_knows(world: VirtualWor
     assert effects.index("SetLabels") < len(effects) - 1 - effects[::-1].index("Record")
 
 
-def test_what_cannot_be_said_in_the_labels_is_not_kept(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_whose_labels_cannot_be_written_is_not_kept(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owed = ready(world)
 
-    def refuse(name: SliceName, said: Any) -> Operation:
+    def refuse(name: SliceName, labels: Any) -> Operation:
         raise CloudUnavailable("503")
 
     monkeypatch.setattr(world.cloud, "set_labels", refuse)
@@ -143,18 +145,18 @@ def test_what_cannot_be_said_in_the_labels_is_not_kept(world: VirtualWorld, monk
     assert world.ledger.lease(owed.lease.id).hold_until is None
 
 
-def test_an_update_that_was_accepted_and_forgotten_is_sent_again(
+def test_an_update_that_was_accepted_without_effect_is_sent_again(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by the simulator (seed 437): the switch deleted a kept slice whose label still said `run`."""
+    """Found by the simulator (seed 437): the watchdog deleted a kept slice whose label was still `run`."""
     owed = ready(world)
     relabel = world.cloud.set_labels
     lost = iter(range(2))
 
-    def forgetful(name: SliceName, said: Any) -> Operation:
+    def forgetful(name: SliceName, labels: Any) -> Operation:
         if next(lost, None) is not None:
             return world.cloud._operation("update", name.node, world.time)
-        return relabel(name, said)
+        return relabel(name, labels)
 
     monkeypatch.setattr(world.cloud, "set_labels", forgetful)
     world.drive(keep_slice(owed, world.time + 3600, CAN))
@@ -164,7 +166,7 @@ def test_an_update_that_was_accepted_and_forgotten_is_sent_again(
 def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owed = ready(world)
     monkeypatch.setattr(
-        world.cloud, "set_labels", lambda name, said: world.cloud._operation("update", name.node, world.time)
+        world.cloud, "set_labels", lambda name, labels: world.cloud._operation("update", name.node, world.time)
     )
     began = world.time
     with pytest.raises(CloudUnavailable):
@@ -173,7 +175,7 @@ def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch:
     assert world.ledger.lease(owed.lease.id).hold_until is None
 
 
-def test_a_claim_on_what_was_given_up_meanwhile_is_refused(world: VirtualWorld) -> None:
+def test_a_claim_on_a_slice_that_was_released_meanwhile_is_refused(world: VirtualWorld) -> None:
     owed = ready(world)
     world.drive(release(owed.lease, CAN, reason="down in another terminal", budget_s=600))
     with pytest.raises(Vanished):
@@ -211,7 +213,7 @@ def asked_at(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> list[float
     return times
 
 
-def test_whoever_waits_for_the_switch_asks_as_often_as_google_allows(
+def test_guest_attributes_are_read_as_often_as_google_allows(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10 queries a minute, and bursts of 3 a second; the VM writes there, too."""
@@ -228,7 +230,7 @@ def test_whoever_waits_for_the_switch_asks_as_often_as_google_allows(
     assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
 
 
-def test_waiting_for_the_switch_has_an_end(world: VirtualWorld) -> None:
+def test_waiting_for_the_watchdog_has_a_limit(world: VirtualWorld) -> None:
     owed = ready(world)
     world.cloud.armed = False
     began = world.time
@@ -237,7 +239,7 @@ def test_waiting_for_the_switch_has_an_end(world: VirtualWorld) -> None:
     assert world.time - began <= CAN.timings.boot_s + 60
 
 
-def test_a_switch_that_does_not_take_the_claim_over_keeps_the_run_attached(
+def test_a_watchdog_that_does_not_confirm_keeps_the_run_attached(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owed = ready(world)
@@ -256,7 +258,7 @@ def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120
 
 
-def test_an_extension_typed_while_the_slice_came_up_adds_to_the_hold_that_came_meanwhile(world: VirtualWorld) -> None:
+def test_an_extension_during_provisioning_adds_to_the_hold_set_meanwhile(world: VirtualWorld) -> None:
     owed = ready(world)
     unheld = owed.lease
     assert unheld is not None
@@ -272,7 +274,7 @@ def test_nothing_is_extended_beyond_a_week(world: VirtualWorld) -> None:
         world.drive(extend(owed.lease, 7 * 86400, CAN))
 
 
-def test_a_detached_lease_is_nobodys_to_recover_until_its_deadline(world: VirtualWorld) -> None:
+def test_a_detached_lease_is_not_recovered_before_its_deadline(world: VirtualWorld) -> None:
     from orchestrator.core.lease.lease import release_reason
 
     owed = ready(world)

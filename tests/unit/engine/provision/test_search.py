@@ -1,4 +1,4 @@
-"""Where a slice is looked for, in which order, for how long; and that never two are had by mistake."""
+"""The search for a slice: order, waiting, races; and never two slices by mistake."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def alive(world: VirtualWorld) -> set[str]:
     return {node.request.name.zone for node in world.cloud.nodes.values()}
 
 
-def test_a_stockout_is_said_in_one_line_and_the_next_zone_is_asked_when_this_one_is_proven_empty(
+def test_after_a_stockout_the_next_zone_follows_once_the_first_is_proven_empty(
     world: VirtualWorld,
 ) -> None:
     world.cloud.full_zones = {A}
@@ -95,7 +95,7 @@ def test_a_stockout_is_said_in_one_line_and_the_next_zone_is_asked_when_this_one
     assert world.ledger.lease("0000000000").state is LeaseState.GONE
 
 
-def test_who_may_wait_asks_again_under_new_names_until_there_is_capacity(world: VirtualWorld) -> None:
+def test_with_a_wait_candidates_are_tried_again_under_new_names_until_there_is_capacity(world: VirtualWorld) -> None:
     world.cloud.full_until = {A: world.time + 1200}
     drafts = Drafts(world, A)
     lease = search(world, Search(drafts.make(), wait_s=3600, drafter=drafts))
@@ -121,7 +121,7 @@ def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: Vir
     assert seen and min(seen) >= 1.0
 
 
-def test_who_may_not_wait_asks_everybody_once(world: VirtualWorld) -> None:
+def test_without_a_wait_every_candidate_is_tried_once(world: VirtualWorld) -> None:
     world.cloud.full_zones = {A, B}
     drafts = Drafts(world, A, B)
     with pytest.raises(CapacityError, match="us-central1-a, us-east1-c"):
@@ -129,7 +129,7 @@ def test_who_may_not_wait_asks_everybody_once(world: VirtualWorld) -> None:
     assert len(created(world)) == 2
 
 
-def test_waiting_ends_in_time_and_says_what_every_candidate_answered(world: VirtualWorld) -> None:
+def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: VirtualWorld) -> None:
     world.cloud.full_zones = {A}
     world.cloud.refusing = {B: QuotaError("Quota limit 'X' has been exceeded. Limit: 0 in region us-east1.")}
     drafts, began = Drafts(world, A, B), world.time
@@ -139,7 +139,7 @@ def test_waiting_ends_in_time_and_says_what_every_candidate_answered(world: Virt
 
 
 @pytest.mark.parametrize("error", [QuotaError("Quota limit has been exceeded"), AuthError("Permission denied")])
-def test_a_bucket_without_quota_or_permission_is_asked_once_and_the_others_go_on(
+def test_candidates_without_quota_or_permission_are_tried_once_and_the_others_again(
     world: VirtualWorld, error: QuotaError | AuthError
 ) -> None:
     world.cloud.refusing = {A: error}
@@ -154,7 +154,7 @@ def test_a_bucket_without_quota_or_permission_is_asked_once_and_the_others_go_on
     )
 
 
-def test_a_regional_quota_closes_the_other_zones_of_the_region_too(world: VirtualWorld) -> None:
+def test_a_regional_quota_excludes_the_other_zones_of_the_region_too(world: VirtualWorld) -> None:
     world.cloud.refusing = {
         A: QuotaError("Quota limit 'XPerRegion' has been exceeded. Limit: 0 in region us-central1.")
     }
@@ -169,7 +169,7 @@ def test_a_bad_request_stops_the_search(world: VirtualWorld) -> None:
     assert len(created(world)) == 1
 
 
-def test_a_create_that_lands_after_its_reply_was_lost_is_gone_before_the_next_zone_is_asked(
+def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(
     world: VirtualWorld,
 ) -> None:
     """Race R11: two zones are never billed because one answered late."""
@@ -185,7 +185,7 @@ def test_a_create_that_lands_after_its_reply_was_lost_is_gone_before_the_next_zo
 # -- queued ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_queued_slice_lives_as_long_as_asked_from_when_it_was_there(world: VirtualWorld) -> None:
+def test_a_queued_slice_gets_its_full_time_from_when_it_has_capacity(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1000.0}
     draft = queued(lease_and_request(0, zone=A, now=world.time))
     life_s = draft[0].deadline - draft[0].created_at
@@ -199,7 +199,7 @@ def test_a_queued_slice_lives_as_long_as_asked_from_when_it_was_there(world: Vir
     )
 
 
-def test_a_slow_question_about_the_time_takes_nothing_off_the_waiting(
+def test_a_slow_call_for_the_time_does_not_shorten_the_wait(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = world.cloud.list
@@ -220,7 +220,7 @@ def test_queued_candidates_in_turn_share_the_time(world: VirtualWorld) -> None:
     assert lease.name.zone == B and 3000 <= world.time - began < 4000
 
 
-def test_the_first_that_is_there_wins_the_race_and_the_others_are_deleted_at_once(world: VirtualWorld) -> None:
+def test_the_first_ready_slice_wins_the_race_and_the_others_are_deleted_at_once(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 600.0, C: 900.0}
     owed = Obligations()
     lease = search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True), owed)
@@ -239,11 +239,11 @@ def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorl
     search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True))
     calls = [call for call, _ in world.cloud.calls]
     assert calls[calls.index("delete") :][:2] == ["delete", "delete"]
-    assert calls.index("delete") < calls.index("set_labels"), "that the winner ends sooner can be said later"
+    assert calls.index("delete") < calls.index("set_labels"), "the winner's earlier deadline can be written later"
 
 
 @pytest.mark.parametrize(("unanswered", "sent"), [(1, 3), (3, 5), (1000, 8)])
-def test_deletes_that_are_not_answered_are_sent_again_before_the_winner_is_told(
+def test_deletes_without_a_reply_are_sent_again_before_the_winner_is_returned(
     world: VirtualWorld, unanswered: int, sent: int
 ) -> None:
     world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
@@ -255,7 +255,7 @@ def test_deletes_that_are_not_answered_are_sent_again_before_the_winner_is_told(
     assert lease.name.zone == B and len(owed.losers) == 2, "of which the proof is owed, whatever was answered"
 
 
-def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
+def test_a_loser_whose_delete_was_lost_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 600.0, B: 590.0}
     world.cloud.drop_delete_while_creating = True
     owed = Obligations()
@@ -267,14 +267,14 @@ def test_a_loser_whose_delete_was_dropped_is_deleted_again_while_the_winner_work
     assert alive(world) == {B}
 
 
-def test_who_is_refused_leaves_the_race_and_the_others_run_on(world: VirtualWorld) -> None:
+def test_a_refused_candidate_leaves_the_race_and_the_others_stay(world: VirtualWorld) -> None:
     world.cloud.refusing = {A: AuthError("User does not have permission to submit requests into this queue")}
     world.cloud.queue_s = {B: 300.0}
     lease = search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
     assert lease.name.zone == B
 
 
-def test_what_is_left_of_one_that_is_out_keeps_nobody_from_seeing_that_another_is_there(world: VirtualWorld) -> None:
+def test_the_proof_for_a_dropped_candidate_does_not_delay_the_winner(world: VirtualWorld) -> None:
     """Its delete comes to nothing for a long time: meanwhile the winner must not be billed for waiting."""
     world.cloud.queue_s = {A: 10.0, B: 100.0}
 
@@ -291,7 +291,7 @@ def test_what_is_left_of_one_that_is_out_keeps_nobody_from_seeing_that_another_i
     assert [loser.name.zone for loser in owed.losers] == [A], "it is seen off while the winner works"
 
 
-def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_there(world: VirtualWorld) -> None:
+def test_a_zone_without_permission_to_list_is_left_out_without_an_obligation(world: VirtualWorld) -> None:
     listed = world.cloud.list
 
     def forbidden(project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
@@ -306,7 +306,7 @@ def test_a_zone_that_may_not_even_be_listed_is_left_out_and_nothing_is_owed_ther
     assert not any(name.endswith("0000000000") for _, name in world.cloud.calls)
 
 
-def test_a_race_that_nobody_wins_ends_in_time_with_everything_gone(world: VirtualWorld) -> None:
+def test_a_race_without_a_winner_ends_in_time_with_everything_gone(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 1e6}
     owed = Obligations()
     with pytest.raises(CapacityError):
@@ -348,7 +348,7 @@ def test_a_death_at_any_moment_of_a_race_leaves_every_request_in_the_ledger(tmp_
         at += 1
 
 
-def test_down_of_one_runner_ends_the_race(world: VirtualWorld) -> None:
+def test_down_of_one_candidate_ends_the_race(world: VirtualWorld) -> None:
     world.cloud.queue_s = {A: 1e6, B: 1e6}
 
     def another_terminal(world: VirtualWorld) -> None:
@@ -361,7 +361,7 @@ def test_down_of_one_runner_ends_the_race(world: VirtualWorld) -> None:
         world.drive(find(race, CAN, Obligations()), between=another_terminal)
 
 
-def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: VirtualWorld) -> None:
+def test_down_during_the_check_for_ready_is_no_bug(world: VirtualWorld) -> None:
     get = world.cloud.get
 
     def asked(name: SliceName) -> SliceView | None:
@@ -375,6 +375,6 @@ def test_down_while_the_api_is_asked_whether_it_is_there_is_no_bug(world: Virtua
         search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
 
 
-def test_no_answer_from_one_zone_is_no_reason_not_to_ask_the_next(world: VirtualWorld) -> None:
+def test_a_zone_that_does_not_reply_is_followed_by_the_next(world: VirtualWorld) -> None:
     world.cloud.refusing = {A: CloudUnavailable("503")}
     assert search(world, Search(Drafts(world, A, B).make())).name.zone == B

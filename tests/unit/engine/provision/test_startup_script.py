@@ -22,11 +22,11 @@ from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import (
-    with_claim,
     startup_script,
     watchdog_config,
     watchdog_sha256,
     watchdog_source,
+    with_claim,
 )
 from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
@@ -51,7 +51,7 @@ def config(**changes: Any) -> dict[str, Any]:
     return watchdog_config(LEASE, claim_labels.labels(LEASE, NOW, GOOGLE), GOOGLE, idle_s=None) | changes
 
 
-def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> None:
+def test_the_configuration_has_the_claim_of_the_create_request() -> None:
     assert config() == {
         **{"v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
         **{
@@ -69,7 +69,7 @@ def test_the_configuration_says_what_the_labels_of_the_create_request_say() -> N
     assert watchdog_config(held, claim_labels.labels(held, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "hold"
 
 
-def test_what_up_asks_for_is_born_as_a_run_so_that_the_switch_counts_silence_until_it_is_held() -> None:
+def test_a_slice_of_up_starts_as_a_run_so_that_missing_heartbeats_count_until_it_is_held() -> None:
     brought = replace(LEASE, purpose=Purpose.HOLD)
     config = watchdog_config(brought, claim_labels.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)
     assert (config["mode"], config["heartbeats"]) == ("run", False)
@@ -81,7 +81,7 @@ def test_the_script_is_small_and_has_no_placeholder_left() -> None:
     assert len(watchdog_source().encode()) <= 32 << 10
     assert re.findall(r"@[A-Z0-9]+@", script) == []
     assert script == startup_script(config())
-    assert script.isascii()  # nobody on the way can mangle it
+    assert script.isascii()  # no encoding can change it
 
 
 def test_the_pin_is_the_hash_of_the_file_itself() -> None:
@@ -98,7 +98,7 @@ class Machine:
         self.directory = directory / "run with space"
         self.directory.mkdir()
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        # Nobody answers at port 9: this switch has no route, and waits.
+        # Port 9 does not reply: this watchdog has no route, and waits.
         self.environment = {
             "PATH": path,
             "TPUJOB_WATCHDOG_DIR": str(self.directory),
@@ -122,7 +122,7 @@ class Machine:
         return found
 
     def end(self) -> None:
-        """Until nobody is found: one that is just being started could be missed once."""
+        """Repeat until none is found: a process that is just being started could be missed once."""
         while found := [process for process in psutil.process_iter() if self._is_mine(process)]:
             kill_all(found)
             time.sleep(0.05)
@@ -145,7 +145,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def until_one_runs(machine: Machine) -> psutil.Process:
-    return until(machine.processes, "the switch")[0]
+    return until(machine.processes, "the watchdog")[0]
 
 
 def test_a_boot_installs_the_very_bytes_and_starts_them_in_the_background(machine: Machine) -> None:
@@ -153,29 +153,29 @@ def test_a_boot_installs_the_very_bytes_and_starts_them_in_the_background(machin
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     process = until_one_runs(machine)
     assert (machine.directory / "watchdog.py").read_text() == watchdog_source()
-    said = json.loads((machine.directory / "watchdog.json").read_text())
-    assert said == config(sha256=watchdog_sha256())
+    config_read = json.loads((machine.directory / "watchdog.json").read_text())
+    assert config_read == config(sha256=watchdog_sha256())
     assert process.nice() > 0
     log = machine.directory / "watchdog.log"
-    until(lambda: "worker failed" in log.read_text(), "the switch's first words")
+    until(lambda: "worker failed" in log.read_text(), "the watchdog's first line")
 
 
-def test_a_second_run_of_the_script_starts_no_second_switch(machine: Machine) -> None:
+def test_a_second_run_of_the_script_starts_no_second_watchdog(machine: Machine) -> None:
     machine.boot(startup_script(config()))
     first = until_one_runs(machine)
     log = machine.directory / "watchdog.log"
-    until(lambda: "worker failed" in log.read_text(), "the switch's first words")
+    until(lambda: "worker failed" in log.read_text(), "the watchdog's first line")
     machine.boot(startup_script(config()))
     until(lambda: [process.pid for process in machine.processes()] == [first.pid], "the end of the second one")
 
 
-def test_values_that_bash_would_read_reach_the_switch_as_they_are(machine: Machine) -> None:
+def test_values_with_shell_characters_reach_the_watchdog_unchanged(machine: Machine) -> None:
     odd = config(node="projects/$(touch pwned)/`id`/\\'\"é\n$HOME")
     assert machine.boot(startup_script(odd)).stderr == ""
     assert json.loads((machine.directory / "watchdog.json").read_text())["node"] == odd["node"]
 
 
-def test_a_changed_switch_is_not_started(machine: Machine) -> None:
+def test_a_modified_watchdog_is_not_started(machine: Machine) -> None:
     script = startup_script(config())
     changed = script.replace("SLOW_FACTOR = 5", "SLOW_FACTOR = 6")
     assert changed != script
@@ -186,7 +186,7 @@ def test_a_changed_switch_is_not_started(machine: Machine) -> None:
     assert machine.processes() == []
 
 
-def test_without_a_python_it_says_so(machine: Machine, tmp_path: Path) -> None:
+def test_without_a_python_there_is_a_message(machine: Machine, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in ("bash", "cat", "mkdir", "mv", "sha256sum", "chmod"):
@@ -222,7 +222,7 @@ def test_a_real_vm_gets_a_unit_that_is_always_restarted_and_never_killed_for_mem
     assert (directory / "watchdog.py").read_text() == watchdog_source()
 
 
-def test_a_script_takes_on_the_times_of_the_labels_that_travel_with_it() -> None:
+def test_with_claim_replaces_the_times_by_those_of_the_labels() -> None:
     labels = {"tpujob-mode": "run", "tpujob-claimed-until": "1800000320", "tpujob-deadline": "1800001200"}
     script = startup_script(watchdog_config(LEASE, labels, GOOGLE, idle_s=None))
     later = {**labels, "tpujob-claimed-until": "1800086720", "tpujob-deadline": "1800087600"}

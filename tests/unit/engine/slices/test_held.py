@@ -1,4 +1,4 @@
-"""`up`, `stop`, `start`, `down`: whatever state the slice is in, twice is as good as once."""
+"""`up`, `stop`, `start`, `down`: from every state of a slice, and twice has the effect of once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,34 +27,36 @@ def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, rec
 
 
 def held(world: VirtualWorld) -> Lease:
-    brought = bring(world)
-    assert brought.lease is not None
-    return brought.lease
+    outcome = bring(world)
+    assert outcome.lease is not None
+    return outcome.lease
 
 
 def test_up_creates_and_holds(world: VirtualWorld) -> None:
-    brought = bring(world)
-    assert (brought.action, brought.error) == ("created", None)
-    assert brought.lease is not None and brought.lease.hold_until == pytest.approx(world.time + 3600)
-    assert not world.locks.is_locked(brought.lease.id), "what is held needs no living process"
+    outcome = bring(world)
+    assert (outcome.action, outcome.error) == ("created", None)
+    assert outcome.lease is not None and outcome.lease.hold_until == pytest.approx(world.time + 3600)
+    assert not world.locks.is_locked(outcome.lease.id), "a held slice needs no live process"
 
 
-def test_what_came_out_of_its_queue_early_claims_nothing_to_its_deadline_before_it_is_held(world: VirtualWorld) -> None:
+def test_a_slice_that_left_its_queue_early_does_not_claim_to_its_deadline_before_it_is_held(
+    world: VirtualWorld,
+) -> None:
     """Its labels are shortened first. If `up` died right then, they would be all that is left of it."""
     lease, request = lease_and_request(now=world.time, purpose=Purpose.HOLD)
     name = replace(lease.name, queued=True)
     drafts = (Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id"))),)
-    said: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
 
     def between(world: VirtualWorld) -> None:
         for node in world.cloud.nodes.values():
             labels = node.request.labels
             if world.ledger.lease(lease.id).hold_until is None and world.time > node.ready_at:
-                said.append((int(labels["tpujob-claimed-until"]), int(labels["tpujob-deadline"])))
+                written.append((int(labels["tpujob-claimed-until"]), int(labels["tpujob-deadline"])))
 
     world.drive(up(UpRequest("alice", drafts, None, 3600), CAN), between=between)
-    shortened = [(until, deadline) for until, deadline in said if deadline < said[0][1]]
-    assert shortened and all(until < deadline - 3600 for until, deadline in shortened), said
+    shortened = [(until, deadline) for until, deadline in written if deadline < written[0][1]]
+    assert shortened and all(until < deadline - 3600 for until, deadline in shortened), written
 
 
 def test_up_of_a_ready_slice_changes_nothing(world: VirtualWorld) -> None:
@@ -78,9 +80,9 @@ def test_up_waits_for_a_slice_that_another_up_is_creating(world: VirtualWorld) -
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
     operation = world.cloud.create(request)
     world.ledger.record(Created(lease.id, world.time, operation.name))
-    brought = bring(world, world.ledger.lease(lease.id), n=1)
-    assert brought.action == "waited" and brought.lease is not None and brought.lease.id == lease.id
-    assert brought.lease.hold_until is not None
+    outcome = bring(world, world.ledger.lease(lease.id), n=1)
+    assert outcome.action == "waited" and outcome.lease is not None and outcome.lease.id == lease.id
+    assert outcome.lease.hold_until is not None
 
 
 def test_a_preempted_slice_is_only_replaced_with_consent(world: VirtualWorld) -> None:
@@ -94,11 +96,11 @@ def test_a_preempted_slice_is_only_replaced_with_consent(world: VirtualWorld) ->
     assert world.ledger.lease(lease.id).state is LeaseState.GONE
 
 
-def test_a_slice_that_somebody_deleted_is_made_again(world: VirtualWorld) -> None:
+def test_a_slice_deleted_from_outside_is_created_again(world: VirtualWorld) -> None:
     lease = held(world)
     world.cloud.nodes.clear()
-    brought = bring(world, lease, n=1)
-    assert brought.action == "recreated"
+    outcome = bring(world, lease, n=1)
+    assert outcome.action == "recreated"
     assert world.ledger.lease(lease.id).state is LeaseState.GONE
 
 
@@ -106,18 +108,18 @@ def test_no_second_slice_while_the_first_is_not_proven_gone(world: VirtualWorld)
     lease = held(world)
     world.cloud.nodes.clear()
     world.cloud.unreachable = (ZONE,)
-    brought = bring(world, lease, n=1)
-    assert brought.exit_code == 75 and world.cloud.nodes == {}
+    outcome = bring(world, lease, n=1)
+    assert outcome.exit_code == 75 and world.cloud.nodes == {}
 
 
 def test_up_that_finds_no_capacity_leaves_nothing(world: VirtualWorld) -> None:
     world.cloud.full_zones = {ZONE}
-    brought = bring(world)
-    assert isinstance(brought.error, CapacityError) and brought.exit_code == 69
+    outcome = bring(world)
+    assert isinstance(outcome.error, CapacityError) and outcome.exit_code == 69
     assert world.cloud.nodes == {} and world.ledger.open_leases() == []
 
 
-def test_stop_and_start_twice_are_as_good_as_once(world: VirtualWorld) -> None:
+def test_stop_and_start_twice_have_the_effect_of_once(world: VirtualWorld) -> None:
     lease = held(world)
     for _ in range(2):
         assert world.drive(stop(lease)).native_state == "STOPPED"
@@ -136,9 +138,9 @@ def test_only_a_ready_slice_can_be_stopped(world: VirtualWorld) -> None:
 def test_down_of_several_sends_every_delete_before_it_waits_for_a_proof(world: VirtualWorld) -> None:
     leases = []
     for n in range(3):
-        brought = bring(world, n=n)
-        assert brought.lease is not None
-        leases.append(brought.lease)
+        outcome = bring(world, n=n)
+        assert outcome.lease is not None
+        leases.append(outcome.lease)
     world.cloud.calls.clear()
     released = world.drive(down(tuple(leases), CAN, reason="test"))
     assert [one.gone for one in released] == [True] * 3
@@ -153,14 +155,14 @@ def test_a_hold_that_ran_out_is_released_by_the_next_command(world: VirtualWorld
     assert released.gone and released.lease.id == lease.id and world.cloud.nodes == {}
 
 
-def test_the_deadline_is_final_even_for_what_a_living_process_claims(world: VirtualWorld) -> None:
+def test_the_deadline_is_final_even_for_a_lease_of_a_live_process(world: VirtualWorld) -> None:
     lease = held(world)
     world.time = lease.deadline + 1
     (released,) = world.drive(recover("emulated", CAN, budget_s=600))
     assert released.gone
 
 
-def test_a_handle_that_up_is_about_to_adopt_is_spared_by_recovery(world: VirtualWorld) -> None:
+def test_recovery_skips_the_handle_that_up_takes_over(world: VirtualWorld) -> None:
     lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
     from orchestrator.core.lease.lease import Created, Intent, Sent
 
@@ -170,24 +172,24 @@ def test_a_handle_that_up_is_about_to_adopt_is_spared_by_recovery(world: Virtual
     assert len(world.drive(recover("emulated", CAN, budget_s=600, spare="bob"))) == 1
 
 
-def test_up_of_a_slice_whose_hold_ran_out_holds_it_anew(world: VirtualWorld) -> None:
+def test_up_renews_a_hold_that_ran_out(world: VirtualWorld) -> None:
     lease = held(world)
     world.time += 4000
-    brought = bring(world, lease, n=1)
-    assert brought.action == "already ready" and brought.lease is not None
-    assert brought.lease.hold_until == pytest.approx(world.time + 3600, abs=5)
+    outcome = bring(world, lease, n=1)
+    assert outcome.action == "already ready" and outcome.lease is not None
+    assert outcome.lease.hold_until == pytest.approx(world.time + 3600, abs=5)
     assert world.drive(recover("emulated", CAN, budget_s=600)) == []
 
 
 def test_up_of_a_slice_past_its_deadline_makes_a_new_one(world: VirtualWorld) -> None:
     lease = held(world)
     world.time = lease.deadline + 10
-    brought = bring(world, lease, n=1)
-    assert brought.action == "recreated" and brought.lease is not None and brought.lease.id != lease.id
-    assert set(world.cloud.nodes) == {brought.lease.name.node}
+    outcome = bring(world, lease, n=1)
+    assert outcome.action == "recreated" and outcome.lease is not None and outcome.lease.id != lease.id
+    assert set(world.cloud.nodes) == {outcome.lease.name.node}
 
 
-def test_past_the_deadline_not_even_a_living_claim_protects(
+def test_past_the_deadline_not_even_the_lock_of_a_live_process_protects(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = held(world)
@@ -197,7 +199,7 @@ def test_past_the_deadline_not_even_a_living_claim_protects(
     assert released.gone
 
 
-def test_down_while_the_run_gives_up_a_full_zone_ends_the_run(world: VirtualWorld) -> None:
+def test_down_while_the_run_releases_a_full_zone_ends_the_run(world: VirtualWorld) -> None:
     world.cloud.full_zones = {"us-east1-b"}
     zones = ("us-east1-b", "us-east1-c")
     drafts = tuple(lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones))

@@ -62,7 +62,7 @@ def test_a_slice_is_lent_once_and_proven_absent_when_it_is_given_back(world: Vir
     assert fleet is world.fleet and fleet.beating and fleet.cancelled
     assert loan.owed.released is not None and loan.owed.released.gone
     assert lease_of(world).state is LeaseState.GONE and world.cloud.nodes == {}
-    assert lease_of(world).reason == "it was given back"
+    assert lease_of(world).reason == "it was returned"
     assert world.locks.held == set()
 
 
