@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 class Allowance:
     allowed_s: float
     layer: str
-    class_: str = ""
 
 
 def bound(world: World, claim: Claim, resource: Resource, begin: float) -> Allowance:
@@ -86,9 +85,8 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
         return _collector(world, resource, begin, awake_since, until)
     if owner is not None and owner.alive:
         start = max(awake_since, world.thawed_at)
-        if (
-            mode == "hold" and down is None
-        ):  # it releases the losers of its race; a held slice is its guardian's afterwards
+        if mode == "hold" and down is None:
+            # It releases the losers of its race; a held slice is its guardian's afterwards.
             need = RELEASE_S + GUARDIAN_POLL_S + GUARDIAN_OWN_S
             return finish(world, "local", resource, begin, start, need, until)
         return finish(world, "local", resource, begin, start, _own_s(world, claim, resource, begin), until)
@@ -129,17 +127,15 @@ def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> floa
         tries = sum(role == "cli" and at >= begin - RACE_PAUSE_S for at, role, _ in world.faults.failed_calls)
         need += RACE_PAUSE_S * (1 + tries)
     race = claim.races.get(resource.lease_id)
-    return (
-        need if race is None or race.winner == resource.lease_id else need + _lost_race_s(world, claim, resource, race)
-    )
+    if race is not None and race.winner != resource.lease_id:
+        need += _lost_race_s(world, claim, resource, race)
+    return need
 
 
 def _lost_while_collected(resource: Resource) -> bool:
     """Return whether the slice was lost while its artifacts were being collected."""
-    ended_at, lost_at = (
-        resource.on.job_ends_at,
-        _node_died_at(resource) if resource.lost_at is None else resource.lost_at,
-    )
+    ended_at = resource.on.job_ends_at
+    lost_at = _node_died_at(resource) if resource.lost_at is None else resource.lost_at
     return lost_at is not None and ended_at is not None and ended_at < lost_at + LOOK_S
 
 
