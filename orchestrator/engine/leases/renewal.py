@@ -270,7 +270,7 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
         if await Now() > give_up_at:
             raise WatchdogNotArmed(
                 f"the slice is not able to delete itself: {missing}",
-                hint="a detached run needs that; run it attached, or see docs/guarantee.md for what the VM needs",
+                hint="a detached run needs that; run it attached, or see docs/permissions.md for what the VM needs",
             )
         await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))
 
