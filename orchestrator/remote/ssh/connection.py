@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import fork
 from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, Unreachable
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
@@ -97,6 +98,7 @@ class Connection:
         _quiet_logs()
         address = (self.worker.host, self.worker.port)
         self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
+        fork.close_in_child(self._socket)  # a child that shut it, or collected its channels, would cut this connection
         _set_options(self._socket)
         if self._wakeup.cancelled.is_set():  # cancelled before there was a socket to shut
             self._socket.close()
