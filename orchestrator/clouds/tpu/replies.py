@@ -88,39 +88,39 @@ _NO_HEALTH = "HEALTH_UNSPECIFIED"
 _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENSORFLOW", 5: "UNHEALTHY_MAINTENANCE"}
 
 
-def slice_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+def slice_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a node as a slice; `asked` has its project, and whether the caller's slice is queued. Raises UnexpectedReply."""
-    match = _NODE.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
+    match = _NODE.fullmatch(reply["name"]) if isinstance(reply.get("name"), str) else None
     if match is None:
-        message = f"the API listed a node with the unexpected name {said.get('name')!r:.200}"
-        raise UnexpectedReply(message, details=dict(said))
-    native_state = _enum(said, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
-    health = _enum(said, "health", _HEALTH_NUMBERS, _NO_HEALTH)
-    scheduling = _typed(said, "schedulingConfig", dict, {})
+        message = f"the API listed a node with the unexpected name {reply.get('name')!r:.200}"
+        raise UnexpectedReply(message, details=dict(reply))
+    native_state = _enum(reply, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
+    health = _enum(reply, "health", _HEALTH_NUMBERS, _NO_HEALTH)
+    scheduling = _typed(reply, "schedulingConfig", dict, {})
     return SliceView(
-        name=SliceName(asked.project, match[1], match[2], asked.queued or _has_own_request(said, match[2])),
+        name=SliceName(asked.project, match[1], match[2], asked.queued or _has_own_request(reply, match[2])),
         state=STATES.get(native_state, SliceState.UNKNOWN),
         native_state=native_state,
-        accelerator_type=_typed(said, "acceleratorType", str, ""),
-        runtime_version=_typed(said, "runtimeVersion", str, ""),
-        labels=_labels(said),
-        created_at=_time(said, "createTime"),
+        accelerator_type=_typed(reply, "acceleratorType", str, ""),
+        runtime_version=_typed(reply, "runtimeVersion", str, ""),
+        labels=_labels(reply),
+        created_at=_time(reply, "createTime"),
         spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
         health=None if health == _NO_HEALTH else health,
         deadline=_time(scheduling, "terminationTimestamp"),
-        hosts=_hosts(said),
+        hosts=_hosts(reply),
     )
 
 
-def queue_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
+def queue_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a queued resource without a node as a slice; its first node specification describes the slice."""
-    match = _QUEUED.fullmatch(said["name"]) if isinstance(said.get("name"), str) else None
+    match = _QUEUED.fullmatch(reply["name"]) if isinstance(reply.get("name"), str) else None
     if match is None:
-        message = f"the API listed a queued resource with the unexpected name {said.get('name')!r:.200}"
-        raise UnexpectedReply(message, details=dict(said))
-    state = _typed(said, "state", dict, {})
+        message = f"the API listed a queued resource with the unexpected name {reply.get('name')!r:.200}"
+        raise UnexpectedReply(message, details=dict(reply))
+    state = _typed(reply, "state", dict, {})
     native_state = _enum(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
-    specs = _typed(_typed(said, "tpu", dict, {}), "nodeSpec", list, [])
+    specs = _typed(_typed(reply, "tpu", dict, {}), "nodeSpec", list, [])
     node = _typed(specs[0], "node", dict, {}) if specs and isinstance(specs[0], dict) else {}
     return SliceView(
         name=SliceName(asked.project, match[1], match[2], queued=True),
@@ -129,8 +129,8 @@ def queue_view(said: Mapping[str, Any], asked: SliceName) -> SliceView:
         accelerator_type=_typed(node, "acceleratorType", str, ""),
         runtime_version=_typed(node, "runtimeVersion", str, ""),
         labels=_labels(node),
-        created_at=_time(said, "createTime"),
-        spot=said.get("spot") is not None or said.get("provisioningModel") == "SPOT",
+        created_at=_time(reply, "createTime"),
+        spot=reply.get("spot") is not None or reply.get("provisioningModel") == "SPOT",
         error=_why_failed(state) if native_state == "FAILED" else None,
     )
 
@@ -156,29 +156,29 @@ def _labels(node: Mapping[str, Any]) -> dict[str, str]:
     return {str(key): _text(node, value) for key, value in _typed(node, "labels", dict, {}).items()}
 
 
-def operation(said: Mapping[str, Any]) -> Operation:
+def operation(reply: Mapping[str, Any]) -> Operation:
     """Return the operation in a reply. Raises UnexpectedReply."""
-    name, metadata, error = said.get("name"), said.get("metadata"), said.get("error")
+    name, metadata, error = reply.get("name"), reply.get("metadata"), reply.get("error")
     if not isinstance(name, str) or not OPERATION.fullmatch(name):
-        raise UnexpectedReply("the API answered something that is not an operation", details=dict(said))
+        raise UnexpectedReply("the API answered something that is not an operation", details=dict(reply))
     metadata = metadata if isinstance(metadata, dict) else {}
     return Operation(
         name=name,
-        done=said.get("done") is True,
+        done=reply.get("done") is True,
         verb=str(metadata.get("verb", "")),
         target=str(metadata.get("target", "")),
         error=error_translation.operation_error(error) if isinstance(error, dict) else None,
     )
 
 
-def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
+def addresses(reply: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the address of every worker of a node, in order.
 
     Raises CloudUnavailable until all have one, WrongState in a state in which they get none.
     """
-    hosts = _hosts(said)
+    hosts = _hosts(reply)
     if not hosts or not all(hosts):
-        name, state = str(said.get("name", "")).rpartition("/")[2], str(said.get("state", ""))
+        name, state = str(reply.get("name", "")).rpartition("/")[2], str(reply.get("state", ""))
         if STATES.get(state) in WITHOUT_ADDRESSES:
             raise WrongState(f"{name} has no addresses while in state {state}")
         raise CloudUnavailable(f"{name} has no addresses yet")
@@ -186,7 +186,7 @@ def addresses(said: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def worker_addresses(
-    said: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
+    reply: Mapping[str, Any], published: Sequence[Mapping[str, str]], *, emulated: bool
 ) -> tuple[WorkerAddress, ...]:
     """Return the workers of a node. Endpoints are in worker order; published attributes belong to the worker whose number is
     in their host name (`…-w-3`).
@@ -194,19 +194,19 @@ def worker_addresses(
     If no host name has a number, the attributes are taken in order, and only if there is one set for each worker. Raises
     UnexpectedReply if two sets name one worker: without its host key `remote` would trust any machine that answers.
     """
-    hosts = addresses(said)
+    hosts = addresses(reply)
     sets = _by_worker(published, len(hosts))
-    internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in said["networkEndpoints"]]
+    internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in reply["networkEndpoints"]]
     workers = (_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))
     return tuple(replace(worker, internal=internal[worker.index]) for worker in workers)
 
 
 def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence[Mapping[str, str]]:
     sets: dict[int, Mapping[str, str]] = {}
-    for said in published:
-        number = _NUMBER.fullmatch(said.get(HOST_NAME, ""))
-        if number is not None and sets.setdefault(int(number[1]), said) is not said:
-            raise UnexpectedReply(f"two VMs of the slice publish that they are worker {int(number[1])}", details=said)
+    for entry in published:
+        number = _NUMBER.fullmatch(entry.get(HOST_NAME, ""))
+        if number is not None and sets.setdefault(int(number[1]), entry) is not entry:
+            raise UnexpectedReply(f"two VMs of the slice publish that they are worker {int(number[1])}", details=entry)
     if not sets and len(published) == workers:
         return published
     return [sets.get(index, {}) for index in range(workers)]
@@ -233,10 +233,10 @@ def attributes(entry: Mapping[str, Any]) -> dict[str, str]:
     return {f"{item.get('namespace', '')}/{item.get('key', '')}": _text(entry, item.get("value", "")) for item in items}
 
 
-def _hosts(said: Mapping[str, Any]) -> tuple[str, ...]:
-    endpoints = _typed(said, "networkEndpoints", list, [])
+def _hosts(reply: Mapping[str, Any]) -> tuple[str, ...]:
+    endpoints = _typed(reply, "networkEndpoints", list, [])
     if not all(isinstance(endpoint, dict) for endpoint in endpoints):
-        raise UnexpectedReply("the API answered network endpoints that are not objects", details=dict(said))
+        raise UnexpectedReply("the API answered network endpoints that are not objects", details=dict(reply))
     return tuple(
         _typed(_typed(endpoint, "accessConfig", dict, {}), "externalIp", str, "")
         or _typed(endpoint, "ipAddress", str, "")
@@ -244,17 +244,17 @@ def _hosts(said: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _enum(said: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:
+def _enum(reply: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:
     """An enum's name. Google's own client requests numbers instead; one that is newer than this table stays a number."""
-    written = said.get(field)
+    written = reply.get(field)
     if written is None:
         return unset
     return numbers.get(written, str(written)) if isinstance(written, int) else str(written)
 
 
-def _time(said: Mapping[str, Any], field: str) -> float | None:
+def _time(reply: Mapping[str, Any], field: str) -> float | None:
     """Unix seconds of a time in RFC 3339; None if there is none."""
-    text = _typed(said, field, str, "")
+    text = _typed(reply, field, str, "")
     if not text:
         return None
     try:
@@ -262,23 +262,23 @@ def _time(said: Mapping[str, Any], field: str) -> float | None:
     except ValueError:
         when = None
     if when is None or when.tzinfo is None:
-        raise UnexpectedReply(f"the API answered {field} {text[:100]!r}, which is not a time", details=dict(said))
+        raise UnexpectedReply(f"the API answered {field} {text[:100]!r}, which is not a time", details=dict(reply))
     return when.timestamp()
 
 
-def _typed(said: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
+def _typed(reply: Mapping[str, Any], field: str, kind: type[T], default: T) -> T:
     """A field's value; the default if it is missing or null. Raises UnexpectedReply for another type."""
-    value = said.get(field)
+    value = reply.get(field)
     if value is None:
         return default
     if not isinstance(value, kind):
         raise UnexpectedReply(
-            f"the API answered {field} {str(value)[:100]!r}: not a {kind.__name__}", details=dict(said)
+            f"the API answered {field} {str(value)[:100]!r}: not a {kind.__name__}", details=dict(reply)
         )
     return value
 
 
-def _text(said: Mapping[str, Any], value: object) -> str:
+def _text(reply: Mapping[str, Any], value: object) -> str:
     if not isinstance(value, str):
-        raise UnexpectedReply(f"the API answered {str(value)[:100]!r} instead of text", details=dict(said))
+        raise UnexpectedReply(f"the API answered {str(value)[:100]!r} instead of text", details=dict(reply))
     return value

@@ -135,7 +135,7 @@ def _text_of(content: str, line: int) -> str:
 
 def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
     if "\t" in text[: len(text) - len(text.lstrip())] or "'\\t'" in (error.problem or ""):
-        return "a tab in the indentation; YAML wants spaces"
+        return "a tab in the indentation; YAML needs spaces"
     message = f"{error.problem or ''} {error.context or ''}"
     plain = next((plain for part, plain in _PLAINER.items() if part in message), None)
     return f"not valid YAML: {plain or error.problem or 'it cannot be read'}"

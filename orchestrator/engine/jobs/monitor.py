@@ -31,7 +31,7 @@ STOP_GRACE_S = 10.0
 WATCH_S = 2.0
 LOOK_S = 15.0  # between two questions to the API whether the slice is there, while all workers answer
 SILENT_S = 600.0  # a worker that does not answer for so long is lost
-ILL_S = 60.0  # with a silent worker and a problem that the API shows: it may pass
+PROBLEM_S = 60.0  # with a silent worker and a problem that the API shows: it may pass
 NOTICE = "tpujob/notice"  # the watchdog publishes it when its VM is about to be preempted
 SUSPENDING = "SUSPENDING"  # a queued request whose node was preempted, before it is SUSPENDED
 REPORTED_BEFORE_S = (7200.0, 1800.0)  # the end is reported so long before
@@ -78,7 +78,7 @@ async def monitor(
     """
     looked_at = printed_at = await Now()
     printed = -1
-    ill_since: float | None = None
+    problem_since: float | None = None
     last_s = end.at - looked_at  # no report of the two hours that a short job never had
     extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
@@ -116,8 +116,8 @@ async def monitor(
             looked_at = now
             current, problem = await check_slice(lease)
             extended_s = current.deadline - lease.deadline
-            ill_since = None if problem is None or silent_s == 0 else ill_since or now
-            if ill_since is not None and problem is not None and now - ill_since > ILL_S:
+            problem_since = None if problem is None or silent_s == 0 else problem_since or now
+            if problem_since is not None and problem is not None and now - problem_since > PROBLEM_S:
                 raise SliceLost(f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason)
         if silent_s > SILENT_S:
             raise SliceLost(

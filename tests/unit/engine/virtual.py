@@ -294,7 +294,7 @@ class VirtualFleet:
     beating: bool = False
     beating_everywhere: bool = False
     collect_s: float = 0.0
-    stays: tuple[Problem, ...] = ()  # of the results, what cannot be brought home
+    stays: tuple[Problem, ...] = ()  # of the results, what cannot be collected
     collections: list[VirtualCollection] = field(default_factory=list)
 
     def facts(self, worker: int) -> Any:

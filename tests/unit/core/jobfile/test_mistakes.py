@@ -40,7 +40,7 @@ def problems(text: str | bytes) -> list[str]:
             "command: ls\n\ntpu:\n  zone: us-central1\n  spot: true\n\n  zone: us-east1\n",
             "job.yaml:7: tpu.zone: duplicate key, first set on line 4; keep one of the two",
         ),
-        ("command: ls\ntpu:\n\tzone: us-central1\n", "job.yaml:3: a tab in the indentation; YAML wants spaces"),
+        ("command: ls\ntpu:\n\tzone: us-central1\n", "job.yaml:3: a tab in the indentation; YAML needs spaces"),
         (
             b"\xef\xbb\xbf" + COMMAND.encode(),
             "job.yaml:1: the file starts with a byte order mark; save it as UTF-8 without BOM",

@@ -21,9 +21,9 @@ UNPROVEN = {"armed": False, "permission": None}
 
 
 def test_the_permission_is_proven_by_one_worker_for_all_and_each_reaches_the_api_itself() -> None:
-    everybody = [report(), *(report(worker, **UNPROVEN) for worker in range(1, 5))]
-    assert problem(read_watchdogs(everybody, 5)) is None
-    assert problem(read_watchdogs([*everybody[:4], report(4, **UNPROVEN, route=False)], 5)) == (
+    reports = [report(), *(report(worker, **UNPROVEN) for worker in range(1, 5))]
+    assert problem(read_watchdogs(reports, 5)) is None
+    assert problem(read_watchdogs([*reports[:4], report(4, **UNPROVEN, route=False)], 5)) == (
         "worker4: its watchdog has no route to the Cloud TPU API"
     )
 

@@ -1,4 +1,4 @@
-"""Granted quota, as e-mails and people write it, and what a slice takes of it."""
+"""Granted quota as e-mails describe it, and what a slice uses of it."""
 
 from __future__ import annotations
 

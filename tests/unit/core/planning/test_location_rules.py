@@ -1,4 +1,4 @@
-"""Accelerator types and places, as a person writes them."""
+"""Accelerator types and places as the user writes them."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
     assert not world.ledger.lease(to.lease.id).open
 
 
-def test_a_detached_slice_that_was_preempted_is_released_by_whoever_looks(world: VirtualWorld) -> None:
+def test_a_detached_slice_that_was_preempted_is_released_by_attach(world: VirtualWorld) -> None:
     detached(world)
     for node in world.cloud.nodes.values():
         node.preempted = True

@@ -188,7 +188,7 @@ def test_what_attach_cannot_collect_is_held_like_the_results_of_a_run(world: Vir
     assert (outcome.exit_code, outcome.detached) == (65, False)
     lease = lease_of(world)
     assert (lease.mode, lease.detached_at) == (Mode.HOLD, None)
-    assert world.fleet.beating_everywhere, "while it collects, the watchdogs on all workers see that somebody does"
+    assert world.fleet.beating_everywhere, "while it collects, the watchdogs on all workers get heartbeats"
     world.fleet.stays = ()
     assert collect(world).exit_code == 0 and world.cloud.nodes == {}
 
@@ -226,10 +226,10 @@ def test_a_worker_that_cannot_be_reached_changes_nothing_either(
 ) -> None:
     held = left_behind(world)
 
-    def nobody(*_: Any) -> Any:
+    def unreachable(*_: Any) -> Any:
         raise Unreachable("worker0 could not be reached")
 
-    monkeypatch.setattr(world, "connect", nobody)
+    monkeypatch.setattr(world, "connect", unreachable)
     outcome = collect(world)
     assert outcome.exit_code == 65 and "worker0 could not be reached" in str(outcome.error)
     assert lease_of(world) == held
@@ -325,4 +325,4 @@ def test_killed_at_any_effect_the_slice_is_held_until_then_or_gone(tmp_path: Pat
             assert world.cloud.nodes == {}
         world.time = max(world.time, lease.ends_at)
         world.drive(recover("emulated", QUICK, budget_s=7200))
-        assert world.cloud.nodes == {} and not lease_of(world).open, "and nobody has to come for it to end"
+        assert world.cloud.nodes == {} and not lease_of(world).open, "it ends without any process"

@@ -23,7 +23,7 @@ OK = LocalExit(0)
 
 @dataclass
 class Machine:
-    """Where phases run for as long as they are said to; `running` is what the person would find with ps."""
+    """Phases run for a given time; `running` is what ps would show."""
 
     world: VirtualWorld
     ends: list[LocalExit]
@@ -109,7 +109,7 @@ def test_what_a_job_finds_in_its_environment_is_one_worker_that_can_meet_itself(
 
 
 @pytest.mark.parametrize(
-    ("ended", "said", "code"),
+    ("ended", "message", "code"),
     [
         (LocalExit(3), "the job failed with code 3", 3),
         (LocalExit(137), "the job failed with code 137", 63),
@@ -117,11 +117,11 @@ def test_what_a_job_finds_in_its_environment_is_one_worker_that_can_meet_itself(
     ],
 )
 def test_a_job_that_fails_gives_its_code_and_its_artifacts(
-    tmp_path: Path, ended: LocalExit, said: str, code: int
+    tmp_path: Path, ended: LocalExit, message: str, code: int
 ) -> None:
     world, here, prepared = ready(tmp_path, ended)
     outcome = world.drive(local.run_local(prepared))
-    assert isinstance(outcome.error, PayloadFailed) and outcome.error.message == said
+    assert isinstance(outcome.error, PayloadFailed) and outcome.error.message == message
     assert (outcome.exit_code, here.collections, outcome.state) == (code, 1, AttemptState.FAILED)
 
 
@@ -157,7 +157,7 @@ def test_artifacts_that_were_refused_make_the_run_a_failure(tmp_path: Path) -> N
     assert world.drive(local.run_local(prepared)).exit_code == 65
 
 
-def test_trouble_while_collecting_is_the_outcome_of_a_job_that_went_well(tmp_path: Path) -> None:
+def test_a_failed_collection_is_the_outcome_of_a_job_that_succeeded(tmp_path: Path) -> None:
     world, here, prepared = ready(tmp_path, OK, collected=RemoteError("the packer ended"))
     outcome = world.drive(local.run_local(prepared))
     assert outcome.error is not None and outcome.error.message == "the packer ended"

@@ -181,7 +181,7 @@ def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: 
     assert world.fleet.stopped == 0, "nothing is left to stop"
 
 
-def test_trouble_with_the_ledger_at_the_end_changes_neither_result_nor_code(
+def test_a_failing_ledger_at_the_end_changes_neither_result_nor_code(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = world.ledger.record

@@ -304,7 +304,7 @@ def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: Virtu
 
 
 def test_a_proof_by_another_process_meanwhile_counts(world: VirtualWorld) -> None:
-    """A lid that opens when the time is over: there is one pass, and `down` in another terminal finishes in its midst."""
+    """A machine that resumes when the time is over makes one pass, during which `down` in another terminal finishes."""
     first, second = created(world), created(world, n=1)
     world.cloud.stuck = {first.name.node, second.name.node}
 

@@ -94,7 +94,7 @@ def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(wo
 
 def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owed = ready(world)
-    upkeep = LeaseRenewal(owed.lease, 2, CAN, world.time)
+    renewal = LeaseRenewal(owed.lease, 2, CAN, world.time)
     relabel = world.cloud.set_labels
     failures = iter([CloudUnavailable("503"), WrongState("busy")])
 
@@ -106,19 +106,19 @@ def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkey
     monkeypatch.setattr(world.cloud, "set_labels", failing)
     end = int(labels(world)["tpujob-claimed-until"])
     while world.time < end - 60:
-        world.drive(upkeep.tick())
+        world.drive(renewal.tick())
         world.time += 15
     assert int(labels(world)["tpujob-claimed-until"]) > end
 
 
 def test_a_slice_that_is_being_deleted_is_not_renewed(world: VirtualWorld) -> None:
     owed = ready(world)
-    upkeep = LeaseRenewal(owed.lease, 2, CAN, world.time)
+    renewal = LeaseRenewal(owed.lease, 2, CAN, world.time)
     world.cloud.delete_s = 1e9
     world.drive(release(owed.lease, CAN, reason="down", budget_s=1))
     before = labels(world)["tpujob-claimed-until"]
     world.time += CAN.timings.label_ttl_s
-    world.drive(upkeep.tick())
+    world.drive(renewal.tick())
     assert labels(world)["tpujob-claimed-until"] == before
 
 

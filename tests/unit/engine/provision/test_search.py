@@ -288,7 +288,7 @@ def test_the_proof_for_a_dropped_candidate_does_not_delay_the_winner(world: Virt
     race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
     lease = world.drive(find(race, CAN, owed), between=preempted_and_stuck)
     assert lease.name.zone == B and world.time - began < 100 + world.cloud.provision_s + 30
-    assert [loser.name.zone for loser in owed.losers] == [A], "it is seen off while the winner works"
+    assert [loser.name.zone for loser in owed.losers] == [A], "it is released while the winner works"
 
 
 def test_a_zone_without_permission_to_list_is_left_out_without_an_obligation(world: VirtualWorld) -> None:

@@ -170,9 +170,9 @@ def test_a_second_run_of_the_script_starts_no_second_watchdog(machine: Machine) 
 
 
 def test_values_with_shell_characters_reach_the_watchdog_unchanged(machine: Machine) -> None:
-    odd = config(node="projects/$(touch pwned)/`id`/\\'\"é\n$HOME")
-    assert machine.boot(startup_script(odd)).stderr == ""
-    assert json.loads((machine.directory / "watchdog.json").read_text())["node"] == odd["node"]
+    special = config(node="projects/$(touch pwned)/`id`/\\'\"é\n$HOME")
+    assert machine.boot(startup_script(special)).stderr == ""
+    assert json.loads((machine.directory / "watchdog.json").read_text())["node"] == special["node"]
 
 
 def test_a_modified_watchdog_is_not_started(machine: Machine) -> None:
