@@ -213,7 +213,11 @@ class Session:
             return None
 
         def arm() -> Guardian:
-            guardian = process.start_guardian(self.directory, lambda text: self.reporter.notice("guardian", text))
+            try:
+                guardian = process.start_guardian(self.directory, lambda text: self.reporter.notice("guardian", text))
+            except process.GuardianNotStarted as error:
+                hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
+                raise TpujobError(f"{error}; nothing was created", hint=hint) from error
             log = self.directory / "guardian.log"
             self._guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
             return guardian

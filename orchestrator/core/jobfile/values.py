@@ -11,7 +11,7 @@ from orchestrator.core.text.names import shown
 
 def source_of(data: Mapping[str, Any]) -> YamlSource:
     """Return the values as a file would hold them, without lines. A value that no file can hold is a mistake."""
-    reader = _Reader()
+    reader = _ValueReader()
     found = reader.value(data, ())
     source = reader.source
     if isinstance(found, dict):
@@ -19,7 +19,7 @@ def source_of(data: Mapping[str, Any]) -> YamlSource:
     return source
 
 
-class _Reader:
+class _ValueReader:
     def __init__(self) -> None:
         self.source = YamlSource()
         self._nodes = 0

@@ -78,7 +78,7 @@ def read(text: str | bytes) -> YamlSource:
     source = YamlSource()
     try:
         content = _decode(text)
-        _Reader(source, _events(content)).read_file()
+        _EventReader(source, _events(content)).read_file()
     except _Stop as stop:
         source.mistakes.append(stop.mistake)
         source.data = {}
@@ -141,7 +141,7 @@ def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
     return f"not valid YAML: {plain or error.problem or 'it cannot be read'}"
 
 
-class _Reader:
+class _EventReader:
     def __init__(self, source: YamlSource, events: Iterator[yaml.Event]) -> None:
         self.source = source
         self.events = events
@@ -242,7 +242,7 @@ class _Reader:
     def _skip(self, event: yaml.Event, path: Path) -> None:
         """Read past a value that is not used; mistakes inside it are not reported."""
         aside = YamlSource()
-        reader = _Reader(aside, self.events)
+        reader = _EventReader(aside, self.events)
         reader.nodes = self.nodes
         reader._value(event, path)
         self.nodes = reader.nodes

@@ -31,7 +31,7 @@ READY_TIMEOUT_S = 30.0  # of one that hangs; that one has died is seen at once
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=tpujob guardian", "--")
 SWITCH, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
-CRASH_AT, CHILD_CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT", "TPUJOB_RECOVERY_CRASH_AT"
+CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT"
 CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "duty")
 
 

@@ -19,10 +19,11 @@ from typing import Any
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.engine.effects.base import Program, Report, Sleep
-from orchestrator.engine.guardian.process import CHILD_CRASH_AT
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+
+CHILD_CRASH_AT = "TPUJOB_RECOVERY_CRASH_AT"
 
 
 def drive(program: Program[None], world: GuardianWorld) -> None:

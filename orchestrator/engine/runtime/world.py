@@ -6,19 +6,26 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.slices import Cloud, WorkerAddress
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
-from orchestrator.engine.guardian.process import Guardian, GuardianNotStarted
-from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.ledger.clocks import Clocks
     from orchestrator.remote.fleet.fleet import Fleet
 
 LOGIN_USER = "tpujob"
+
+
+class Guardian(Protocol):
+    """A guardian that watches this process until `close`; see `engine.guardian.process`."""
+
+    @property
+    def waits(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -76,11 +83,7 @@ class RealWorld:
         if self.start_guardian is None:
             return False
         if self._guardian is None or not self._guardian.waits:
-            try:
-                self._guardian = self.start_guardian()
-            except GuardianNotStarted as error:
-                hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command finishes what a killed one leaves"
-                raise TpujobError(f"{error}; nothing was created", hint=hint) from error
+            self._guardian = self.start_guardian()
             if self._closed:  # this effect was abandoned
                 self._guardian.close()
         return True
