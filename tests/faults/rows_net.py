@@ -100,7 +100,7 @@ def vanishes(w: World) -> None:
     run.until("started")
     w.admin("POST", f"nodes/{w.until_alive()}:vanish", {})
     at = time.time()
-    assert run.code() == 71 and "deleted by somebody else" in run.err, run.err
+    assert run.code() == 71 and "deleted by another client" in run.err, run.err
     w.check_bound("it is gone already", at, w.bounds.absent_s)
     assert w.states() == {"gone"}
 
