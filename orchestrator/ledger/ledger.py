@@ -1,7 +1,7 @@
-"""The ledger: one SQLite file that knows what we owe. Transactions and reads; decisions live in `core`.
+"""The ledger: one SQLite file with every lease, run and attempt. Transactions and reads; decisions are in `core`.
 
-Every write is one transaction that changes a row by the pure transition of `core.lease.lease` or `core.lease.attempt` and appends
-the event, committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
+Every write is one transaction. It changes a row by the pure transition of `core.lease.lease` or `core.lease.attempt`, appends
+the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class LedgerUnavailable(TpujobError):
 class Ledger:
     """Open one per process. Safe to call from several threads; each call is a transaction of its own.
 
-    Across a fork the file is closed, and each of the two processes opens it again when it needs it. SQLite keeps in memory which
-    locks its process holds: a child with a copy of an open connection would take its parent's locks for its own, also through a
-    connection that it opens itself, and lose commits. Closing any other descriptor of the file would drop the locks of this
-    process, too: only SQLite opens it.
+    The file is closed during a fork, and each of the two processes opens it again when it needs it. SQLite keeps in memory
+    which locks its process holds: a child with a copy of an open connection would take its parent's locks for its own, also
+    through a connection that it opens itself, and lose commits. Only SQLite opens the file: closing any other descriptor of
+    it would drop the locks of this process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,6 +69,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._busy = False  # the thread with the lock is in a call
         self._connection: sqlite3.Connection | None = None
+        self._refusal = ""  # why it is not opened again
         self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
         with self._lock, _translated(path):
             self._connection = self._connected()
@@ -80,9 +81,9 @@ class Ledger:
         return self._connection
 
     def _connected(self) -> sqlite3.Connection:
-        """Open the file. Raises ConfigError for a ledger of another version, LedgerUnavailable in a child forked in a call."""
-        if self._from_parent is not None:
-            raise LedgerUnavailable(f"the ledger {self.path} was in use when this process was forked")
+        """Open the file. Raises ConfigError for a ledger of another version, LedgerUnavailable after `close`."""
+        if self._refusal:
+            raise LedgerUnavailable(f"the ledger {self.path} {self._refusal}")
         complete = disk.is_complete(self.path)
         try:
             database = self._open()
@@ -91,21 +92,22 @@ class Ledger:
                 raise
             # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
             database = self._connect(f"{self.path.absolute().as_uri()}?immutable=1")
-        self._ensure_schema(database)
+        with _closed_if_refused(database):
+            self._ensure_schema(database)
         return database
 
     def _open(self) -> sqlite3.Connection:
         fork.register(self)
         known = self.path.exists()
         database = self._connect(self.path.absolute().as_uri())
-        if not known:
-            os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
-        journal = (
-            "delete" if disk.on_network(self.path) else "wal"
-        )  # a write-ahead log needs memory that its readers share
-        for pragma in (f"journal_mode={journal}", "synchronous=full", "foreign_keys=on"):
-            database.execute(f"pragma {pragma}")
-        database.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
+        with _closed_if_refused(database):
+            if not known:
+                os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
+            # A write-ahead log needs memory that its readers share.
+            journal = "delete" if disk.on_network(self.path) else "wal"
+            for pragma in (f"journal_mode={journal}", "synchronous=full", "foreign_keys=on"):
+                database.execute(f"pragma {pragma}")
+            database.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
         return database
 
     @staticmethod
@@ -114,8 +116,15 @@ class Ledger:
 
     def close(self) -> None:
         with self._lock:
+            self._refusal = "was closed"
             if self._connection is not None:
                 self._connection.close()
+                self._connection = None
+
+    def __del__(self) -> None:
+        # sqlite3 would keep a connection that is not closed until the next garbage collection, and a fork may come before.
+        if self._connection is not None:
+            self._connection.close()
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -124,9 +133,9 @@ class Ledger:
             self._connection = None
 
     def after_fork(self, *, in_child: bool) -> None:
-        if in_child:  # open still: a signal handler forked in the middle of a call
-            self._from_parent, self._connection = self._connection, None
-            self._busy = False
+        if in_child and self._connection is not None:  # a signal handler forked in the middle of a call
+            self._from_parent, self._connection, self._busy = self._connection, None, False
+            self._refusal = "was in use when this process was forked"
         self._lock.release()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -351,6 +360,16 @@ class Ledger:
             f"the ledger {self.path} was written by {kind} tpujob (schema {version}, this one uses {SCHEMA_VERSION})",
             hint=hint,
         )
+
+
+@contextmanager
+def _closed_if_refused(database: sqlite3.Connection) -> Iterator[None]:
+    """Close it at once after an error, which may be kept, and the connection with it."""
+    try:
+        yield
+    except BaseException:
+        database.close()
+        raise
 
 
 def _version(database: sqlite3.Connection) -> int:

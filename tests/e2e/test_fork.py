@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 
 import tpujob as api
 from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, Tpujob
 from tests.contract.remote.fixture import Road, Slice, one, road
 from tests.e2e.test_local import SLEEPER, has_ended, workers_of
@@ -96,6 +98,15 @@ def test_a_child_neither_cuts_nor_shuts_the_ssh_connections_of_its_parent(
     assert fleet.run(0, ["echo", "after"]).stdout == b"after\n"
     assert way.connections == 1
     assert one.notices == []
+
+
+def test_a_child_that_is_forked_while_the_emulator_is_asked_for_keeps_none_of_its_locks(tmp_path: Path) -> None:
+    """The next program would wait for the start of the emulator for as long as that child lives."""
+    with control._locked(tmp_path / "start.lock"):
+        child = Child(lambda: "alive")
+        assert child.said == "alive"
+    with child, (tmp_path / "start.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_client_works_in_a_forked_child_as_in_its_parent(tpujob: Tpujob, in_its_place: None) -> None:

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
     "client": {"client", "settings", "boot_clock", "emulator.daemon.control"} | REPORT,
     "cli": {"cli", "client", "report", "settings"} | CORE,
-    "emulator": {"emulator", "boot_clock", "catalog", "peers"},
+    "emulator": {"emulator", "boot_clock", "catalog", "fork", "peers"},
     "vm": {"vm"},
 }
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
+from orchestrator import fork
 
 START_TIMEOUT_S = STOP_TIMEOUT_S = 60.0  # for a daemon that hangs; one that ends is noticed at once
 POLL_S = 0.01
@@ -164,15 +165,15 @@ def _endpoint(state_dir: Path) -> Endpoint | None:
 
 def _is_running(state_dir: Path) -> bool:
     try:
-        lock = os.open(state_dir / "daemon.lock", os.O_RDWR)
+        lock = fork.Descriptor(lambda: os.open(state_dir / "daemon.lock", os.O_RDWR))
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(lock)
+        lock.close()
     return False
 
 
@@ -190,23 +191,24 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
     # A daemon that is started on an emulated VM must not have the VM's marker: processes with it are ended with the VM.
     environment = {name: value for name, value in os.environ.items() if name != "TPUJOB_EMULATED_NODE"}
     package_root = orchestrator.ROOT
-    ended, ready = os.pipe()  # reads as closed when the daemon accepts requests, and also when it ends before
+    ended, ready = fork.pipe()  # reads as closed when the daemon accepts requests, and also when it ends before
     try:
         with log.open(mode) as output:
             subprocess.run(
-                [*argv, "--ready-fd", str(ready)],
+                [*argv, "--ready-fd", str(ready.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=package_root,
                 env=environment,
-                pass_fds=[ready, *kept],
+                pass_fds=[ready.fileno(), *kept],
                 start_new_session=True,
                 check=True,
             )
-        os.close(ready)
+        ready.close()
         select.select([ended], [], [], START_TIMEOUT_S)
     finally:
+        ready.close()
         os.close(ended)
 
 
@@ -237,9 +239,9 @@ def _last_line(state_dir: Path) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = fork.Descriptor(lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         yield
     finally:
-        os.close(lock)
+        lock.close()

@@ -1,0 +1,96 @@
+"""How a session ends: interrupted from another thread, and closed by a process that lives on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator import fork
+from orchestrator.client.session import Session
+from orchestrator.engine.effects.base import Effect, StartGuardian, World
+from orchestrator.engine.guardian import process
+from orchestrator.engine.guardian.process import Guardian
+from orchestrator.engine.runtime.locks import FileLocks
+from orchestrator.errors import Interrupted
+from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.settings import Target
+from tests.forked import Child, in_thread
+from tests.waiting import HANG_S
+
+
+@dataclass(frozen=True)
+class Wait(Effect[None]):
+    """Until it is interrupted."""
+
+    began: threading.Event
+    ended: threading.Event
+
+    def perform(self, world: World) -> None:
+        self.began.set()
+        self.ended.wait(HANG_S)
+
+
+async def waits(began: threading.Event, ended: threading.Event) -> str:
+    try:
+        await Wait(began, ended)
+    except Interrupted as interrupted:
+        return interrupted.message
+    return "it ended"
+
+
+async def quick() -> str:
+    return "quick"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(Target("emulated", "emulated"), tmp_path)
+
+
+def test_it_is_interrupted_from_another_thread(session: Session) -> None:
+    began, ended = threading.Event(), threading.Event()
+    threading.Thread(target=lambda: (began.wait(HANG_S), session.interrupt(signal.SIGTERM, "`cancel`"))).start()
+    assert session.run(waits(began, ended)) == "interrupted by `cancel`"
+    ended.set()
+
+
+def test_an_interrupt_that_no_program_has_heard_reaches_the_next_one_and_only_one(session: Session) -> None:
+    ended = threading.Event()
+    session.interrupt()
+    assert session.run(quick()) == "quick", "it never waited"
+    assert session.run(waits(threading.Event(), ended)) == "interrupted by Ctrl-C"
+    ended.set()
+    assert session.run(waits(threading.Event(), ended)) == "it ended"
+
+
+def test_closing_it_unlocks_and_wakes_the_guardian(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUJOB_GUARDIAN", "on")
+    started: list[Guardian] = []
+
+    def start(*_: object) -> Guardian:
+        started.append(Guardian(1, fork.pipe()[1]))
+        return started[-1]
+
+    async def arms() -> bool:
+        return await StartGuardian()
+
+    monkeypatch.setattr(process, "start_guardian", start)
+    others = FileLocks(session.locks.directory)
+    assert in_thread(lambda: session.run(arms())) and session.locks.lock("lease")
+    assert started[0].waits and others.is_locked("lease")
+
+    def in_child() -> str:
+        session.close()
+        return "closed"
+
+    with Child(in_child) as child:
+        assert child.said == "closed"
+        assert others.is_locked("lease") and started[0].waits, "they are the parent's"
+    session.close()
+    assert not started[0].waits and not others.is_locked("lease")
+    with pytest.raises(LedgerUnavailable):
+        session.ledger.leases()
