@@ -129,7 +129,7 @@ def steps_lost(here: Sandbox, every: str) -> int:
         time.sleep(LOST_FOR_S)
         [node] = here.nodes()
         take(here, node["name"])
-        seen = follow(process, "going on after step")
+        seen = follow(process, "resuming after step")
         done = [int(epoch) * STEPS_AN_EPOCH for line in seen if (epoch := _whole_epoch(line)) is not None]
         resumed = int(seen[-1].partition("after step ")[2].partition(" ")[0].replace(",", ""))
         return max(done) - resumed

@@ -75,7 +75,7 @@ def main() -> None:
     gain, reading = statistics.median(times[TUTORIAL]), statistics.median(times[READ])
     share = stamp_us / 1000 / statistics.median(ms[NO_CLOCK])
     report.notes += [
-        f"Target: the stamped clock costs at most 1 %: {stamp_us:.1f} µs of processor time a stamp, {100 * share:.2f} % of a "
+        f"Target: the stamped clock costs at most 1 %: {stamp_us:.1f} µs of processor time a lap, {100 * share:.2f} % of a "
         f"step, {'met' if share <= 0.01 else 'MISSED'}. (The third column is too noisy to show it.)",
         f"Target: at least 1.8 × the tutorials' loop, which reads the loss at each step: {gain:.2f} ×, "
         f"{'met' if gain >= 1.8 else 'MISSED'}. Of that, {reading:.2f} × is the reading alone: the same loop of ours with it.",

@@ -76,7 +76,7 @@ def loops(backend: type[Native]) -> dict[str, Callable[[Work], Took]]:
 
 
 def kernels(*, benchmark: bool = False) -> None:
-    """PyTorch's defaults, in place of what our backend wants."""
+    """PyTorch's defaults, in place of the settings of the backend."""
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, False
 
 

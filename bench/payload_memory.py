@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def draw(scratch: Path) -> None:
-    """Beforehand and elsewhere, so that drawing the images is in nobody's memory."""
+    """Generate the images in a separate process, so that no loop's memory includes it."""
     for name, examples in (("warm-up", 2 * BATCH), ("whole", EXAMPLES)):
         (scratch / name).mkdir()
         for split, count in (("train", examples), ("test", 100)):

@@ -1,8 +1,8 @@
-"""`python -m payload --config train.json`: check, get the data, start the training processes, list what they wrote.
+"""`python -m payload --config train.json`: validate, fetch the data, run the training processes, write the manifest.
 
-The exit code says what happened: 0 trained, 1 a crash, 2 the configuration, 3 the loss is not a number, 4 the data, 5 another
-host went away, 6 processes that do not reduce, 7 no checkpoint can be written, 128 + n ended by signal n. This process
-imports no torch.
+Exit codes: 0 trained, 1 crash, 2 configuration, 3 the loss is not a number, 4 data, 5 another process or host was lost,
+6 the processes do not reduce with each other, 7 a checkpoint cannot be written, 128 + n ended by signal n. This process does
+not import torch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ STARTED = time.monotonic()
 
 def main() -> int:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, _leave)  # until supervise.run has processes to end
+        signal.signal(signum, _exit_on_signal)  # until supervise.run installs its own handlers
     parser = argparse.ArgumentParser(prog="python -m payload", description="Train an image classifier.")
     parser.add_argument("--config", type=Path, required=True, help="train.json; its keys are in payload/README.md")
-    parser.add_argument("--backend", choices=BACKENDS, help="instead of the configuration's")
+    parser.add_argument("--backend", choices=BACKENDS, help="override `backend` of the configuration")
     arguments = parser.parse_args()
     try:
         return _run(arguments.config, arguments.backend)
@@ -38,12 +38,12 @@ def main() -> int:
         return error.exit_code
 
 
-def _run(config_path: Path, asked: str | None) -> int:
+def _run(config_path: Path, requested: str | None) -> int:
     from payload.config import load
     from payload.placement import choose_backend, look, place, share
 
     config, host = load(config_path), look()
-    backend = choose_backend(asked or config.backend, os.environ, host)
+    backend = choose_backend(requested or config.backend, os.environ, host)
     _check_installed(backend)
     from payload import artifacts, supervise
     from payload.job import Job
@@ -64,7 +64,7 @@ def _run(config_path: Path, asked: str | None) -> int:
     if config.entry is None:
         source = resolve(config, _say)
         examples = config.examples or source.train_examples
-        if (backend, placement.device) != ("xla", "tpu"):  # how many cores torch_xla finds only its processes know
+        if (backend, placement.device) != ("xla", "tpu"):  # only torch_xla's own processes know its number of cores
             share(config.batch_size, placement.workers * placement.processes, examples)
     with tempfile.TemporaryDirectory(prefix="payload-") as scratch:
         job = Job(
@@ -85,7 +85,7 @@ def _run(config_path: Path, asked: str | None) -> int:
 
 
 def _check_entry(entry: str | None) -> None:
-    """That its module is there; only a training process imports it."""
+    """Raise BadConfig if the entry's top-level module does not exist. Only the training processes import it."""
     if entry is None:
         return
     module = entry.partition(":")[0]
@@ -95,7 +95,7 @@ def _check_entry(entry: str | None) -> None:
 
 
 def _check_installed(backend: str) -> None:
-    """Without importing them, which takes seconds; that they also work is found out by the training processes."""
+    """Raise BadConfig if a package is missing. Packages are located, not imported: an import takes seconds."""
     if backend == "tpu" and sys.version_info < (3, 11):
         raise BadConfig(
             f"backend: tpu needs Python 3.11 or newer, and this is {platform.python_version()}: there is no torch_tpu for it; "
@@ -110,7 +110,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _leave(signum: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(signum: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signum)
 
 

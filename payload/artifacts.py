@@ -1,6 +1,6 @@
-"""The files a run leaves: written whole or not at all, and listed, with their hashes, in manifest.json at the very end.
+"""Artifacts: written atomically, and listed with their hashes in manifest.json when the run has succeeded.
 
-Where there is a manifest, the run ended well and every file is complete. README.md is the contract.
+If there is a manifest, the run succeeded and every file is complete. README.md specifies the formats.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from payload import idx
 SCHEMA = 1
 MANIFEST = "manifest.json"
 LOSSES = "losses.jsonl"
-RESUMED = ("timing.jsonl", LOSSES, "checkpoint.pt")  # what a training that goes on needs, or adds to
-OURS = (*RESUMED, "metrics.json", "provenance.json", MANIFEST)
+RESUMED = ("timing.jsonl", LOSSES, "checkpoint.pt")  # read or appended to by a resumed training
+RUN_FILES = (*RESUMED, "metrics.json", "provenance.json", MANIFEST)
 
 
 def prepare(directory: Path, *, resume: bool = False) -> None:
-    """Without what an earlier run left under our names: it would be taken for this one's. Only a training that did not
-    end (it has no manifest) may go on where it was."""
+    """Create `directory` and delete the artifacts of earlier runs in it, which could be mistaken for those of this run.
+
+    With `resume`, keep what an unfinished training (one without a manifest) needs to continue. Raises OSError.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    goes_on = resume and not (directory / MANIFEST).exists()
-    for path in (*(directory / name for name in OURS), *directory.glob("checkpoint-*.pt")):
-        if not goes_on or (path.name not in RESUMED and path.suffix != ".pt"):
+    resumes = resume and not (directory / MANIFEST).exists()
+    for path in (*(directory / name for name in RUN_FILES), *directory.glob("checkpoint-*.pt")):
+        if not resumes or (path.name not in RESUMED and path.suffix != ".pt"):
             path.unlink(missing_ok=True)
-    for path in directory.glob(".*.tmp"):  # of a process that was killed while it wrote
+    for path in directory.glob(".*.tmp"):  # left by a process killed during a write
         path.unlink(missing_ok=True)
 
 
 def trim_losses(directory: Path, epoch: int) -> None:
-    """Leave only whole lines of the epochs before `epoch`, which is about to be trained, perhaps for the second time."""
+    """Keep only complete lines of epochs before `epoch` in losses.jsonl: a resumed training repeats that epoch."""
     path = directory / LOSSES
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] < epoch]
@@ -45,14 +47,14 @@ def trim_losses(directory: Path, epoch: int) -> None:
 
 
 def add_losses(directory: Path, epoch: int, losses: Sequence[float]) -> None:
-    """One line for each epoch, with the loss of each of its steps."""
+    """Append the line of one epoch to losses.jsonl: the loss of each of its steps."""
     with (directory / LOSSES).open("a") as file:
         file.write(json.dumps({"epoch": epoch, "losses": list(losses)}, separators=(",", ":")) + "\n")
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Under a temporary name, on the disk, then renamed: nobody ever sees half a file."""
-    temporary = path.with_name(f".{path.name}.tmp")  # one writer at a time: the next one takes its place
+    """Replace `path` atomically: write a temporary file, flush it to the disk, rename it. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.tmp")  # there is one writer at a time; the next one overwrites a leftover
     try:
         with temporary.open("wb") as file:
             write(file)
@@ -70,12 +72,13 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Replace `path` atomically with `value` as JSON. Raises OSError, or ValueError for NaN and infinities."""
     content = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_whole(path, lambda file: file.write(content.encode()))
 
 
 def write_manifest(directory: Path) -> None:
-    """Every file below `directory`, whoever wrote it."""
+    """Write manifest.json: path, size and hash of every file below `directory`, including files of an `entry`."""
     files = [
         path
         for path in sorted(directory.rglob("*"))
@@ -89,7 +92,7 @@ def write_manifest(directory: Path) -> None:
 
 
 def provenance(**facts: Any) -> dict[str, Any]:
-    """What somebody needs to do the same again."""
+    """Return the contents of provenance.json: `facts`, host, package versions and command, to reproduce the run."""
     return {
         "schema": SCHEMA,
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -1,7 +1,7 @@
-"""Which examples each process sees at each step: pure functions of the seed, the epoch and the place in the world.
+"""The examples of each process at each step: pure functions of seed, epoch, rank and world size.
 
-Worlds of 1, 2, 4 … processes with the same global batch see the same examples at the same step, only dealt out
-differently; that is why their loss curves agree.
+For the same global batch, any number of processes sees the same examples at the same step, divided differently; therefore
+their loss curves agree.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from payload.placement import share
 def train_batches(
     examples: int, batch_size: int, *, rank: int, world: int, seed: int, epoch: int
 ) -> list[torch.Tensor]:
-    """This process's example numbers, step by step. The last batch is left out when it is not full."""
+    """Return this process's example indices for each step, without an incomplete last batch.
+
+    Raises BadConfig if `batch_size` is no multiple of `world`, or exceeds `examples`.
+    """
     local = share(batch_size, world, examples)
-    # DistributedSampler shuffles with Generator().manual_seed(seed + epoch) and deals to the ranks in turn. It only
-    # asks its data set for a length.
+    # DistributedSampler shuffles with Generator().manual_seed(seed + epoch) and assigns indices to the ranks in turn. It uses
+    # only the length of its data set.
     sampler = DistributedSampler(range(examples), world, rank, shuffle=True, seed=seed, drop_last=True)
     sampler.set_epoch(epoch)
     steps = examples // batch_size
@@ -31,9 +34,9 @@ def train_batches(
 
 
 def eval_batches(examples: int, *, rank: int, world: int, most: int = 500) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Example numbers and weights. Every example has weight 1 in exactly one process; padding has weight 0.
+    """Return example indices and weights. Every example has weight 1 in exactly one process; padding has weight 0.
 
-    Padding gives every batch the same shape: another shape would be another program to compile.
+    Padding gives every batch the same shape: another shape would compile another program.
     """
     mine = torch.arange(examples)[rank::world]
     longest = -(-examples // world)
@@ -48,7 +51,7 @@ def eval_batches(examples: int, *, rank: int, world: int, most: int = 500) -> li
 def data_loader(
     backend: Backend, job: Job, dataset: Any, batch_size: int, *, epoch: int, shuffle: bool
 ) -> DataLoader[Any]:
-    """For data that a job brings itself: PyTorch's DataLoader, in as many processes as the host has cores to spare."""
+    """Return a DataLoader with this process's share of each global batch. Raises BadConfig as `train_batches` does."""
     local = share(batch_size, backend.world, len(dataset))
     sampler: DistributedSampler[Any] = DistributedSampler(
         dataset, backend.world, backend.rank, shuffle=shuffle, seed=job.config.seed, drop_last=True
@@ -66,7 +69,7 @@ def data_loader(
 
 
 def workers_for(job: Job, *, cores: int) -> int:
-    """One core of this process's share is for the training itself; more than eight rarely help."""
+    """Return `num_workers`; by default the process's share of the cores less one for the training, at most 8."""
     if job.config.num_workers is not None:
         return job.config.num_workers
     return min(8, job.cores_each(cores) - 1)

@@ -1,7 +1,7 @@
-"""Checkpoints: written whole by process 0, checked by hash when read, and enough to go on bit for bit.
+"""Checkpoints: written atomically by process 0, verified by hash, and sufficient to resume bit for bit.
 
-A checkpoint holds weights, optimizer and position. Randomness and learning rate follow from seed and step, so there is
-nothing else to save, and the number of processes may change. `checkpoint.pt` is the newest, `checkpoint-<step>.pt` are older.
+A checkpoint holds weights, optimizer state and position. Random numbers and learning rate follow from seed and step, so there
+is no other state, and the number of processes may change. `checkpoint.pt` is the newest, `checkpoint-<step>.pt` are older.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 class Checkpoints:
-    """Of one training, which `identity` describes: the parts of the configuration that decide what it computes."""
+    """The checkpoints of one training. `identity` is the part of the configuration that determines its results."""
 
     def __init__(self, directory: Path, identity: dict[str, Any], say: Say, *, keep: int = 1) -> None:
         self._directory, self._identity, self._say, self._keep = directory, identity, say, keep
@@ -37,7 +37,10 @@ class Checkpoints:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """On process 0 only. The file before stays in its place until the new one is on the disk."""
+        """Write a checkpoint, on process 0 only. The previous one stays until the new one is on the disk.
+
+        Raises Diverged if a tensor is not finite, CannotSave if the file cannot be written.
+        """
         state = {"schema": SCHEMA, "step": step, "identity": self._identity, **on_host(state)}
         if not all(torch.isfinite(tensor).all() for tensor in tensors(state) if tensor.is_floating_point()):
             raise Diverged(f"the weights after step {step} are not finite; {self._last_good()}")
@@ -61,19 +64,26 @@ class Checkpoints:
         self._newest_step = step
 
     def _last_good(self) -> str:
-        return "there is none" if self._newest_step is None else f"the one after step {self._newest_step} is whole"
+        return (
+            "there is no other"
+            if self._newest_step is None
+            else f"the checkpoint of step {self._newest_step} is intact"
+        )
 
     def _path(self, step: int) -> Path:
         return self._directory / f"checkpoint-{step:09}.pt"
 
     def _older(self) -> list[Path]:
-        """The newest first."""
+        """Return the older checkpoints, newest first."""
         return sorted(self._directory.glob("checkpoint-*.pt"), reverse=True)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def load(self, backend: Backend) -> dict[str, Any] | None:
-        """The newest whole one, in every process, on the CPU; None when there is none. Every process must ask."""
+        """Return the newest intact checkpoint, on the CPU; None if there is none. Every process must call it.
+
+        Raises BadConfig if the checkpoint is of a training with other settings.
+        """
         content = backend.broadcast(self._newest_whole() if backend.rank == 0 else b"")
         if not content:
             return None
@@ -90,10 +100,10 @@ class Checkpoints:
                 state = _load(content)
                 expected = state.pop("sha256")
                 if state["schema"] != SCHEMA or digest(state) != expected:
-                    raise ValueError("its hash is another")
-            except Exception as error:  # whatever torch makes of a damaged file
+                    raise ValueError("its hash differs")
+            except Exception as error:  # torch raises various types for a damaged file
                 reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
-                self._say(f"{path.name} is damaged and is left out: {reason}")
+                self._say(f"{path.name} is damaged and is skipped: {reason}")
                 continue
             self._check_identity(path, state["identity"])
             return content
@@ -106,19 +116,19 @@ class Checkpoints:
             key = changed[0]
             raise BadConfig(
                 f"{path} is of another training ({key} was {found.get(key)!r}, now it is {self._identity.get(key)!r}); "
-                "write `resume: false` to begin anew, or use another directory"
+                "set `resume: false` to start again, or use another directory"
             )
 
 
 class Interval:
-    """Whether a checkpoint is due: every so many steps, epochs or seconds."""
+    """Whether a checkpoint is due: every `count` steps, epochs or seconds (config.interval)."""
 
     def __init__(self, every: tuple[int, str], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._count, self._unit = every
         self._monotonic, self._last = monotonic, monotonic()
 
     def due(self, *, step: int, epoch: int, ends_epoch: bool) -> bool:
-        """`step` counts from the beginning of the training, 1 for the first."""
+        """Return whether a checkpoint is due after `step`, counted from 1 at the start of the training."""
         if self._unit == "steps":
             return step % self._count == 0
         if self._unit == "epochs":
@@ -135,7 +145,7 @@ def _load(content: bytes) -> dict[str, Any]:
 
 
 def on_host(value: Any) -> Any:
-    """The same nest of dictionaries and lists with every tensor on the CPU, so that any machine can load it."""
+    """Return the same nest of dictionaries and lists with every tensor on the CPU, so that any machine loads it."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     if isinstance(value, dict):
@@ -146,6 +156,7 @@ def on_host(value: Any) -> Any:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield all tensors in nested dictionaries and lists."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list):
@@ -154,7 +165,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def digest(value: Any) -> str:
-    """Of the contents, in their order: independent of how torch packs them into a file."""
+    """Return a SHA-256 of the contents in their order, independent of torch's file format."""
     hashed = hashlib.sha256()
 
     def add(item: Any) -> None:
@@ -174,6 +185,7 @@ def digest(value: Any) -> str:
 
 
 def remove(directory: Path) -> None:
+    """Delete all checkpoints in `directory`."""
     with suppress(FileNotFoundError):
         for path in (directory / NEWEST, *directory.glob("checkpoint-*.pt")):
             path.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""Where the seconds go, told truthfully although the device works later than the program: timing.jsonl.
+"""Times of steps, epochs and phases on an asynchronous device, written to timing.jsonl.
 
-A step is stamped when it has been sent off, so the time between two stamps is how often steps leave, not how long one takes;
-only the drained ends of an epoch make its time true. Steps during which a program was compiled are recognised by the
-compile counter, drained, and kept apart. `timing: drained` waits after each step: then each step's time is true, at a cost.
+A step is timed when it is dispatched, so the time between two readings is the interval between dispatches, not the duration
+of a step. The device is drained at both ends of an epoch, which makes the epoch's time exact. A step that compiled a program
+is recognised by the compile counter, drained, and counted separately. `timing: drained` drains after each step: then the time
+of each step is exact, at the cost of waiting.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 SCHEMA = 1
-FLUSH_S = 1.0  # a reader of the growing file is never further behind than this
+FLUSH_S = 1.0  # the longest delay of a line in the file, for readers that follow it
 
 Item = TypeVar("Item")
 
 FIELDS = {
     "t_s": "seconds from the start of the command to the end of what the line describes",
-    "dt_s": "seconds since the previous stamp; stamped: between two dispatches, drained: the step itself",
+    "dt_s": "seconds since the previous step; stamped: between two dispatches, drained: the step itself",
     "s": "seconds, without compiling",
     "compile_s": "seconds of the steps that compiled, left out of s",
     "compile": "this step compiled a program: warm-up",
@@ -40,9 +41,10 @@ class EpochTime:
     warm_steps: int
     compile_s: float
     wait_s: float = 0.0  # for data
-    step_std_s: float | None = None  # of the times between stamps: what that means depends on the timing mode
+    step_std_s: float | None = None  # of the steps' `dt_s`, whose meaning depends on the timing mode
 
     def described(self) -> dict[str, Any]:
+        """Return the fields of an epoch in metrics.json, in seconds."""
         return {
             "seconds": self.seconds,
             "warm_steps": self.warm_steps,
@@ -54,14 +56,14 @@ class EpochTime:
 
 
 class Clock:
-    """One for each process; only the one with a `path` writes."""
+    """The times of one process. Writes timing.jsonl if it has a `path`. All times are seconds of `monotonic`."""
 
     def __init__(
         self,
         started: float,
         *,
         path: Path | None = None,
-        append: bool = False,  # to the lines of a training that is being resumed
+        append: bool = False,  # keep the lines in the file: the training is resumed
         header: dict[str, Any] | None = None,
         compiles: Callable[[], int] = lambda: 0,
         drain: Callable[[], None] = lambda: None,
@@ -75,24 +77,25 @@ class Clock:
         self._compiles, self._drain, self._drained = compiles, drain, drained
         self._file = _open(path, append) if path else None
         self._compiled = compiles()
-        self._last = self._flushed = self._said = monotonic()
-        self._compiling_s = 0.0  # of the present series of compiling steps
+        self._last = self._flushed = self._reported = monotonic()
+        self._compiling_s = 0.0  # of the current series of compiling steps
         self._epoch_began, self._compile_before, self._warm_steps = self._last, 0.0, 0
         self._apart_s = self._wait_s = self._sum = self._squares = 0.0
         self._write({"schema": SCHEMA, **(header or {}), "fields": FIELDS})
 
     def total_s(self) -> float:
+        """Return the seconds since the start of the command."""
         return self._monotonic() - self._started
 
     def add(self, name: str, began: float, ended: float, *, but_s: float = 0.0) -> None:
-        """A span between two readings of the monotonic clock, `but_s` of it left out."""
+        """Record a span between two readings of the monotonic clock, less `but_s` seconds."""
         seconds = ended - began - but_s
         self.spans[name] += seconds
         self._write({"span": name, "t_s": self._t(ended), "s": round(seconds, 4)})
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """The seconds of a block, waiting for the device at both ends, without what compiled inside it."""
+        """Record the seconds of a block, less those of compiling in it. Drains the device at both ends."""
         self._drain()
         self._last = began = self._monotonic()
         self._compiled = self._compiles()
@@ -102,18 +105,19 @@ class Clock:
         self._end_compiling()
         self._last = self._monotonic()
         compiled_s = self.spans["compile"] - compiled_before
-        self._apart_s += self._last - began - compiled_s  # within an epoch, it is not part of that
+        self._apart_s += self._last - began - compiled_s  # an epoch around it does not count it
         self.add(name, began, self._last, but_s=compiled_s)
 
     def begin_epoch(self) -> None:
+        """Drain the device and start the time of an epoch."""
         self._drain()
         self._epoch_began = self._last = self._monotonic()
-        self._compiled = self._compiles()  # what compiled between two epochs is no step's
+        self._compiled = self._compiles()  # programs compiled between two epochs belong to no step
         self._compile_before, self._warm_steps = self.spans["compile"], 0
         self._apart_s = self._wait_s = self._sum = self._squares = 0.0
 
     def waits(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """The same batches; how long each was waited for is counted."""
+        """Yield `batches` and add the time spent in `next()` to `wait_s`."""
         iterator = iter(batches)
         while True:
             began = self._monotonic()
@@ -126,8 +130,8 @@ class Clock:
             yield batch
 
     def step(self, epoch: int, step: int) -> None:
-        """Call it after each sync."""
-        seconds, compiled = self.stamp()
+        """Record a step. Call after each `Backend.sync`."""
+        seconds, compiled = self.lap()
         if self._file is not None:
             warm_up = ',"compile":true' if compiled else ""
             self._file.write(
@@ -137,8 +141,8 @@ class Clock:
                 self._file.flush()
                 self._flushed = self._last
 
-    def stamp(self) -> tuple[float, bool]:
-        """Seconds since the last stamp, and whether a program was compiled in them."""
+    def lap(self) -> tuple[float, bool]:
+        """Return the seconds since the previous lap, and whether a program was compiled in between."""
         compiled = self._compiles()
         if warm_up := compiled != self._compiled:
             self._compiled = compiled
@@ -157,6 +161,7 @@ class Clock:
         return seconds, warm_up
 
     def end_epoch(self) -> EpochTime:
+        """Drain the device and return the times of the epoch."""
         self._drain()
         self._end_compiling()
         self._last = self._monotonic()
@@ -171,6 +176,7 @@ class Clock:
         return max(0.0, (self._squares - self._sum**2 / count) / (count - 1)) ** 0.5 if count > 1 else None
 
     def epoch_line(self, epoch: int, took: EpochTime, **facts: Any) -> None:
+        """Write the line of an epoch: `took` and `facts`."""
         times: dict[str, Any] = {
             "s": round(took.seconds, 4),
             "compile_s": round(took.compile_s, 4),
@@ -180,14 +186,11 @@ class Clock:
         self._write({"epoch": epoch, "t_s": self._t(self._last), **times, **facts})
 
     def every(self, period_s: float) -> bool:
-        """True once in each period: for a sign of life during a long epoch, once compiling has been told of."""
-        if self._compiling_s or self._last - self._said < period_s:
+        """Return True once in each period, for progress lines within an epoch; False while steps compile."""
+        if self._compiling_s or self._last - self._reported < period_s:
             return False
-        self._said = self._last
+        self._reported = self._last
         return True
-
-    def said(self) -> None:
-        self._said = self._monotonic()
 
     def close(self) -> None:
         if self._file is not None:
@@ -195,7 +198,7 @@ class Clock:
 
     def _end_compiling(self) -> None:
         if self._compiling_s:
-            self._say(f"compile {self._compiling_s:.1f} s (apart from the timings below)")
+            self._say(f"compile {self._compiling_s:.1f} s (not included in the times below)")
             self._write({"span": "compile", "t_s": self._t(self._last), "s": round(self._compiling_s, 4)})
             self._compiling_s = 0.0
 
@@ -209,7 +212,7 @@ class Clock:
 
 
 def _open(path: Path, append: bool) -> Any:
-    """For appending, without the half line that a killed process may have left."""
+    """Open `path` for writing. To append, first cut off the incomplete line of a killed process."""
     if append and path.exists():
         with path.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

@@ -1,7 +1,7 @@
-"""What to train: the keys of `train.json`, their defaults and their checks, standard library only.
+"""The keys of `train.json`, their defaults and their validation. Standard library only.
 
-`load` is called once, by `python -m payload`; everything after it may trust every field. A mistake is one line that
-names the key, what was found and what would do.
+`load` is called once, by `python -m payload`; later code relies on every field. An error is one line with the key, the value
+and the accepted values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BACKENDS = ("xla", "cuda", "cpu", "tpu", "auto")
 
 @dataclass(frozen=True)
 class EmulatedConfig:
-    """A smaller slice of the same training, applied only where the TPU is emulated (placement.py says so aloud)."""
+    """A smaller version of the training, used only on an emulated TPU. placement.py reports each replacement."""
 
     cores: int | None = None
     examples: int | None = None
@@ -34,8 +34,8 @@ class EmulatedConfig:
 
 @dataclass(frozen=True)
 class Config:
-    entry: str | None = None  # "module:function", a training of the job's own; null: payload.train:train
-    options: dict[str, Any] | None = None  # for the entry, as it likes
+    entry: str | None = None  # "module:function", the training function of the job; null: payload.train:train
+    options: dict[str, Any] | None = None  # passed to the entry unchecked
     backend: str = "xla"  # "auto": a TPU if there is one, else a GPU, else the CPU
     model: str = "mnist_cnn"
     dataset: str = "mnist"
@@ -44,19 +44,19 @@ class Config:
     epochs: int = 5
     batch_size: int = 128  # over all cores together
     cores: str | int = "all"  # of each host
-    lr: float = 0.05  # at its highest: train.py lets it rise and fall
+    lr: float = 0.05  # the peak of the schedule in train.py
     momentum: float = 0.9  # of sgd
     optimizer: str = "sgd"
     seed: int = 1
     precision: str = "fp32"
-    image_size: int | None = None  # pixels of a side; the device resizes. null: as the model wants it
-    examples: int | None = None  # only the first so many training examples
+    image_size: int | None = None  # pixels of a side, resized on the device; null: the model's own size
+    examples: int | None = None  # use only the first training examples; null: all
     test_examples: int | None = None  # the same for the evaluation
     eval: bool = True
     checkpoint: bool = True
     checkpoint_every: str = "1 epoch"  # or "200 steps", "30 s"
-    keep_checkpoints: int = 1  # the newest so many
-    resume: bool = True  # go on where an unfinished training in the same directory stopped
+    keep_checkpoints: int = 1  # number of newest checkpoints to keep
+    resume: bool = True  # continue an unfinished training in the same directory
     num_workers: int | None = None  # processes of each DataLoader; null: from the host's cores
     timing: str = "stamped"  # "drained": wait for the device after each step
     emulated: EmulatedConfig = field(default_factory=EmulatedConfig)
@@ -67,7 +67,7 @@ class Config:
 
     @property
     def checkpoint_interval(self) -> tuple[int, str]:
-        """(200, "steps")"""
+        """Return the parsed `checkpoint_every`: (200, "steps"), (1, "epochs") or (30, "seconds")."""
         return interval(self.checkpoint_every)
 
 
@@ -76,6 +76,7 @@ _ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def interval(text: str) -> tuple[int, str]:
+    """Return (count, unit), with unit "steps", "epochs" or "seconds". Raises ValueError if `text` is no interval."""
     match = _INTERVAL.fullmatch(text)
     if match is None or int(match[1]) < 1:
         raise ValueError
@@ -150,6 +151,7 @@ _RULES: dict[str, Rule] = {
 
 
 def load(path: Path) -> Config:
+    """Return the configuration in the JSON file `path`. Raises BadConfig, with the path in its message."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -163,6 +165,7 @@ def load(path: Path) -> Config:
 
 
 def parse(data: Any) -> Config:
+    """Return the configuration in parsed JSON. Raises BadConfig for an unknown key or a value out of range."""
     if not isinstance(data, dict):
         raise BadConfig(f"the configuration must be an object, not {json.dumps(data)[:40]}")
     _check(data, _RULES, "")
@@ -170,7 +173,7 @@ def parse(data: Any) -> Config:
     _check(nested, _EMULATED_RULES, "emulated.")
     config = Config(**{**data, "emulated": EmulatedConfig(**nested)})
     if config.dataset == "idx" and config.data_dir is None and config.entry is None:
-        raise BadConfig('dataset: "idx" is any set of IDX files; data_dir must say where they are')
+        raise BadConfig('dataset: "idx" needs data_dir, the directory with the IDX files')
     return config
 
 
@@ -180,9 +183,9 @@ def _check(data: dict[str, Any], rules: dict[str, Rule], prefix: str) -> None:
             near = difflib.get_close_matches(key, rules, n=1)
             meant = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(rules)}"
             raise BadConfig(f"{prefix}{key}: unknown key; {meant}")
-        fits, words = rules[key]
+        fits, expected = rules[key]
         if not fits(value):
-            raise BadConfig(f"{prefix}{key}: {json.dumps(value)[:60]} will not do; it must be {words}")
+            raise BadConfig(f"{prefix}{key}: {json.dumps(value)[:60]} is not valid; it must be {expected}")
 
 
 assert set(_RULES) == {f.name for f in fields(Config)}, "every key has a rule"

@@ -1,7 +1,7 @@
-"""Fetch the published IDX files from a public mirror, check them by sha256, keep them in the cache.
+"""Download the published IDX files from a public mirror to the cache, and check them by SHA-256.
 
-Without a network this fails within seconds: a host that does not answer is given up after `OPEN_TIMEOUT_S`, looking up
-its name included, and not asked again for the other files.
+Without a network this fails within seconds: a mirror that does not answer within `OPEN_TIMEOUT_S`, including the lookup of its
+name, is not used for the other files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class DownloadFailed(Exception):
-    """No mirror gave all files; the message says what each of them did instead."""
+    """No mirror served all files. The message has the error of each mirror."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ PUBLISHED = {
     ),
     "fashion-mnist": PublishedFile(
         (
-            # Zalando's bucket speaks plain HTTP only; the hashes below are what makes either of them trustworthy.
+            # Zalando's bucket serves plain HTTP only; the hashes below protect both downloads.
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         ),
@@ -62,7 +62,7 @@ PUBLISHED = {
 
 
 def download(name: str, published: PublishedFile, directory: Path, say: Callable[[str], None]) -> str:
-    """Make `directory` hold the files with their published hashes; answers where they came from."""
+    """Download the files that are missing or damaged in `directory`; return their origin. Raises DownloadFailed."""
     missing = {file: sha for file, sha in published.sha256.items() if not _is_intact(directory / file, sha, say)}
     if not missing:
         return "cache"
@@ -94,7 +94,7 @@ def _is_intact(path: Path, sha: str, say: Callable[[str], None]) -> bool:
         return False
     if hashlib.sha256(path.read_bytes()).hexdigest() == sha:
         return True
-    say(f"{path}: not the published file any more; downloading it again")
+    say(f"{path}: differs from the published file; downloading it again")
     return False
 
 
@@ -112,16 +112,16 @@ def _fetch(url: str, sha: str) -> bytes:
 
 
 def _open(url: str) -> HTTPResponse:
-    """In a thread that can be left behind: looking up a host name has no timeout of its own."""
+    """Open `url` in a thread that is abandoned after `OPEN_TIMEOUT_S`: the lookup of a host name has no timeout."""
     result: list[HTTPResponse | Exception] = []
 
-    def ask() -> None:
+    def request() -> None:
         try:
-            result.append(urllib.request.urlopen(url, timeout=OPEN_TIMEOUT_S))  # noqa: S310 (our own constants)
+            result.append(urllib.request.urlopen(url, timeout=OPEN_TIMEOUT_S))  # noqa: S310 (constant URLs)
         except Exception as error:
             result.append(error)
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(OPEN_TIMEOUT_S)
     if not result:

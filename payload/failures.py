@@ -1,12 +1,12 @@
-"""Failures that a person can act on, each with its exit code.
+"""Failures with an exit code each.
 
-Everything that reaches `python -m payload`'s exit is one of these and is printed as one line, or is a bug and is printed
-with its traceback (exit code 1).
+`python -m payload` prints a PayloadError as one line. Any other exception is a bug: it is printed with its traceback, and
+the exit code is 1.
 """
 
 from __future__ import annotations
 
-# What a BadConfig about missing packages tells to do.
+# The remedy in a BadConfig about missing packages.
 INSTALL = (
     "pip install 'torch==2.9.0' 'torch_xla==2.9.0' (on a TPU VM: 'torch_xla[tpu]==2.9.0'); "
     "torch and torch_xla must have the same version"
@@ -29,36 +29,36 @@ class BadConfig(PayloadError):
 
 
 class Diverged(PayloadError):
-    """The loss is not a number any more."""
+    """The loss or the weights are not finite."""
 
     exit_code = 3
 
 
 class DataError(PayloadError):
-    """The images cannot be had, or are not what they should be."""
+    """The images cannot be obtained, or are damaged."""
 
     exit_code = 4
 
 
 class PeerLost(PayloadError):
-    """Another process went away while this one waited for it: a consequence, hardly ever the cause."""
+    """Another process ended while this one waited for it. Usually a consequence of the failure, not its cause."""
 
     exit_code = 5
 
 
 class WorldError(PayloadError):
-    """The processes do not form the world they should: a reduction would hang, abort or silently do nothing."""
+    """The processes do not form the expected world: a reduction would hang, abort or silently do nothing."""
 
     exit_code = 6
 
 
 class CannotSave(PayloadError):
-    """A checkpoint cannot be written, for want of space perhaps; the one before it is whole."""
+    """A checkpoint cannot be written, for example because the disk is full. The previous checkpoint is intact."""
 
     exit_code = 7
 
 
 class TrainingInterrupted(PayloadError):
-    """We were asked to stop, and a checkpoint was written at that very step."""
+    """A stop was requested, and a checkpoint was written at the end of the step."""
 
     exit_code = 143

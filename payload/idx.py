@@ -1,7 +1,7 @@
-"""The IDX files of the MNIST family, plain or gzip-compressed, read whole and checked.
+"""Read and write the IDX files of the MNIST family, plain or gzip-compressed.
 
-A file that is truncated, too long, of another kind or of another shape is refused by name: a wrong image must never be
-trained on. Pixels stay uint8; the accelerator turns them into numbers of its own.
+A file that is truncated, too long, or of another type or shape raises DataError with its name, so that no training uses wrong
+images. Pixels stay uint8; the accelerator converts them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = {
     "test_labels": "t10k-labels-idx1-ubyte",
 }
 CLASSES = 10  # of the MNIST family
-_BYTES = 0x08  # the IDX code of unsigned bytes, the only one this family uses
+_BYTES = 0x08  # the IDX type code of unsigned bytes, the only type in this family
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Dataset:
 
 
 def locate(directory: Path) -> dict[str, Path] | None:
-    """The four files, each plain or .gz; None when the directory does not hold all of them.
+    """Return the paths of the four files, each plain or .gz; None if one is missing or ambiguous.
 
-    EMNIST and others write something before the usual names (`emnist-letters-test-images-idx3-ubyte`): that will do too,
-    where there is only one such file.
+    A prefix before the usual name, as in EMNIST (`emnist-letters-test-images-idx3-ubyte`), is accepted if only one file
+    matches.
     """
     found = {}
     for part, name in FILES.items():
@@ -58,7 +58,10 @@ def locate(directory: Path) -> dict[str, Path] | None:
 def read_dataset(
     paths: dict[str, Path], examples: int | None = None, test_examples: int | None = None, classes: int | None = CLASSES
 ) -> Dataset:
-    """The first so many images of each split (all when None). `classes` None: as many as the labels say."""
+    """Return the first `examples` and `test_examples` images with labels; None: all.
+
+    `classes` None: one more than the highest label. Raises DataError for a damaged file or a label out of range.
+    """
     train = _read_pair(paths["train_images"], paths["train_labels"])
     test = _read_pair(paths["test_images"], paths["test_labels"])
     if classes is None:
@@ -72,7 +75,7 @@ def read_dataset(
 
 
 def count(paths: dict[str, Path]) -> int:
-    """How many training images there are, from the header of the label file alone."""
+    """Return the number of training images, by the label file. Raises DataError."""
     return len(read_array(paths["train_labels"], dimensions=1))
 
 
@@ -86,6 +89,7 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8],
 
 
 def read_array(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """Return the contents of one IDX file, read-only. Raises DataError."""
     content = _content(path)
     header_bytes = 4 + 4 * dimensions
     if len(content) < header_bytes:
@@ -97,7 +101,7 @@ def read_array(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     expected, actual = int(np.prod(shape, dtype=object)), len(content) - header_bytes
     if actual != expected:
         what = "truncated" if actual < expected else "too long"
-        raise DataError(f"{path}: {what}: {actual:,} bytes where its header says {expected:,}")
+        raise DataError(f"{path}: {what}: {actual:,} bytes, but its header declares {expected:,}")
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
 
 
@@ -114,11 +118,13 @@ def _content(path: Path) -> bytes:
 
 
 def write_array(path: Path, array: NDArray[np.uint8]) -> None:
+    """Write `array` as a plain IDX file."""
     header = struct.pack(f">HBB{array.ndim}I", 0, _BYTES, array.ndim, *array.shape)
     path.write_bytes(header + np.ascontiguousarray(array).tobytes())
 
 
 def sha256(path: Path) -> str:
+    """Return the hex SHA-256 of the file."""
     digest = hashlib.sha256()  # not hashlib.file_digest, which Python 3.10 lacks
     with path.open("rb") as file:
         while piece := file.read(1 << 20):

@@ -1,7 +1,7 @@
-"""From the bytes of the files to what a network takes, on the device: resized, normalised, in as many channels as it wants.
+"""The data set on the device, and its conversion to the input of a network: resize, normalise, expand to its channels.
 
-The data set goes to the device once, as bytes; an epoch then moves only the numbers of the examples. Resizing is two small
-matrix products, the same bilinear interpolation as PyTorch's, which any accelerator does well.
+The data set is copied to the device once, as bytes; an epoch then transfers only example indices. Resizing is two small
+matrix products, equal to PyTorch's bilinear interpolation and fast on any accelerator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from payload import idx, models
 from payload.backends import Backend
 from payload.config import Config
 
-# Mean and spread of the pixels of the complete training sets, as fractions of white. Generated digits are near enough MNIST.
+# Mean and standard deviation of the pixels of the full training sets, as fractions of white. Generated digits resemble MNIST.
 NORMAL = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530), "synthetic": (0.1307, 0.3081)}
 
 
@@ -25,7 +25,7 @@ class Images:
 
     def __init__(self, images: Any, labels: Any, shape: Shape, backend: Backend) -> None:
         self.shape = shape
-        self.bytes = torch.from_numpy(images.copy()).to(backend.device)  # a copy: what was read is read-only
+        self.bytes = torch.from_numpy(images.copy()).to(backend.device)  # a copy, because the array is read-only
         self.labels = torch.from_numpy(labels.copy()).to(backend.device)
         self._rows, self._columns = (
             None if size == shape.side else _interpolation(size, shape.side).to(backend.device)
@@ -36,7 +36,7 @@ class Images:
         return len(self.labels)
 
     def pick(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised images [n, channels, side, side] and labels of the examples with these numbers."""
+        """Return normalised images [n, channels, side, side] and labels [n] of the examples with these indices."""
         pixels = self.bytes.index_select(0, numbers).float() / 255
         pixels = (pixels - self.shape.mean) / self.shape.spread
         if self._rows is not None:
@@ -50,7 +50,7 @@ class Images:
 
 
 class Shape:
-    """What the network takes, and how its pixels are made."""
+    """The input shape of the network, and the normalisation of its pixels."""
 
     def __init__(self, config: Config, data: idx.Dataset) -> None:
         design = models.DESIGNS[config.model]
@@ -62,7 +62,7 @@ class Shape:
 
 
 def _measured(images: Any) -> tuple[float, float]:
-    """From a histogram, so that no copy of the images in floating point is made."""
+    """Return mean and standard deviation of the pixels, from a histogram: no floating-point copy of the images."""
     counts = np.bincount(images.reshape(-1), minlength=256) / images.size
     levels = np.arange(256) / 255
     mean = float(counts @ levels)
@@ -70,6 +70,6 @@ def _measured(images: Any) -> tuple[float, float]:
 
 
 def _interpolation(size: int, side: int) -> torch.Tensor:
-    """The matrix [side, size] that turns a column of `size` pixels into one of `side`."""
+    """Return the matrix [side, size] that resizes a column of `size` pixels to `side`."""
     one_hot = torch.eye(size).reshape(1, size, size)  # [batch, channels: one for each pixel, its column]
     return functional.interpolate(one_hot, size=side, mode="linear").squeeze(0).T.contiguous()

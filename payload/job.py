@@ -1,4 +1,4 @@
-"""What a training process is told: the resolved configuration, its place, its data. Pickled to it by the supervisor."""
+"""The input of a training process: resolved configuration, placement, data. The supervisor pickles it to stdin."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from payload.config import Config
 from payload.placement import Placement
 from payload.sources import DataSource
 
-STOP = "stop"  # a file in `Job.scratch`: the supervisor makes it when it is asked to end
+STOP = "stop"  # a file in `Job.scratch`, created by the supervisor to request a checkpoint and a stop
 
 
 @dataclass(frozen=True)
 class Job:
     config: Config
     placement: Placement
-    source: DataSource | None  # None: an entry of the job's own, which brings its data
+    source: DataSource | None  # None: the job has an `entry`, which loads its own data
     backend: str  # "xla", "cuda", "cpu" or "tpu"
-    meet_at: str  # where several processes on CPU find each other, a URL of torch.distributed
-    started: float  # time.monotonic() at the start of the command: zero of all times written down
-    data_began: float  # the supervisor gets the files before any process starts; on the same clock
+    meet_at: str  # the init_method URL of torch.distributed
+    started: float  # time.monotonic() at the start of the command: the zero of all recorded times
+    data_began: float  # start and end of fetching the files, before any process starts; same clock
     data_ended: float
-    scratch: Path  # of this host and this run, removed at its end
-    local_rank: int = 0  # among the processes that we start on this host
-    node: int | None = (
-        None  # this host's number among the hosts, where the accelerator counts them in an order of its own
-    )
+    scratch: Path  # a temporary directory of this host and this run
+    local_rank: int = 0  # among the processes that the supervisor starts on this host
+    node: int | None = None  # this host's index where the accelerator orders the hosts itself; None: `placement.worker`
 
     @property
     def artifacts(self) -> Path:
@@ -35,7 +33,7 @@ class Job:
 
     @property
     def world(self) -> int:
-        """Processes over all hosts, where we start them ourselves (not on a TPU)."""
+        """Return the number of processes over all hosts. Not valid for torch_xla on a TPU, which starts its own."""
         return self.placement.workers * self.placement.processes
 
     @property
@@ -45,9 +43,9 @@ class Job:
 
     @property
     def meets_on_this_machine(self) -> bool:
-        """Is every process of the training here? The hosts of an emulated slice are all one machine."""
+        """Return whether all processes of the training run on this machine, as those of an emulated slice do."""
         return self.meet_at.startswith("file:") or urlsplit(self.meet_at).hostname in ("127.0.0.1", "localhost", "::1")
 
     def cores_each(self, cores: int) -> int:
-        """This process's share of the cores of this machine: at least 1. Threads beyond that would spin for one another."""
+        """Return this process's share of `cores` CPU cores of this machine, at least 1: more threads would contend."""
         return max(1, cores // (self.world if self.meets_on_this_machine else self.placement.processes))

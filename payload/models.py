@@ -1,4 +1,4 @@
-"""The networks. Each takes normalised images [n, channels, side, side] and answers a score for each class, [n, classes]."""
+"""The networks. Each maps normalised images [n, channels, side, side] to class scores [n, classes]."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from payload.failures import BadConfig
 
 
 class MnistCnn(nn.Module):
-    """The network of the PyTorch MNIST example, with two differences that are said aloud.
+    """The network of the PyTorch MNIST example, with two differences.
 
-    Under XLA, pooling is reshapes and maxima: the same values as MaxPool2d(2), but their gradient is not XLA's slow
-    select-and-scatter (steps are 1.4 times faster on its CPU device). Dropout is left out: it would make the losses depend on
-    how many processes there are, and over the few epochs of a tutorial it only costs.
+    Under XLA, pooling is a reshape and a maximum: the values of MaxPool2d(2), but without the slow select-and-scatter in its
+    gradient (steps are 1.4 times faster on XLA's CPU device). There is no dropout: it would make the losses depend on the
+    number of processes, and it does not help within the few epochs of a tutorial.
     """
 
     def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
@@ -29,7 +29,7 @@ class MnistCnn(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.conv1(images))
-        # The maximum of relus is the relu of the maximum, with a quarter of the work.
+        # relu after pooling: the same values with a quarter of the work.
         x = torch.relu(halve(self.conv2(x)))
         x = torch.relu(self.fc1(x.flatten(1)))
         scores: torch.Tensor = self.fc2(x)
@@ -37,12 +37,12 @@ class MnistCnn(nn.Module):
 
 
 def halve(x: torch.Tensor) -> torch.Tensor:
-    """MaxPool2d(2), as is best on the device: on CPUs and GPUs its own gradient is quicker than that of a maximum."""
+    """Return MaxPool2d(2) of `x`, by reshaping on XLA only: elsewhere the gradient of max_pool2d is faster."""
     return halve_by_reshape(x) if x.device.type == "xla" else functional.max_pool2d(x, 2)
 
 
 def halve_by_reshape(x: torch.Tensor) -> torch.Tensor:
-    """The larger of each two rows, then of each two columns. A last one that has no partner is left out."""
+    """Return the maximum over pairs of rows, then of columns. An unpaired last row or column is dropped."""
     n, channels, height, width = x.shape
     rows = x[:, :, : height // 2 * 2, : width // 2 * 2].reshape(n, channels, height // 2, 2, -1)
     x = torch.maximum(rows[:, :, :, 0], rows[:, :, :, 1])
@@ -51,7 +51,7 @@ def halve_by_reshape(x: torch.Tensor) -> torch.Tensor:
 
 
 class AlexNet(nn.Module):
-    """torchvision's AlexNet, layer by layer, dropout included; its weights have the same names."""
+    """torchvision's AlexNet with dropout; its weights have the same names."""
 
     def __init__(self, channels: int = 3, side: int = 224, classes: int = 10) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class AlexNet(nn.Module):
 
 
 class Mlp(nn.Sequential):
-    """So little work that the program, not the device, is what takes the time: for measuring loops."""
+    """A network so small that the Python loop, not the device, takes the time: for benchmarks of loops."""
 
     def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
         super().__init__(
@@ -89,7 +89,7 @@ class Mlp(nn.Sequential):
 class Design:
     network: Callable[[int, int, int], nn.Module]  # of channels, side, classes
     channels: int
-    side: int | None  # None: that of the images
+    side: int | None  # pixels; None: the side of the images
     least_side: int
 
 
@@ -101,7 +101,10 @@ DESIGNS = {
 
 
 def build(name: str, seed: int, *, side: int = 28, classes: int = 10) -> nn.Module:
-    """On the CPU, from the seed alone: every process builds the same weights, whatever its accelerator."""
+    """Return the network on the CPU, with the same weights in every process: they depend only on the seed.
+
+    Raises BadConfig if `side` is too small for the network.
+    """
     design = DESIGNS[name]
     if side < design.least_side:
         raise BadConfig(f"image_size: {name} needs images of at least {design.least_side} pixels a side, not {side}")

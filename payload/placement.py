@@ -1,7 +1,7 @@
-"""Where to train: from the environment variables to the processes of this host, and what emulation changes.
+"""Derive the device and the number of processes of this host from the environment, and apply emulation.
 
-`place` is pure: it takes the environment as a mapping. It is called once by `python -m payload`, and its notes are
-printed first in the log and kept in the artifacts, so that nobody mistakes an emulated run for a real one.
+`place` is pure: it takes the environment as a mapping. Its notes are printed first in the log and stored in the artifacts, to
+distinguish an emulated run from one on a TPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from payload.config import Config
 from payload.failures import BadConfig
 
-# The PCI ids by which torch_xla (torch_xla/_internal/tpu.py) and torch_tpu (utils/hardware.py) recognise a TPU.
+# The PCI IDs by which torch_xla (torch_xla/_internal/tpu.py) and torch_tpu (utils/hardware.py) recognise a TPU.
 _GOOGLE_VENDOR = "0x1ae0"
 _TPU_DEVICES = {
     **{"0x0027": "v2 or v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "v7"},
@@ -31,38 +31,39 @@ _TORCH_TPU_PROCESSES = {"v4": (1, 2, 4, 8), "v5p": (1, 2, 4, 8), "v5e": (1, 4, 8
 
 @dataclass(frozen=True)
 class HostPlace:
-    """What is plugged in here."""
+    """The accelerators of this host."""
 
     tpu_chips: int = 0
     gpus: int = 0
-    tpu: str = ""  # the generation of its TPU: "v5e"
+    tpu: str = ""  # the TPU generation, such as "v5e"; "" without a TPU
 
 
 @dataclass(frozen=True)
 class Placement:
     device: str  # "tpu", "cuda" or "cpu"
-    worker: int  # this host among the hosts of the slice
+    worker: int  # index of this host in the slice
     workers: int
-    processes: int  # that we start on this host; on a TPU one, and torch_xla starts one for each core
+    processes: int  # that the supervisor starts on this host; 1 for torch_xla on a TPU, which starts one for each core
     artifacts: str
-    coordinator: tuple[str, int] | None = None  # where the processes of several hosts meet; None: on this host
+    coordinator: tuple[str, int] | None = None  # address where the processes of several hosts meet; None: one host
     cores_emulated: int | None = None  # set only where the TPU is emulated
-    notes: tuple[str, ...] = ()  # what the emulation changed, in words
-    hosts: tuple[str, ...] = ()  # the addresses of all hosts in the order of the workers, and how their chips are wired
-    topology: str = ""  # ("4x4"): for backend tpu on several hosts, otherwise empty
+    notes: tuple[str, ...] = ()  # one sentence for each change by the emulation
+    hosts: tuple[str, ...] = ()  # addresses of all hosts, by worker; only for backend tpu on several hosts
+    topology: str = ""  # the chips of the slice, such as "4x4"; only for backend tpu on several hosts
 
     @property
     def emulated(self) -> bool:
         return self.cores_emulated is not None
 
     def described(self) -> dict[str, Any]:
+        """Return the `placement` of provenance.json."""
         return asdict(self)
 
 
-def choose_backend(asked: str, environ: Mapping[str, str], host: HostPlace) -> str:
-    """ "auto" is what the host is best at; anything else is taken at its word."""
-    if asked != "auto":
-        return asked
+def choose_backend(requested: str, environ: Mapping[str, str], host: HostPlace) -> str:
+    """Return `requested`, or for "auto" the backend of the best device of the host."""
+    if requested != "auto":
+        return requested
     if "TPUJOB_EMULATED_CORES" in environ or environ.get("PJRT_DEVICE") or host.tpu_chips:
         return "xla"
     return "cuda" if host.gpus else "cpu"
@@ -71,20 +72,23 @@ def choose_backend(asked: str, environ: Mapping[str, str], host: HostPlace) -> s
 def place(
     config: Config, environ: Mapping[str, str], *, host: HostPlace, backend: str = "xla"
 ) -> tuple[Config, Placement]:
-    """The configuration as it will be trained, and the processes that will do it."""
+    """Return the configuration to train, with `emulated` applied, and the placement.
+
+    Raises BadConfig if configuration, environment and host do not fit together.
+    """
     if config.precision == "fp16" and backend != "cuda":
         raise BadConfig(f"precision: fp16 needs a GPU, and this is backend {backend}; bf16 works everywhere")
     workers = _number(environ, "TPUJOB_WORKERS", 1, least=1)
     worker = _number(environ, "TPUJOB_WORKER", 0, least=0)
     if worker >= workers:
-        raise BadConfig(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS says there are {workers}")
+        raise BadConfig(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS is {workers}")
     if config.cores == 1 and workers > 1:
         raise BadConfig(f"cores: 1 is one core of one host, but this slice has {workers} hosts; use a smaller slice")
     device = _device(environ, host, backend)
     emulated = _number(environ, "TPUJOB_EMULATED_CORES", 0, least=1) or None
     coordinator = _coordinator(environ)
     if (device != "tpu" or backend == "tpu") and workers > 1 and coordinator is None:
-        raise BadConfig("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR does not say where they meet")
+        raise BadConfig("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR is not set")
     placement = Placement(
         device=device,
         worker=worker,
@@ -101,27 +105,27 @@ def place(
 
 
 def _processes(cores: str | int, device: str, backend: str, host: HostPlace) -> int:
-    """How many of our own. torch_xla on a TPU is started once, and starts a process for each core by itself."""
+    """Return how many processes the supervisor starts. torch_xla on a TPU is started once; it starts one per core."""
     if device == "tpu" and backend == "xla":
         return 1
     have, what = {"cuda": (host.gpus, "GPUs"), "tpu": (host.tpu_chips, "TPU chips")}.get(device, (0, ""))
     if not what:
         return cores if isinstance(cores, int) else 1
     if not have:
-        raise BadConfig(f"backend: {backend}, but this host has no {what}; auto takes what there is")
+        raise BadConfig(f"backend: {backend}, but this host has no {what}; use backend auto")
     if isinstance(cores, int) and cores > have:
-        raise BadConfig(f"cores: {cores} asked for, but this host has {_plural(have, what[:-1], what)}")
+        raise BadConfig(f"cores: {cores} requested, but this host has {_plural(have, what[:-1], what)}")
     return cores if isinstance(cores, int) else have
 
 
 def _torch_tpu(config: Config, placement: Placement, environ: Mapping[str, str], host: HostPlace) -> Placement:
-    """As torch_tpu demands it, which would fail later, on some hosts only, or not say why."""
+    """Return the placement for torch_tpu. Checks its requirements, which it reports late, on some hosts, or unclearly."""
     processes = _processes(config.cores, "tpu", "tpu", host)
-    can = _TORCH_TPU_PROCESSES.get(host.tpu)
-    if can is None:
-        raise BadConfig(f"backend: tpu, but torch_tpu does not know this TPU ({host.tpu}); backend xla does")
-    if processes not in can:
-        counts = f"{', '.join(map(str, can[:-1]))} or {can[-1]}"
+    supported = _TORCH_TPU_PROCESSES.get(host.tpu)
+    if supported is None:
+        raise BadConfig(f"backend: tpu, but torch_tpu does not support this TPU ({host.tpu}); backend xla does")
+    if processes not in supported:
+        counts = f"{', '.join(map(str, supported[:-1]))} or {supported[-1]}"
         raise BadConfig(
             f"cores: {config.cores} is {_plural(processes, 'process', 'processes')}, but on a {host.tpu} host backend tpu "
             f"starts {counts}; backend xla takes all cores or 1"
@@ -135,11 +139,11 @@ def _torch_tpu(config: Config, placement: Placement, environ: Mapping[str, str],
     hosts, topology = tuple(environ.get("TPUJOB_HOSTS", "").split(",")), environ.get("TPUJOB_TOPOLOGY", "")
     if len(hosts) != placement.workers or not all(hosts):
         raise BadConfig(
-            f"TPUJOB_HOSTS is {','.join(hosts)!r}; backend tpu needs the addresses of all {placement.workers} hosts in it"
+            f"TPUJOB_HOSTS is {','.join(hosts)!r}; backend tpu needs the addresses of all {placement.workers} hosts"
         )
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", topology):
         raise BadConfig(
-            f"TPUJOB_TOPOLOGY is {topology!r}; backend tpu needs that of the whole slice in it, such as '4x4'"
+            f"TPUJOB_TOPOLOGY is {topology!r}; backend tpu needs the topology of the whole slice, such as '4x4'"
         )
     chips = math.prod(int(side) for side in topology.split("x"))
     if chips != placement.workers * processes:
@@ -154,7 +158,7 @@ def _emulate(config: Config, placement: Placement, given: int, stand_in: str) ->
     wanted = config.emulated
     allowed = min(given, wanted.cores or given)
     processes = allowed if config.cores == "all" else min(int(config.cores), allowed)
-    cores = _cores_words(config, given, processes)
+    cores = _cores_text(config, given, processes)
     notes = [f"emulated: {cores} as {_plural(processes, 'process', 'processes')} on {stand_in}"]
     if wanted.examples is not None:
         notes.append(f"emulated: {wanted.examples:,} training examples instead of {_or_all(config.examples)}")
@@ -171,18 +175,21 @@ def _emulate(config: Config, placement: Placement, given: int, stand_in: str) ->
     return smaller, replace(placement, processes=processes, cores_emulated=given, notes=tuple(notes))
 
 
-def _cores_words(config: Config, given: int, processes: int) -> str:
+def _cores_text(config: Config, given: int, processes: int) -> str:
     if config.cores != "all":
         return _plural(int(config.cores), "core stands", "cores stand")
     return f"{given} cores stand" if given > processes else "all cores of this host stand"
 
 
 def share(batch_size: int, world: int, examples: int) -> int:
-    """How many examples of the global batch each process takes: all the same, so that a mean of means is the mean."""
+    """Return each process's number of examples of a global batch: equal, so that the mean of means is the mean.
+
+    Raises BadConfig if `batch_size` is no multiple of `world`, or exceeds `examples`.
+    """
     if batch_size % world:
         down, up = batch_size // world * world, -(-batch_size // world) * world
         near = f"{down} or {up}" if down else f"{up}"
-        raise BadConfig(f"batch_size: {batch_size} cannot be dealt out evenly to {world} processes; {near} can")
+        raise BadConfig(f"batch_size: {batch_size} is not a multiple of {world} processes; use {near}")
     if batch_size > examples:
         raise BadConfig(f"batch_size: {batch_size} is more than the {examples:,} training examples")
     return batch_size // world
@@ -193,34 +200,34 @@ def _device(environ: Mapping[str, str], host: HostPlace, backend: str) -> str:
     if backend != "xla":
         if emulated and backend != "cpu":
             raise BadConfig(
-                f"backend: {backend}, but TPUJOB_EMULATED_CORES says that the TPU is emulated; xla and cpu work"
+                f"backend: {backend}, but TPUJOB_EMULATED_CORES is set: the TPU is emulated; use xla or cpu"
             )
         return backend
-    asked = environ.get("PJRT_DEVICE", "").upper()
-    if asked not in ("", "TPU", "CPU"):
-        raise BadConfig(f"PJRT_DEVICE is {asked}; this program trains on TPU and CPU")
+    requested = environ.get("PJRT_DEVICE", "").upper()
+    if requested not in ("", "TPU", "CPU"):
+        raise BadConfig(f"PJRT_DEVICE is {requested}; this program trains on TPU and CPU")
     if emulated:
-        if asked == "TPU":
-            raise BadConfig("PJRT_DEVICE is TPU, but TPUJOB_EMULATED_CORES says that the TPU is emulated")
+        if requested == "TPU":
+            raise BadConfig("PJRT_DEVICE is TPU, but TPUJOB_EMULATED_CORES is set: the TPU is emulated")
         return "cpu"
-    return asked.lower() or ("tpu" if host.tpu_chips else "cpu")
+    return requested.lower() or ("tpu" if host.tpu_chips else "cpu")
 
 
 def look(pci: Path = Path("/sys/bus/pci/devices"), environ: Mapping[str, str] = os.environ) -> HostPlace:
-    """What is plugged in; importing torch_xla or torch to ask would take seconds and start their runtimes."""
+    """Return the accelerators of this host, without torch: importing it takes seconds and starts its runtime."""
     chips = _tpu_chips(pci)
     return HostPlace(tpu_chips=len(chips), gpus=_gpus(environ), tpu=chips[0] if chips else "")
 
 
 def _tpu_chips(pci: Path) -> list[str]:
-    """The generation of each."""
+    """Return the generation of each TPU chip."""
     vendors = [vendor for vendor in pci.glob("*/vendor") if vendor.read_text().strip() == _GOOGLE_VENDOR]
     ids = [vendor.with_name("device").read_text().strip() for vendor in vendors]
     return [_TPU_DEVICES[each] for each in ids if each in _TPU_DEVICES]
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
-    """As many as this process may use."""
+    """Return the number of GPUs visible to this process."""
     if not shutil.which("nvidia-smi", path=environ.get("PATH")):
         return 0
     try:

@@ -1,7 +1,7 @@
 """One training process: `python -m payload.rank`, started by supervise.py with its Job on standard input.
 
-It opens the accelerator, trains, and exits with the code of what happened. However it fails, it ends at once: a process
-that lingers would keep all others waiting in a reduction.
+It opens the accelerator, trains, and exits with a code of failures.py. After any failure it exits immediately: the other
+processes would otherwise wait for it in a reduction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from payload.run import TrainingRun
 
 MAX_PROCESS_LINES = 8
-# What may change while a training goes on: it is the same training all the same.
+# Keys that may change between a checkpoint and the training that resumes from it.
 NOT_IDENTITY = (
     *("backend", "cores", "data_dir", "fallback", "timing", "eval", "test_examples", "emulated"),
     *("checkpoint", "checkpoint_every", "keep_checkpoints", "resume", "num_workers"),
@@ -40,15 +40,15 @@ NOT_IDENTITY = (
 
 def main() -> NoReturn:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)  # a signal for all is for our parent: it lets us save, and then kills
-    job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 (our own parent wrote it)
-    _die_with_parent()
+        signal.signal(signum, signal.SIG_IGN)  # the supervisor handles it: it requests a checkpoint, then kills
+    job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 (the supervisor wrote it)
+    _exit_with_parent()
     try:
         if job.backend == "xla":
             _spawn(job)
         else:
             train_one(0, job)
-    except BrokenProcessPool:  # a process that torch_xla started has ended, and has left its code here
+    except BrokenProcessPool:  # a process that torch_xla started has ended and written its exit code
         with suppress(OSError, ValueError):
             os._exit(int((job.scratch / "exit-code").read_text()))
         traceback.print_exc()
@@ -64,19 +64,19 @@ def _spawn(job: Job) -> None:
     except ImportError as error:
         raise BadConfig(f"torch_xla cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
     # On a TPU, torch_xla starts one process for each core of this host (nprocs=None), or uses one core (nprocs=1). On a
-    # CPU it only knows threads, one for each XLA:CPU device, and collectives between those abort: so each of our own
-    # processes calls it with nprocs=1 and has one device, and payload/backends/group.py averages between them.
+    # CPU it supports only threads, one for each XLA:CPU device, and collectives between those abort. Therefore each process of
+    # the supervisor calls it with nprocs=1 and has one device, and payload/backends/group.py averages between them.
     nprocs = None if job.placement.device == "tpu" and job.config.cores != 1 else 1
     xmp.spawn(train_one, args=(job,), nprocs=nprocs)
 
 
 def train_one(_index: int, job: Job) -> None:
-    """What runs once for each core."""
-    _die_with_parent()
+    """Train on one core. Ends the process on failure."""
+    _exit_with_parent()
     try:
         _train(job)
     except BaseException as error:
-        # Not raised further: where torch_xla started this process, it would wait for the others before it told anybody.
+        # Not raised: torch_xla, if it started this process, would wait for the others before it reports the error.
         _end(job, error)
 
 
@@ -101,11 +101,11 @@ def _train(job: Job) -> None:
     try:
         found = train(backend, run)
     except torch.OutOfMemoryError as error:
-        sentences = re.split(r"(?<=\.)\s", str(error))[:3]  # what was asked for, and what there was
+        sentences = re.split(r"(?<=\.)\s", str(error))[:3]  # the requested and the available memory
         raise BadConfig(f"{' '.join(sentences)} A smaller batch needs less") from None
     if found is not None and not isinstance(found, dict):
         raise BadConfig(
-            f"entry: {job.config.entry} answered {type(found).__name__}; it must answer a dictionary or None"
+            f"entry: {job.config.entry} returned {type(found).__name__}; it must return a dictionary or None"
         )
     _finish(backend, run, found or {})
 
@@ -148,7 +148,7 @@ def _open_run(job: Job, backend: Backend) -> TrainingRun:
 
 
 def _identity(job: Job) -> dict[str, Any]:
-    """What decides what is computed: a checkpoint is of use only to the same."""
+    """Return the settings that determine the results. A checkpoint is valid only for equal settings."""
     config = {key: value for key, value in asdict(job.config).items() if key not in NOT_IDENTITY}
     return {**config, "data": job.source.sha256 if job.source else None}
 
@@ -175,7 +175,7 @@ def _finish(backend: Backend, run: TrainingRun, found: dict[str, Any]) -> None:
 
 
 def _each_process(backend: Backend, clock: Clock) -> list[dict[str, Any]]:
-    """Everybody writes its times into its own row of zeros; the sum is the table."""
+    """Return the times of every process: each fills its own row of zeros, and the sum is the table."""
     import torch
 
     table = torch.zeros(backend.world, 2)
@@ -230,15 +230,15 @@ def _end(job: Job, error: BaseException) -> NoReturn:
     else:
         code = 1
         traceback.print_exception(error)
-    with suppress(OSError), (job.scratch / "exit-code").open("x") as file:  # the first to fail is the one that counts
+    with suppress(OSError), (job.scratch / "exit-code").open("x") as file:  # keep the code of the first failure
         file.write(str(code))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _die_with_parent() -> None:
-    """Whatever ends our parent ends us, SIGKILL included; a training without its supervisor is nobody's."""
+def _exit_with_parent() -> None:
+    """Have the kernel kill this process when its supervisor ends, even by SIGKILL."""
     parent_death_signal = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
-"""What a training is given besides its backend: the configuration, the clock, the log, and a place for its checkpoints.
+"""The `run` argument of a training: its configuration, clock, log and checkpoints.
 
-`train(backend, run)` in train.py takes it, and so does a job's own `entry:` function: `main(backend, run)`. What they return, a
-dictionary, becomes part of metrics.json.
+`train(backend, run)` in train.py takes it, as does the `entry:` function of a job: `main(backend, run)`. The dictionary that
+they return becomes part of metrics.json.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from payload.job import STOP, Job
 class TrainingRun:
     job: Job
     clock: Clock
-    say: Callable[[str], None]  # a line of the log, from process 0
+    say: Callable[[str], None]  # prints a line to the log, on process 0 only
     checkpoints: Checkpoints
     backend: Backend
-    say_here: Callable[[str], None] = print  # what every host says once, to be seen at work
-    saved: dict[str, Any] | None = None  # the state that an unfinished training here left; go on from there
+    say_here: Callable[[str], None] = print  # prints a line to the log, on the first process of each host
+    saved: dict[str, Any] | None = None  # the checkpoint to resume from; None: start from the beginning
     _interval: Interval = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,12 +41,12 @@ class TrainingRun:
 
     @property
     def options(self) -> dict[str, Any]:
-        """`options:` of the job file, for an entry of the job's own."""
+        """Return `options:` of the job file; {} if it has none."""
         return self.config.options or {}
 
     @property
     def artifacts(self) -> Path:
-        """What a process writes here is brought home. Worker 0's process 0 is enough for most files."""
+        """Return the directory whose files are collected. For most files it is enough that process 0 writes them."""
         return self.job.artifacts
 
     def checkpoint(
@@ -58,9 +58,11 @@ class TrainingRun:
         ends_epoch: bool = False,
         last: bool = False,
     ) -> None:
-        """Call it after each step; it asks for the state only when a checkpoint is due, or when we are asked to stop.
+        """Write a checkpoint if one is due or a stop was requested. Call after each step.
 
-        Process 0 writes; the others wait for it in the next step's reduction, and not forever (backends/group.py).
+        `state` is called only when a checkpoint is written. Process 0 writes; the others wait in the reduction of the next
+        step, with a timeout (backends/group.py). Raises TrainingInterrupted after a requested stop, Diverged if the weights
+        are not finite, CannotSave if the file cannot be written.
         """
         if not self.config.checkpoint or self.backend.rank != 0:
             return
@@ -72,19 +74,23 @@ class TrainingRun:
         self._interval.saved()
         if stopping:
             raise TrainingInterrupted(
-                f"stopped after step {step:,}, and a checkpoint was written: a training started in this directory goes on there"
+                f"stopped after step {step:,} with a checkpoint; a training started in this directory resumes from it"
             )
 
     def stopping(self) -> bool:
+        """Return whether the supervisor of this host requested a stop."""
         return (self.job.scratch / STOP).exists()
 
     def data_loader(self, dataset: Any, batch_size: int, *, epoch: int = 1, shuffle: bool = True) -> Iterable[Any]:
-        """Batches of a PyTorch data set, on the device: this process's share of a batch of `batch_size` over all."""
+        """Return batches of a PyTorch data set, on the device.
+
+        `batch_size` is global: each process gets its equal share. Raises BadConfig if it cannot be divided equally.
+        """
         return self.backend.loader(
             batches.data_loader(self.backend, self.job, dataset, batch_size, epoch=epoch, shuffle=shuffle)
         )
 
 
 def seed_of(seed: int, epoch: int, step: int, rank: int) -> int:
-    """The number for `Backend.seed`, another one for each step of each process."""
+    """Return the argument of `Backend.seed`: a distinct number for each step of each process."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{step}/{rank}".encode()).digest()[:6], "big")

@@ -1,7 +1,7 @@
-"""Where the images come from: a directory of the job, the cache, a public mirror, or, if the job allows it, a program.
+"""The source of the images: a directory of the job, the cache, a public mirror, or generated digits if the job allows them.
 
-`resolve` is called once per host, before any training process starts, so that processes never download against each
-other. Whatever it answers, it says so: a data set that was generated is called "synthetic" from here to the last artifact.
+`resolve` is called once per host, before any training process starts, so that processes do not download concurrently. A
+generated data set is named "synthetic" in the log and in every artifact.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DataSource:
-    name: str  # what is really trained on
-    requested: str  # what the job asked for
+    name: str  # the data set in use: "synthetic" after a fallback
+    requested: str  # `dataset` of the configuration
     origin: str
     paths: dict[str, Path]  # the four parts of idx.FILES
-    of: int  # training examples in the complete set
-    train_examples: int  # and in these files
+    of: int  # training examples in the full data set
+    train_examples: int  # training examples in these files
     sha256: dict[str, str]  # by file name
 
     @property
@@ -37,6 +37,7 @@ class DataSource:
         return self.name == "synthetic"
 
     def described(self) -> dict[str, Any]:
+        """Return the `dataset` of provenance.json."""
         return {
             "name": self.name,
             "requested": self.requested,
@@ -48,26 +49,30 @@ class DataSource:
 
 
 def cache_directory() -> Path:
+    """Return the directory of downloaded and generated data sets; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpujob" / "data"
 
 
 def resolve(
     config: Config, say: Say, *, cache: Path | None = None, published: PublishedFile | None = None
 ) -> DataSource:
-    """The files to train on. A named directory is never replaced by anything else; `fallback` is for failed downloads."""
+    """Return the files to train on, downloaded or generated if needed.
+
+    `fallback` replaces a failed download, never a `data_dir`. Raises DataError.
+    """
     cache = cache or cache_directory()
     if config.data_dir is not None:
         return _from_directory(config, Path(config.data_dir).expanduser())
     if config.dataset == "synthetic":
         return _generated(config, cache, say)
-    published = published or PUBLISHED[config.dataset]  # "idx" always has a data_dir: config.py sees to it
+    published = published or PUBLISHED[config.dataset]  # "idx" always has a data_dir: config.py requires it
     directory = cache / config.dataset
     try:
         origin = download(config.dataset, published, directory, say)
     except DownloadFailed as error:
         if config.fallback != "synthetic":
             raise DataError(
-                f"{error}; give data_dir a directory with the IDX files, or allow fallback: synthetic"
+                f"{error}; set data_dir to a directory with the IDX files, or fallback: synthetic"
             ) from None
         say(f"{error}")
         say(f"instead of {config.dataset}, training on synthetic images: generated digits, not real ones")
@@ -81,7 +86,7 @@ def _from_directory(config: Config, directory: Path) -> DataSource:
     paths = idx.locate(directory)
     if paths is None:
         names = ", ".join(idx.FILES.values())
-        raise DataError(f"data_dir {directory}: must hold {names}, each plain or .gz, with any beginning")
+        raise DataError(f"data_dir {directory}: must hold {names}, each plain or .gz, with any prefix")
     return _source(config, config.dataset, f"directory {directory.name}", paths)
 
 
@@ -91,15 +96,15 @@ def _generated(config: Config, cache: Path, say: Say) -> DataSource:
     if not directory.is_dir():
         began = time.monotonic()
         _generate(directory, count, tests)
-        say(f"synthetic: {count:,} training and {tests:,} test images drawn in {time.monotonic() - began:.1f} s")
+        say(f"synthetic: {count:,} training and {tests:,} test images generated in {time.monotonic() - began:.1f} s")
     paths = idx.locate(directory)
     if paths is None:
-        raise DataError(f"{directory}: incomplete; delete it to have it drawn again")
+        raise DataError(f"{directory}: incomplete; delete it to generate it again")
     return _source(config, "synthetic", "generated", paths, max(count, synthetic.TRAIN_COUNT))
 
 
 def _generate(directory: Path, count: int, tests: int) -> None:
-    """Drawn beside its place and moved there whole, so that a run that dies, or two at once, leave nothing torn."""
+    """Generate in a temporary directory, then rename, so that killed or concurrent runs leave no incomplete data set."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".drawing-") as scratch:
@@ -112,15 +117,17 @@ def _generate(directory: Path, count: int, tests: int) -> None:
             try:
                 whole.rename(directory)
             except OSError:
-                if not directory.is_dir():  # somebody else was first, with the same bytes: theirs will do
+                if not directory.is_dir():  # a concurrent run was first, with the same bytes
                     raise
     except OSError as error:
-        raise DataError(f"{directory}: cannot be written: {error.strerror or error}; XDG_CACHE_HOME moves it") from None
+        raise DataError(
+            f"{directory}: cannot be written: {error.strerror or error}; set XDG_CACHE_HOME to another directory"
+        ) from None
 
 
 def _source(config: Config, name: str, origin: str, paths: dict[str, Path], of: int | None = None) -> DataSource:
     count = idx.count(paths)
     if config.examples is not None and config.examples > count:
-        raise DataError(f"examples: {config.examples:,} asked for, but {name} ({origin}) has {count:,}")
+        raise DataError(f"examples: {config.examples:,} requested, but {name} ({origin}) has {count:,}")
     hashes = {path.name: idx.sha256(path) for path in paths.values()}
     return DataSource(name, config.dataset, origin, paths, of or count, count, hashes)

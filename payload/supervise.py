@@ -1,7 +1,7 @@
-"""Start the training processes of this host, pass on what they say, and end all of them when one fails.
+"""Start the training processes of this host, forward their output, and end all of them when one fails.
 
-The first process's output is the log. The others are silent unless one of them is the culprit: then its last lines are
-shown. A signal to us ends every process before we exit.
+The output of process 0 is the log. Of the other processes, only the last lines of the one that caused a failure are printed. A
+signal to the supervisor ends every process before it exits.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from payload import tpu_launch
 from payload.failures import PeerLost
 from payload.job import STOP, Job
 
-SETTLE_S = 1.0  # after a failure, how long the others may still fail by themselves: it may be they who were first
-PEER_SETTLE_S = 5.0  # the same, when the first only says that it lost another
-FINISH_S = 120.0  # after the first process finished well, how long the others may take
+SETTLE_S = 1.0  # wait after a failure for other processes to fail: one of them may be the cause
+PEER_SETTLE_S = 5.0  # the same, if the failed process lost another process
+FINISH_S = 120.0  # wait for the others after the first process succeeded
 TERM_S = 1.0
 TAIL_LINES = 25
-SAVE_S = 8.0  # after a signal, how long a checkpoint may take; `tpujob` kills after 10 s
+SAVE_S = 8.0  # wait for a checkpoint after a signal; `tpujob` kills after 10 s
 
 
 class SupervisorStopped(BaseException):
-    """A signal asked us to end."""
+    """A signal requested the supervisor to stop."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
 
 
 class Rank:
-    """One process, and the thread that reads its output until it is gone."""
+    """One process, and the thread that reads its output until it ends."""
 
     def __init__(self, job: Job, ended: queue.Queue[Rank], environment: dict[str, str]) -> None:
         self.number = job.local_rank
@@ -53,7 +53,7 @@ class Rank:
             stderr=subprocess.STDOUT,
             env=environment | _place(job),
         )
-        with suppress(BrokenPipeError):  # it is gone already; its output will say why
+        with suppress(BrokenPipeError):  # it has ended; its output gives the reason
             assert self.process.stdin is not None
             with self.process.stdin as stdin:
                 stdin.write(pickle.dumps(job))
@@ -79,7 +79,10 @@ class Rank:
 
 
 def run(job: Job) -> int:
-    """The exit code of the whole host: 0, or that of the culprit, or 128 + the signal that asked us to end."""
+    """Run the processes and return the exit code of the host.
+
+    0, the code of the process that caused a failure, or 128 + the signal that stopped the supervisor.
+    """
     ended: queue.Queue[Rank] = queue.Queue()
     ranks: list[Rank] = []
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -92,15 +95,18 @@ def run(job: Job) -> int:
             return _wait(ranks, ended, placed)
     except SupervisorStopped as stopped:
         print(f"stopped by {signal.Signals(stopped.signum).name}", file=sys.stderr, flush=True)
-        _let_it_save(ranks, job)
+        _request_checkpoint(ranks, job)
         return 128 + stopped.signum
     finally:
         _end_all(ranks)
 
 
-def _let_it_save(ranks: list[Rank], job: Job) -> None:
-    """Process 0 of all writes a checkpoint at the end of its step and ends. On the other hosts, going on is what lets it
-    come to that end; they notice when it has gone. A second signal ends the waiting."""
+def _request_checkpoint(ranks: list[Rank], job: Job) -> None:
+    """Wait until process 0 of all hosts has written a checkpoint at the end of its step and ended.
+
+    Other hosts continue, because process 0 needs them to complete its step; they fail when it ends. A second signal ends the
+    wait.
+    """
     if not job.config.checkpoint or not ranks:
         return
     (job.scratch / STOP).touch()
@@ -109,9 +115,9 @@ def _let_it_save(ranks: list[Rank], job: Job) -> None:
         while time.monotonic() < deadline and all(rank.code is None for rank in ranks):
             time.sleep(0.02)
         if ranks[0].code is not None:
-            ranks[0].finish_reading()  # its last lines say what it saved
+            ranks[0].finish_reading()  # its last lines name the saved step
         if all(rank.code is None for rank in ranks) and job.placement.worker == 0:
-            print(f"no step ended within {SAVE_S:.0f} s, so no checkpoint was written", file=sys.stderr, flush=True)
+            print(f"no step ended within {SAVE_S:.0f} s: no checkpoint was written", file=sys.stderr, flush=True)
 
 
 def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: Job) -> int:
@@ -133,7 +139,7 @@ def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: Job) -> int:
             deadline = min(deadline or 0.0, time.monotonic() + SETTLE_S)
     failed = [rank for rank in gone if rank.code]
     if failed:
-        return _blame(min(failed, key=_guilt), job)
+        return _report_failure(min(failed, key=_failure_order), job)
     if len(gone) < len(ranks):
         missing = ", ".join(str(rank.number) for rank in ranks if rank not in gone)
         print(f"process {missing} did not end {FINISH_S:.0f} s after the others", file=sys.stderr, flush=True)
@@ -141,30 +147,31 @@ def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: Job) -> int:
     return 0
 
 
-def _guilt(rank: Rank) -> int:
-    """Killed from outside comes first, then its own failure, then having lost another; the earlier of equals."""
+def _failure_order(rank: Rank) -> int:
+    """Return the sort key of likely causes: killed by a signal, failed by itself, lost another process."""
     assert rank.code
     if rank.code < 0:
         return 0
     return 2 if rank.code == PeerLost.exit_code else 1
 
 
-def _blame(culprit: Rank, job: Job) -> int:
-    code = culprit.code
+def _report_failure(failed: Rank, job: Job) -> int:
+    """Print which process caused the failure, and return the exit code of the host."""
+    code = failed.code
     assert code
     killed = code < 0
     what = f"was killed by {signal.Signals(-code).name}" if killed else f"ended with code {code}"
-    name = f"process {culprit.number} of {job.placement.processes} on worker {job.placement.worker}"
-    if culprit.number != 0 and culprit.tail:
+    name = f"process {failed.number} of {job.placement.processes} on worker {job.placement.worker}"
+    if failed.number != 0 and failed.tail:
         print(f"{name}, its last lines:", file=sys.stderr)
-        for line in culprit.tail:
+        for line in failed.tail:
             print(f"  {line}", file=sys.stderr)
     print(f"{name} {what}; all processes were ended", file=sys.stderr, flush=True)
     return 1 if killed else code
 
 
 def _end_all(ranks: list[Rank]) -> None:
-    """At once: what is worth keeping has been saved, and a process waiting for another would not listen."""
+    """Kill all processes: checkpoints are written, and a process that waits in a reduction does not handle SIGTERM."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     for rank in ranks:
@@ -183,26 +190,26 @@ def _environment(job: Job) -> dict[str, str]:
     if job.backend == "xla":
         environment["PJRT_DEVICE"] = job.placement.device.upper()
         if job.config.entry is None:
-            # PyTorch runs each in-place operation a second time, in Python, to check its shapes: half of what an optimizer's
-            # step costs. Our own operations are known to be right; somebody else's stay checked.
+            # PyTorch runs each in-place operation a second time, in Python, to check its shapes: half the cost of an optimizer
+            # step. The operations of the built-in training need no check; those of an `entry` keep it.
             environment.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.setdefault(name, threads)
     if job.placement.device == "cpu":
-        # Each step frees and takes the same buffers of some MB. By default glibc gives them back to the kernel and gets
-        # them anew, zeroed page by page: 40 steps of mnist_cnn in two processes then make 2.9 million page faults instead
-        # of 0.4 million, and a fifth of their CPU time goes there.
+        # Each step frees and allocates the same buffers of a few MB. By default glibc returns them to the kernel and maps
+        # them again, zeroed page by page: 40 steps of mnist_cnn in two processes then cause 2.9 million page faults instead
+        # of 0.4 million, a fifth of their CPU time.
         for name, value in (("MMAP_THRESHOLD", 32 << 20), ("TRIM_THRESHOLD", 1 << 30), ("TOP_PAD", 256 << 20)):
             environment.setdefault(f"MALLOC_{name}_", str(value))
         environment.setdefault("MALLOC_ARENA_MAX", "1")
     if job.meets_on_this_machine:
-        # Everybody is on this machine, whose own name may stand for an address that nobody can reach.
+        # The host name of this machine may resolve to an unreachable address; all processes are on the loopback.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return environment
 
 
 def _place(job: Job) -> dict[str, str]:
-    """The names that torchrun gives a process's place, for those who read them."""
+    """Return torchrun's environment variables for the rank of a process, for libraries that read them."""
     if job.backend == "xla":
         return {}  # torch_xla would take RANK and WORLD_SIZE for its own
     here = job.placement.processes
@@ -211,7 +218,7 @@ def _place(job: Job) -> dict[str, str]:
 
 
 def meeting_place(job_coordinator: tuple[str, int] | None, scratch: Path) -> str:
-    """Processes of one host meet in a file: there is no port that somebody else could take meanwhile."""
+    """Return the init_method URL of torch.distributed: a file in `scratch` for one host, which needs no free port."""
     if job_coordinator is None:
         return (scratch / "rendezvous").as_uri()
     host, port = job_coordinator

@@ -1,7 +1,7 @@
-"""Digits drawn by a program: what is trained on where real images cannot be had, and the job allowed it.
+"""Generate digits in the format of MNIST, for `dataset: synthetic` and `fallback: synthetic`.
 
-Five-by-seven glyphs, turned, stretched, slanted, moved and blurred at random, in the format of MNIST. The same count of
-images is the same bytes everywhere, and fewer images are a prefix of more. Good enough to see learning; not a benchmark.
+Five-by-seven glyphs are rotated, scaled, slanted, shifted and blurred at random. The same count of images gives the same bytes
+on every machine, and fewer images are a prefix of more. They show that training works; they are not a benchmark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 SIDE = 28
 TRAIN_COUNT, TEST_COUNT = 60_000, 10_000  # as many as MNIST has
-VERSION = 1  # raise it when the drawing changes: it names the cached files
+VERSION = 1  # part of the cache directory's name: increase it when the images change
 _CHUNK = 1_000
 
 _GLYPHS = """
@@ -26,7 +26,7 @@ _GLYPHS = """
 
 
 def draw(split: str, count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The first `count` images and labels of the "train" or the "test" split."""
+    """Return the first `count` images [count, 28, 28] and labels of the "train" or the "test" split."""
     chunks = [_draw_chunk(split, number) for number in range(-(-count // _CHUNK))]
     images, labels = (np.concatenate(parts)[:count] for parts in zip(*chunks, strict=True))
     return images, labels
@@ -43,14 +43,14 @@ def _draw_chunk(split: str, number: int) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _glyphs() -> NDArray[np.float32]:
-    """[digit, row, column] with a margin of one, so that sampling just outside a glyph finds paper."""
+    """Return the glyphs [digit, row, column] with a margin of one, so that samples just outside a glyph are blank."""
     lines = [line.split() for line in _GLYPHS.strip().splitlines()]
     glyphs = [[[cell == "#" for cell in line[digit]] for line in lines] for digit in range(10)]
     return np.pad(np.array(glyphs, np.float32), ((0, 0), (1, 1), (1, 1)))
 
 
 def _glyph_coordinates(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """For each pixel of each image, the place on the glyph that it shows: the inverse of a random affine map."""
+    """Return, for each pixel of each image, its coordinates on the glyph: the inverse of a random affine map."""
 
     def each(values: NDArray[np.float64]) -> NDArray[np.float32]:
         return values.astype(np.float32).reshape(count, 1, 1)
@@ -68,7 +68,7 @@ def _glyph_coordinates(random: np.random.Generator, count: int) -> tuple[NDArray
 def _sample(
     glyphs: NDArray[np.float32], labels: NDArray[np.uint8], rows: NDArray[np.float32], columns: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Bilinear sampling: the four neighbours of each place, weighed by how near they are."""
+    """Return the glyphs sampled bilinearly at the coordinates."""
     height, width = glyphs.shape[1:]
     rows, columns = np.clip(rows, 0, height - 1.001), np.clip(columns, 0, width - 1.001)
     top, left = rows.astype(np.intp), columns.astype(np.intp)

@@ -1,8 +1,8 @@
-"""What the processes of `backend: tpu` need before they start: their environment, where they meet, and their order.
+"""Prepare the processes of `backend: tpu`: their environment, the address where they meet, and the order of their hosts.
 
 Written from the Python of torch_tpu 0.2.0, whose `set_tpu_launch_env` is marked experimental, and from a public copy of its
-sources. No TPU has seen it: the tests play it against a stand-in. Run as a program (`python -m payload.tpu_launch N`), it calls
-that function for N processes of this host and prints what it adds to the environment: our own process imports no torch.
+sources. Not tested on a TPU: the tests use a fake. As a program (`python -m payload.tpu_launch N`) it calls that function for
+N processes of this host and prints the variables that it sets, so that the supervisor imports no torch.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from payload.placement import Placement
 
 @contextmanager
 def prepared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[Job, dict[str, str]]]:
-    """The job as its processes must see it, and their environment, but for what tells one of them from another.
+    """Yield the job and the environment of its processes, without the variables that differ between processes.
 
-    Raises BadConfig when torch_tpu gives no environment, WorldError when its hosts could not meet.
+    Raises BadConfig if torch_tpu fails to set its environment, WorldError if its hosts could not meet.
     """
     place = job.placement
     with socket.socket() as held:
         if place.coordinator is None:
-            # Nobody is given this port while we keep it; who names it can still listen there.
+            # While bound, the port is not assigned to other sockets; with SO_REUSEADDR, process 0 can still listen on it.
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("127.0.0.1", 0))
             host, port = held.getsockname()
         else:
             host, port = place.coordinator
-        # torch_tpu's runtime reads where to meet from these names; on one host, set_tpu_launch_env does not set them.
-        given = {**environment, "MASTER_ADDR": host, "MASTER_PORT": str(port)} | _of_the_slice(place)
-        added = _ask(place.processes, given)
+        # torch_tpu's runtime reads these names; set_tpu_launch_env does not set them on a single host.
+        given = {**environment, "MASTER_ADDR": host, "MASTER_PORT": str(port)} | _slice_environment(place)
+        added = _launch_environment(place.processes, given)
         rank = (added.get("NODE_RANK") or given.get("NODE_RANK")) if place.workers > 1 else "0"
         if not rank:
             raise WorldError(f"torch_tpu gave worker {place.worker} no NODE_RANK; backend xla trains on this slice")
@@ -53,35 +53,35 @@ def prepared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[Job, di
         yield replace(job, meet_at=meet_at, node=node), given | added
 
 
-def _of_the_slice(place: Placement) -> dict[str, str]:
-    """What torch_tpu cannot find out about several hosts. Left to itself it would take this host's shape for the slice's."""
+def _slice_environment(place: Placement) -> dict[str, str]:
+    """Return the variables that torch_tpu cannot derive on several hosts: by default it assumes this host's topology."""
     if place.workers == 1:
         return {}
     chips = [*place.topology.split("x"), "1"][:3]
     return {
         "TPU_WORKER_HOSTNAMES": ",".join(place.hosts),
         "TORCH_TPU_TOPOLOGY": ",".join(chips),
-        "JOB_COMPLETION_INDEX": str(place.worker),  # for a rank where the chips do not tell their place
+        "JOB_COMPLETION_INDEX": str(place.worker),  # the rank, where the chips do not report their position
     }
 
 
-def _ask(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
-    asked = subprocess.run(
+def _launch_environment(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
+    done = subprocess.run(
         [sys.executable, "-m", "payload.tpu_launch", str(processes)],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    if asked.returncode:
-        last_line = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise BadConfig(f"torch_tpu gives no environment for its processes: {last_line.removeprefix('error: ')}")
-    added: dict[str, str] = json.loads(asked.stdout.splitlines()[-1])
+    if done.returncode:
+        last_line = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise BadConfig(f"torch_tpu cannot set the environment of its processes: {last_line.removeprefix('error: ')}")
+    added: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return added
 
 
 def load() -> None:
-    """Import torch_tpu, which registers the device "tpu". Raises BadConfig when that fails."""
+    """Import torch_tpu, which registers the device "tpu". Raises BadConfig if the import fails."""
     try:
         importlib.import_module("torch_tpu")
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Training, from the first image to the last figure, in the order in which it happens.
+"""The built-in training: load the images, train, evaluate, return the results.
 
-Every process runs `train` with its own `backend` (payload/backends): the same lines on one core of a TPU, on all of them, on
-GPUs and on the CPU. They only differ in which examples they see. A job's own `entry:` function takes the place of `train`.
+Every process runs `train` with its own `backend` (payload/backends): the same code on one core of a TPU, on all cores, on GPUs
+and on the CPU. Processes differ only in their examples. The `entry:` function of a job replaces `train`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from payload.images import Images, Shape
 from payload.placement import share
 from payload.run import TrainingRun, seed_of
 
-RISE = 0.2  # of the run, during which the learning rate grows
-SIGN_OF_LIFE_S = 20.0
+WARM_UP = 0.2  # fraction of the run during which the learning rate rises
+PROGRESS_S = 20.0  # the interval of progress lines within an epoch
 
 
 def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
-    """Train, evaluate, and answer the results."""
+    """Train, evaluate, and return the results for metrics.json. Raises Diverged, DataError or BadConfig."""
     config, clock, say = run.config, run.clock, run.say
 
-    # The images go to the device once, as the bytes they are. An epoch then moves only the numbers of the examples.
+    # Copy the images to the device once, as bytes. An epoch then transfers only example indices.
     with clock.span("data"):
         images, tests = read_images(backend, run)
     examples, steps = len(images), len(images) // config.batch_size
@@ -42,10 +42,10 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
     optimizer = make_optimizer(config, model)
     training = Training(backend, model, optimizer)
     curve, history = training.curve, training.history
-    at = 0  # steps done, of the whole training
+    at = 0  # completed steps of the whole training
     if run.saved is not None:
         at = training.restore(run.saved)
-        run.say_here(f"going on after step {at:,} of {config.epochs * steps:,}, where a training here stopped")
+        run.say_here(f"resuming after step {at:,} of {config.epochs * steps:,}, from the checkpoint in this directory")
     if backend.rank == 0:
         artifacts.trim_losses(run.artifacts, epoch=at // steps + 1)
     backend.sync()
@@ -65,13 +65,13 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
             optimizer.zero_grad()
             backend.backward(loss)
             set_rate(optimizer, config.lr * share_of_rate(at, config.epochs * steps))
-            # The loss is not read here: that would make the device wait for us. It is kept there, and read now and then.
+            # Do not read the loss here: the device would wait for Python. It stays on the device and is read rarely.
             hits = (scores.argmax(1) == y).sum() / local
             curve.add(backend.step(optimizer, also=torch.stack([loss.detach(), hits])))
             backend.sync()
             clock.step(epoch, step)
             at += 1
-            if clock.every(SIGN_OF_LIFE_S):
+            if clock.every(PROGRESS_S):
                 say(f"epoch {epoch}/{config.epochs}  step {step:,}/{steps:,}  loss {curve.read(epoch)[-1][0]:.3f}")
             if step < steps:
                 run.checkpoint(partial(training.state, epoch), step=at, epoch=epoch)
@@ -87,7 +87,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
         }
         clock.epoch_line(epoch, took, **facts)
         history.append({"epoch": epoch, **facts, **took.described()})
-        rate = f"{facts['images_per_s']:,.0f} images/s" if took.warm_steps else "all of its steps compiled"
+        rate = f"{facts['images_per_s']:,.0f} images/s" if took.warm_steps else "all steps compiled"
         say(
             f"epoch {epoch}/{config.epochs}  loss {facts['loss']:.3f}  acc {100 * facts['accuracy']:.1f} %  "
             f"{took.seconds:.1f} s  {rate}"
@@ -110,7 +110,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
 
 
 class Curve:
-    """Loss and accuracy of each step of the present epoch, over all processes, kept on the device until somebody asks."""
+    """Loss and accuracy of each step of the current epoch, over all processes. They stay on the device until `read`."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -121,7 +121,7 @@ class Curve:
         self._on_device.append(row)
 
     def read(self, epoch: int) -> list[list[float]]:
-        """All steps so far. Waits for the device, and stops a training whose loss is not a number any more."""
+        """Return [loss, accuracy] of all steps so far. Waits for the device. Raises Diverged if a loss is not finite."""
         self.rows += [row.tolist() for row in self._backend.read(self._on_device)]
         self._on_device.clear()
         for loss, _ in self.rows:
@@ -134,21 +134,22 @@ class Curve:
 
 @dataclass
 class Training:
-    """All that a training needs to go on as if nothing had happened. The rest follows from the configuration."""
+    """The state of a training in a checkpoint. Everything else follows from the configuration."""
 
     backend: Backend
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     curve: Curve = field(init=False)
-    history: list[dict[str, Any]] = field(default_factory=list)  # what is known of the epochs that are done
+    history: list[dict[str, Any]] = field(default_factory=list)  # the results of completed epochs
 
     def __post_init__(self) -> None:
         self.curve = Curve(self.backend)
 
     def state(self, epoch: int) -> dict[str, Any]:
+        """Return the state for a checkpoint. Waits for the device. Raises Diverged."""
         return {
             "epoch": epoch,
-            "curve": [list(row) for row in self.curve.read(epoch)],  # first: it stops a training that has diverged
+            "curve": [list(row) for row in self.curve.read(epoch)],  # first: it raises Diverged
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "backend": self.backend.state(),
@@ -156,7 +157,7 @@ class Training:
         }
 
     def restore(self, saved: dict[str, Any]) -> int:
-        """Answers how many steps are done."""
+        """Load a checkpoint and return the number of completed steps."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.backend.load_state(saved["backend"])
@@ -166,7 +167,7 @@ class Training:
 
 
 def read_images(backend: Backend, run: TrainingRun) -> tuple[Images, Images]:
-    """To train on, and to test with. What was read is not kept: only the device has them."""
+    """Return the training and the test images, held on the device only. Raises DataError."""
     config, source = run.config, run.job.source
     assert source is not None, "the built-in training has a source"
     classes = None if config.dataset == "idx" else idx.CLASSES
@@ -179,6 +180,7 @@ def read_images(backend: Backend, run: TrainingRun) -> tuple[Images, Images]:
 
 
 def headline(backend: Backend, run: TrainingRun, examples: int) -> str:
+    """Return the first line of the log: device, data set, batch size, precision, model."""
     source = run.job.source
     assert source is not None
     of = f" of {source.of:,}" if examples != source.of else ""
@@ -189,26 +191,28 @@ def headline(backend: Backend, run: TrainingRun, examples: int) -> str:
 
 
 def make_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of `model` that the configuration names."""
     if config.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=config.lr)
     return torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum)
 
 
 def share_of_rate(step: int, steps: int) -> float:
-    """The learning rate rises in a straight line to `lr` over the first fifth of the run, then falls to zero.
+    """Return the fraction of `lr` at `step`: a linear rise over the first fifth of the run, then a linear fall to 0.
 
-    Compared with a constant rate this is worth half a point of test accuracy after three epochs of 10,000 images.
+    Compared with a constant rate, this gains half a point of test accuracy after three epochs of 10,000 images.
     """
-    return min((step + 1) / (RISE * steps), (steps - step) / (steps * (1 - RISE)), 1.0)
+    return min((step + 1) / (WARM_UP * steps), (steps - step) / (steps * (1 - WARM_UP)), 1.0)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """A number in Python: XLA takes it as an input of the program, so a new one compiles nothing."""
+    """Set the learning rate. XLA takes a Python number as an input of the program, so a new value compiles nothing."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def check_loss(loss: float, epoch: int) -> float:
+    """Return `loss`. Raises Diverged if it is not finite."""
     if not math.isfinite(loss):
         raise Diverged(f"the loss is {loss} in epoch {epoch}: training diverged; a smaller lr may help")
     return loss
@@ -216,12 +220,12 @@ def check_loss(loss: float, epoch: int) -> float:
 
 @torch.no_grad()
 def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: TrainingRun) -> dict[str, Any]:
-    """Over all test examples exactly once: the padding of the last batches weighs nothing, and the count is checked."""
+    """Return loss and accuracy over all test examples, each counted once: the padding of batches has weight 0."""
     model.eval()
     mine = batches.eval_batches(len(images), rank=backend.rank, world=backend.world)
     totals = torch.zeros(3, device=backend.device)
     backend.sync()
-    run.clock.stamp()
+    run.clock.lap()
     for numbers, weights in backend.loader(mine):
         x, y = images.pick(numbers)
         with backend.autocast():
@@ -230,7 +234,7 @@ def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: Trai
         hits = (scores.argmax(1) == y).float()
         totals += torch.stack([(losses * weights).sum(), (hits * weights).sum(), weights.sum()])
         backend.sync()
-        run.clock.stamp()
+        run.clock.lap()
     model.train()
     loss_sum, hits_sum, counted = backend.sum(totals).tolist()
     assert counted == len(images), f"evaluated {counted} examples of {len(images)}"
@@ -245,7 +249,7 @@ def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: Trai
 def results(
     backend: Backend, run: TrainingRun, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
 ) -> dict[str, Any]:
-    """What metrics.json says of a classifier."""
+    """Return the fields of metrics.json for a classifier."""
     warm_images = sum(line["warm_steps"] for line in history) * run.config.batch_size
     warm_s = sum(line["seconds"] for line in history)
     source = run.job.source

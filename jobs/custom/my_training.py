@@ -1,4 +1,4 @@
-"""A training of one's own, on one core, on all, on GPUs or on the CPU: see payload/README.md for `backend` and `run`."""
+"""A custom training, on one core, on all cores, on GPUs or on the CPU: payload/README.md describes `backend` and `run`."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A small network with JAX: the batch is dealt out over all cores of all hosts, the weights are everywhere the same."""
+"""A small network with JAX: the batch is sharded over all cores of all hosts, the weights are replicated."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def step(weights, images, labels):
 
 def main():
     if int(os.environ.get("TPUJOB_WORKERS", "1")) > 1:
-        jax.distributed.initialize()  # on TPU VMs it finds the other hosts by itself
+        jax.distributed.initialize()  # on TPU VMs it discovers the other hosts
     mesh = Mesh(np.array(jax.devices()), ("cores",))
     dealt_out, everywhere = NamedSharding(mesh, PartitionSpec("cores")), NamedSharding(mesh, PartitionSpec())
     random = np.random.default_rng(1)

@@ -15,14 +15,14 @@ def choose_strategy():
     if os.environ.get("PJRT_DEVICE") != "TPU":
         print("no TPU here: the default strategy, on the CPU", flush=True)
         return tf.distribute.get_strategy()
-    resolver = tf.distribute.cluster_resolver.TPUClusterResolver()  # reads TPU_NAME; fails aloud if it cannot be had
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver()  # reads TPU_NAME; raises an error if there is no TPU
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return tf.distribute.TPUStrategy(resolver)
 
 
 def load_data():
-    """MNIST, or where there is no network, ten patterns with noise; the results say which."""
+    """Return MNIST, or ten noisy patterns without a network; the results name the data set."""
     try:
         train, test = tf.keras.datasets.mnist.load_data()
         return "mnist", train, test

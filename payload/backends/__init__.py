@@ -1,6 +1,7 @@
-"""What a training needs of an accelerator, and nothing more. One file for each kind, each readable in a minute.
+"""The `backend` argument of a training: the protocol `Backend`, with one module per kind of accelerator.
 
-The built-in training (train.py) and a job's own `entry:` function get the same object, so both run on every kind.
+The built-in training (train.py) and the `entry:` function of a job use only this protocol, so both run on every accelerator.
+Modules here import torch; only training processes import them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from payload.job import Job
 
 Batch = TypeVar("Batch")  # a tensor, or a nest of tuples, lists and dictionaries with tensors
 
-# What multiplies on a TPU unless it is told otherwise: its log must not promise more than that.
+# The precision of fp32 training on a TPU with default settings, for the log and metrics.json.
 FP32_ON_TPU = "fp32, matrix products in bf16"
 
 
@@ -25,54 +26,62 @@ class Backend(Protocol):
     device: torch.device
     rank: int  # this process among all processes of all hosts
     world: int
-    is_first_here: bool  # the one process of this host that talks and writes
-    precision: str  # in words, for the log
-    hardware: str | None  # what the driver calls the device, if there is one to ask
+    is_first_here: bool  # whether this is the process of this host that prints and writes
+    precision: str  # a description for the log
+    hardware: str | None  # the driver's name of the device; None: unknown
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on the device. Call what comes back; keep the original for its weights."""
+        """Move `model` to the device and return the module to call. The original keeps the weights for checkpoints."""
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """The batches, on the device, prepared while the device works."""
+        """Return the batches on the device, prepared while the device computes."""
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Lower precision where the job asks for it."""
+        """Return the context of the forward pass: autocast for `precision` bf16 and fp16."""
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of `loss`."""
+        """Compute the gradients of `loss`. Raises PeerLost where the backward pass also averages them."""
 
     def step(self, optimizer: torch.optim.Optimizer, also: torch.Tensor) -> torch.Tensor:
-        """Average the gradients over the world, update the weights, and answer the average of `also` (a few numbers,
-        such as the loss), on the device: it travels with the gradients, and nobody waits for it."""
+        """Average the gradients over the world, update the weights, and return the world's average of `also`.
+
+        `also` is a small tensor on the device, such as the loss. The result stays on the device; this does not wait for it.
+        Raises PeerLost.
+        """
 
     def sync(self) -> None:
-        """Send off what was recorded so far; do not wait for it. Call it once at the end of each step."""
+        """Dispatch the operations recorded so far, without waiting. Call once at the end of each step."""
 
     def drain(self) -> None:
-        """Wait until the device has done everything."""
+        """Wait until the device has completed all dispatched operations."""
 
     def compiles(self) -> int:
-        """How many programs were compiled so far: while this moves, a step is warm-up. Where kernels are chosen without a
-        program, it moves in the first step."""
+        """Return how many programs were compiled so far. A step in which it changes is warm-up.
+
+        Where kernels are selected without a compiler, it changes in the first step.
+        """
 
     def seed(self, number: int) -> None:
-        """Everything random from here on follows from `number`. A training that calls it before each step, with a number
-        made of seed, epoch, step and rank, has no random state to save."""
+        """Seed all random generators.
+
+        A training that calls this before each step, with a number derived from seed, epoch, step and rank (run.seed_of), has
+        no random state to save.
+        """
 
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies on the host, in one transfer. Waits for the device."""
+        """Return copies on the host, in one transfer. Waits for the device."""
 
     def peak_bytes(self) -> int | None:
-        """The most that this process's tensors took on the device so far, if it has a memory of its own that tells."""
+        """Return the peak device memory of this process's tensors, in bytes; None if the device does not report it."""
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over the world, on the host in double precision. Every process must ask."""
+        """Return the sum over the world, on the host in double precision. Every process must call it. Raises PeerLost."""
 
     def broadcast(self, content: bytes) -> bytes:
-        """Process 0's `content`, in every process. Every process must ask."""
+        """Return the `content` of process 0. Every process must call it. Raises PeerLost."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold of the backend itself: a loss scale, or nothing."""
+        """Return the backend's own part of a checkpoint: a loss scale, or {}."""
 
     def load_state(self, state: dict[str, Any]) -> None: ...
 
@@ -80,6 +89,7 @@ class Backend(Protocol):
 
 
 def open_backend(job: Job) -> Backend:
+    """Open the device of this process and join the world. Raises BadConfig, WorldError or PeerLost."""
     if job.backend == "xla":
         from payload.backends.xla import Xla
 
@@ -94,7 +104,7 @@ def open_backend(job: Job) -> Backend:
 
 
 def moved(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same nest, each tensor where `move` takes it. What is no tensor stays as it is."""
+    """Return the same nest with `move` applied to each tensor; other values stay."""
     if isinstance(batch, torch.Tensor):
         return move(batch)
     if isinstance(batch, Mapping):
@@ -106,8 +116,10 @@ def moved(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def check_world(backend: Backend) -> None:
-    """A reduction that does nothing raises no error (XLA:CPU with several processes is one): train on it and every
-    process trains alone. So ask for a sum whose answer is known before anything depends on it."""
+    """Raise WorldError if a sum over the world has a wrong result.
+
+    Some reductions silently do nothing, such as those of XLA:CPU between processes; each process would then train on its own.
+    """
     got = backend.sum(torch.tensor([1.0, float(backend.rank)])).tolist()
     expected = [float(backend.world), backend.world * (backend.world - 1) / 2]
     if got != expected:

@@ -1,7 +1,7 @@
-"""Several processes that find each other and talk over torch.distributed: gloo on hosts, nccl on GPUs, tpu_dist on TPUs.
+"""Process groups of torch.distributed: gloo on hosts, nccl on GPUs, tpu_dist on TPUs.
 
-Used by the native backends, and, with gloo, by the xla backend where a TPU is emulated: there, collectives between XLA:CPU
-devices of one process abort, and between processes they silently do nothing, so the numbers travel through the host.
+Used by the native backends and, with gloo, by the xla backend on an emulated TPU. Collectives between XLA:CPU devices abort
+within a process and silently do nothing between processes; therefore those reductions run on the host.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch.distributed as dist
 from payload.failures import PeerLost, WorldError
 from payload.job import Job
 
-# Several hosts import torch at different speeds, and on an emulated slice they all share one machine.
+# Long, because hosts import torch at different speeds, and the hosts of an emulated slice share one machine.
 TIMEOUT = timedelta(minutes=10)
-# Of this process's own device; the second since torch 2.8.
-_OWN = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
-_PEER_WORDS = re.compile(r"gloo|nccl|tpu_dist|connection|socket|timed out|peer", re.IGNORECASE)
+# Errors of this process's own device; the second exists since torch 2.8.
+_OWN_DEVICE_ERRORS = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+_PEER_PATTERN = re.compile(r"gloo|nccl|tpu_dist|connection|socket|timed out|peer", re.IGNORECASE)
 
 
 class Group:
-    """All processes of the training. Collectives move tensors of `device`, the host's for gloo."""
+    """All processes of the training. Collectives take tensors on `device`, the host for gloo. All methods raise PeerLost."""
 
     def __init__(self, job: Job, kind: str = "gloo", device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -55,18 +55,21 @@ class Group:
 
 @contextmanager
 def naming_peer_loss(*, sure: bool = True) -> Iterator[None]:
-    """gloo and its rendezvous raise RuntimeError and ValueError, with a C++ trace in the text. Where the block may fail for
-    other reasons too (not `sure`), the words decide. What befalls the device of this process is nobody else's."""
+    """Convert RuntimeError and ValueError of collectives and their rendezvous to PeerLost, or to WorldError.
+
+    If the block may fail for other reasons too (not `sure`), convert only errors whose text names a collective. Errors of this
+    process's own device pass unchanged.
+    """
     try:
         yield
-    except _OWN:
+    except _OWN_DEVICE_ERRORS:
         raise
     except (RuntimeError, ValueError) as error:
-        if not sure and not _PEER_WORDS.search(str(error)):
+        if not sure and not _PEER_PATTERN.search(str(error)):
             raise
         text = str(error)
-        told = text.partition("Last error:\n")[2] or text  # where nccl says what its first line does not
-        first_line = (told.splitlines() or ["no reason given"])[0][:200]
+        reason = text.partition("Last error:\n")[2] or text  # nccl puts the reason after this line
+        first_line = (reason.splitlines() or ["no reason given"])[0][:200]
         if "Duplicate GPU" in first_line:
             raise WorldError(f"{first_line}: each process needs a GPU of its own") from None
         raise PeerLost(f"lost another process of this training: {first_line}") from None
@@ -74,7 +77,7 @@ def naming_peer_loss(*, sure: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _without_stdout() -> Iterator[None]:
-    """gloo announces each connection on standard output, in pieces that mix with the log."""
+    """Discard standard output: gloo prints each connection there, in fragments that would mix with the log."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -1,4 +1,4 @@
-"""PyTorch's own devices: the CPU, and NVIDIA GPUs. One process for each device; DistributedDataParallel between them."""
+"""PyTorch's own devices: the CPU and NVIDIA GPUs. One process per device, with DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOWER = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Native:
-    """What the CPU, GPUs and TorchTPU have in common. Subclasses name the device and its collectives."""
+    """The common part of the CPU, CUDA and TorchTPU backends. Subclasses define the device and its collectives."""
 
     kind = "cpu"  # of device
     collectives = "gloo"
-    first_steps = 0  # so many choose or compile their kernels: they are told apart like those that compile
+    first_steps = 0  # the number of steps that select or compile kernels, reported by `compiles`
     hardware: str | None = None
 
     def __init__(self, job: Job) -> None:
@@ -33,7 +33,7 @@ class Native:
         self.device = self._take_device(job.local_rank)
         self._lower = _LOWER.get(job.config.precision)
         self.precision = f"{job.config.precision} autocast" if self._lower else "fp32"
-        # Gradients of fp16 vanish unless the loss is scaled up; those of bf16 do not.
+        # Gradients in fp16 underflow unless the loss is scaled up; those in bf16 do not.
         self._scaler = torch.amp.GradScaler(self.kind, enabled=self._lower is torch.float16)
         self._group = Group(job, self.collectives, self.device) if job.world > 1 else None
         self._steps = 0
@@ -43,7 +43,7 @@ class Native:
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         model = model.to(self.device)
-        # What does not fit into one bucket is reduced while the rest of the gradients is still being computed.
+        # A full bucket is reduced while the rest of the gradients is computed.
         return DistributedDataParallel(model, gradient_as_bucket_view=True) if self._group else model
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
@@ -67,16 +67,16 @@ class Native:
         return also / self.world
 
     def sync(self) -> None:
-        pass  # every operation is on its way already
+        pass  # every operation has been dispatched
 
     def drain(self) -> None:
-        pass  # on the CPU, every operation has already happened
+        pass  # operations on the CPU are synchronous
 
     def compiles(self) -> int:
         return min(self._steps, self.first_steps)
 
     def seed(self, number: int) -> None:
-        # Not torch.manual_seed: for each kind of device that might be started later it keeps a stack trace, 80 times the price.
+        # Not torch.manual_seed, which costs 80 times as much: it keeps a stack trace for each kind of device not yet started.
         torch.default_generator.manual_seed(number)
 
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -105,11 +105,11 @@ class Native:
 
 
 class Cpu(Native):
-    """No compiler, no accelerator, the same loop."""
+    """Plain PyTorch on the CPU."""
 
 
 def _convolves_in_tf32() -> bool:
-    convolutions = getattr(torch.backends.cudnn, "conv", None)  # since torch 2.9, which warns of the older name
+    convolutions = getattr(torch.backends.cudnn, "conv", None)  # since torch 2.9, which warns about the older name
     return torch.backends.cudnn.allow_tf32 if convolutions is None else convolutions.fp32_precision == "tf32"
 
 
@@ -130,17 +130,17 @@ class Cuda(Native):
             )
         try:
             torch.cuda.set_device(local_rank)
-            torch.cuda.synchronize()  # opens it
+            torch.cuda.synchronize()  # opens the device
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise BadConfig(f"backend cuda: GPU {local_rank} cannot be used: {reason}") from None
-        # Not the fastest kernels of this moment (cudnn.benchmark): they are others in the next process, which round in
-        # another way, and a training that was resumed would not go on bit for bit.
+        # No cudnn.benchmark: the kernels that it selects differ between processes and round differently, and a resumed
+        # training would not be bit for bit equal.
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
         return torch.device("cuda", local_rank)
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """From pinned memory, so that the copy of a batch and the work on the one before happen at the same time."""
+        """Yield the batches on the device. Copies from pinned memory overlap with the work on the batch before."""
         for batch in batches:
             yield moved(batch, self._send)
 

@@ -1,8 +1,7 @@
-"""TorchTPU: PyTorch's native TPU device (package torch_tpu), which importing it registers as the accelerator "tpu".
+"""TorchTPU: PyTorch's native TPU device. Importing the package torch_tpu registers the accelerator "tpu".
 
-No TPU has seen this: it is written from the package's own Python (version 0.2.0), and tested against a stand-in for it. It
-needs an environment of its own, since it wants a newer torch than torch_xla does; what its processes need before they start
-is in tpu_launch.py.
+Not tested on a TPU: it is written from the Python of torch_tpu 0.2.0 and tested against a fake of that package. It needs a
+separate environment, because it requires a newer torch than torch_xla does. tpu_launch.py prepares its processes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class TpuBackend(Native):
             self.precision = FP32_ON_TPU
 
     def _take_device(self, local_rank: int) -> torch.device:
-        """A process sees one chip, which its LOCAL_RANK has chosen; there is no other to switch to."""
+        """Return the only chip that this process sees; its LOCAL_RANK selects it."""
         device = torch.accelerator.current_accelerator()
         if device is None:
             raise BadConfig("torch_tpu is installed, but PyTorch sees no accelerator: is this a TPU VM?")
@@ -48,13 +47,13 @@ class TpuBackend(Native):
         torch.tpu.manual_seed(number)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """In float32, as gradients are summed: that doubles travel between TPUs is not proven."""
+        """Sum in float32, as gradients are: reductions of float64 between TPUs are not known to work."""
         if self._group is None:
             return super().sum(values)
         return self._group.sum_(values.float().to(self.device, copy=True)).cpu().double()
 
     def broadcast(self, content: bytes) -> bytes:
-        """As a sum to which the others add zeros. Each byte is a float32, of which nothing is rounded."""
+        """Broadcast as a sum to which the other processes add zeros. Each byte is a float32, which is exact."""
         if self._group is None:
             return content
         content = content if self.rank == 0 else b""

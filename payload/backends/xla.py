@@ -1,4 +1,4 @@
-"""torch_xla: the cores of a TPU, or XLA on the CPU that stands in for them."""
+"""torch_xla: the cores of a TPU, or XLA:CPU devices that emulate them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = 1 << 62
 
 
 class Xla:
-    hardware: str | None = None  # torch_xla does not say
+    hardware: str | None = None  # torch_xla does not report it
 
     def __init__(self, job: Job) -> None:
         self.device = torch_xla.device()
@@ -34,7 +34,7 @@ class Xla:
         kind = xr.device_type()
         self.name = f"xla:{str(kind).lower()}"
         if str(kind).lower() != job.placement.device:
-            raise WorldError(f"torch_xla came up on {kind}, not on {job.placement.device.upper()}")
+            raise WorldError(f"torch_xla started on {kind}, not on {job.placement.device.upper()}")
         if kind == "TPU":
             self.rank, self.world = xr.global_ordinal(), xr.world_size()
             self.is_first_here = xr.local_ordinal() == 0
@@ -53,10 +53,10 @@ class Xla:
 
     def loader(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         if isinstance(batches, list):
-            # Nothing to prepare: they are sent as they are. MpDeviceLoader's threads would only take turns with ours,
-            # which costs more than such a step's whole trace.
+            # Nothing to prepare. The threads of MpDeviceLoader would compete with this one for the interpreter, which costs
+            # more than the trace of such a step.
             return (moved(batch, lambda tensor: tensor.to(self.device)) for batch in batches)
-        # The loop ends each step itself, so that the clock can stamp it; the loader must not do so a second time.
+        # The training loop calls sync() and times each step; the loader must not sync a second time.
         return MpDeviceLoader(batches, self.device, batches_per_execution=NEVER)
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -70,11 +70,11 @@ class Xla:
             also = self._average(optimizer, also, self._group)
         elif self.world > 1:
             also = xm.all_reduce(xm.REDUCE_SUM, also, scale=1 / self.world)
-        xm.optimizer_step(optimizer)  # on a TPU it averages between the cores; with one device it only steps
+        xm.optimizer_step(optimizer)  # averages over the cores of a TPU; with one device it only updates
         return also
 
     def _average(self, optimizer: torch.optim.Optimizer, also: torch.Tensor, group: Group) -> torch.Tensor:
-        """One flat buffer, so that one transfer and one reduction do for everything."""
+        """Average gradients and `also` in one flat buffer: one transfer and one reduction."""
         params = [p for part in optimizer.param_groups for p in part["params"] if p.grad is not None]
         flat = torch.cat([*(p.grad.reshape(-1) for p in params), also.reshape(-1)])
         self.sync()
@@ -94,9 +94,9 @@ class Xla:
         return int(metrics.counter_value("UncachedCompile") or 0)
 
     def seed(self, number: int) -> None:
-        # Not torch.manual_seed: it keeps a stack trace for a CUDA that might be started later, ten times the price.
+        # Not torch.manual_seed, which costs ten times as much: it keeps a stack trace in case CUDA starts later.
         torch.default_generator.manual_seed(number)
-        xm.set_rng_state(number)  # an input of the program: a new number compiles nothing. Each sync moves it on.
+        xm.set_rng_state(number)  # an input of the program: a new number compiles nothing. Each sync advances it.
 
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         copies: list[torch.Tensor] = torch_xla._XLAC._xla_get_cpu_tensors(tensors)
@@ -118,10 +118,10 @@ class Xla:
             return self._group.broadcast(content)
         if self.world == 1:
             return content
-        # On a TPU there are only sums: everybody but process 0 adds zeros, as whole numbers, so that no bit changes.
+        # On a TPU there are only sums: all processes but 0 add zeros, as integers, so that no bit changes.
         content = content if self.rank == 0 else b""
         size = int(self._sum_whole(np.array([len(content)], np.int32))[0])
-        padded = content.ljust(-(-size // 4) * 4, b"\0")  # to whole numbers; from the others, nothing but zeros
+        padded = content.ljust(-(-size // 4) * 4, b"\0")  # to whole integers; zeros on the other processes
         return self._sum_whole(np.frombuffer(padded, np.int32)).tobytes()[:size]
 
     def _sum_whole(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -149,6 +149,8 @@ def _check_one_device() -> None:
 
 
 def _check_cores(job: Job) -> None:
-    here, asked = xr.world_size() // job.placement.workers, job.config.cores
-    if isinstance(asked, int) and asked != here:
-        raise BadConfig(f'cores: {asked} cannot be had: torch_xla uses 1 core of this host or all; ask for 1 or "all"')
+    available, requested = xr.world_size() // job.placement.workers, job.config.cores
+    if isinstance(requested, int) and requested != available:
+        raise BadConfig(
+            f'cores: {requested} is not possible: torch_xla uses 1 core of this host or all; set 1 or "all"'
+        )

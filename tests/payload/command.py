@@ -63,7 +63,7 @@ class Run:
 
 @dataclass
 class Command:
-    """A command that goes on."""
+    """A command that runs."""
 
     process: ForkServerProcess
     directory: Path
@@ -80,13 +80,13 @@ class Command:
     def stderr(self) -> str:
         return (self.directory / "stderr").read_text()
 
-    def said(self, words: str) -> None:
-        """Wait until it has said so."""
-        until(lambda: words in self.stdout() or self.process.exitcode is not None, f"that it says {words!r}")
-        assert words in self.stdout(), self.stdout() + self.stderr()
+    def wait_for_output(self, text: str) -> None:
+        """Wait until the log contains `text`."""
+        until(lambda: text in self.stdout() or self.process.exitcode is not None, f"{text!r} in the log")
+        assert text in self.stdout(), self.stdout() + self.stderr()
 
     def trains(self) -> None:
-        """Wait until it has written down a step."""
+        """Wait until timing.jsonl has a step."""
         timing = self.artifacts / "timing.jsonl"
         begun = lambda: timing.exists() and '"step"' in timing.read_text()  # noqa: E731
         until(lambda: begun() or self.process.exitcode is not None, "a step")
@@ -212,7 +212,7 @@ def _train(stdin: int, stdout: int, environment: Mapping[str, str]) -> NoReturn:
 def _run(
     argv: list[str], *, env: Mapping[str, str], capture_output: bool, text: bool, check: bool
 ) -> subprocess.CompletedProcess[str]:
-    """What tpu_launch.py does with subprocess.run, for the one program that it runs: it says little, and ends."""
+    """Replace subprocess.run in tpu_launch.py, for the one short program that it runs."""
     assert argv[:3] == [sys.executable, "-m", "payload.tpu_launch"] and capture_output and text and not check
     pipes = [os.pipe(), os.pipe()]
     sys.stdout.flush()
@@ -233,14 +233,14 @@ def _run(
             os._exit(code)
     for _, write in pipes:
         os.close(write)
-    said = [os.fdopen(read).read() for read, _ in pipes]
-    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), *said)
+    outputs = [os.fdopen(read).read() for read, _ in pipes]
+    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), *outputs)
 
 
 def _become(stdin: int, stdout: int, stderr: int, environment: Mapping[str, str]) -> None:
     """A process of its own: new files for the standard ones, with no lock that a thread of the parent may have held."""
-    for ours, standard in ((stdin, 0), (stdout, 1), (stderr, 2)):
-        os.dup2(ours, standard)
+    for descriptor, standard in ((stdin, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(descriptor, standard)
     sys.stdin, sys.stdout, sys.stderr = (open(n, "r" if n == 0 else "w", closefd=False) for n in range(3))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)

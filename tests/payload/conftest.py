@@ -1,4 +1,4 @@
-"""What the trainings of these tests learn from, and where those of two hosts meet."""
+"""The data of these trainings, and the port where those of two hosts meet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def torch() -> Any:
-    """Imported when the first test wants it: many a process of a test run only looks at what tests there are."""
+    """Import torch with the first test that uses it: many processes of a test run only collect tests."""
     return pytest.importorskip("torch")
 
 
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One that nobody listens on, and that nobody is given by chance: who names it can still listen there."""
+    """Yield a port that is assigned to no other socket while bound; with SO_REUSEADDR, a test can still listen on it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

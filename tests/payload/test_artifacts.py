@@ -32,7 +32,7 @@ def test_the_manifest_lists_every_file_with_size_and_hash(tmp_path: Path) -> Non
 
 
 def test_files_of_an_earlier_run_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
-    for name in (*artifacts.OURS, "mine.txt"):
+    for name in (*artifacts.RUN_FILES, "mine.txt"):
         (tmp_path / name).write_text("old")
     artifacts.prepare(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
@@ -56,9 +56,9 @@ def test_provenance_names_versions_and_host() -> None:
     assert facts["versions"]["numpy"] and facts["host"]["cpus"] >= 1
 
 
-def test_only_a_training_that_did_not_end_leaves_something_to_go_on_from(tmp_path: Path) -> None:
+def test_only_an_unfinished_training_leaves_files_to_resume_from(tmp_path: Path) -> None:
     def left(**files: bool) -> list[str]:
-        for name in (*artifacts.OURS, "checkpoint-000000010.pt", ".checkpoint.pt.tmp"):
+        for name in (*artifacts.RUN_FILES, "checkpoint-000000010.pt", ".checkpoint.pt.tmp"):
             (tmp_path / name).write_text("old")
         if not files["manifest"]:
             (tmp_path / artifacts.MANIFEST).unlink()

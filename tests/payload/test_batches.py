@@ -1,4 +1,4 @@
-"""Who sees which example: the same in every world, and each test example exactly once."""
+"""The examples of each process: the same in every world, and each test example exactly once."""
 
 from __future__ import annotations
 

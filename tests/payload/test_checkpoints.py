@@ -27,10 +27,10 @@ class Alone:
         return content
 
 
-def place(directory: Path, said: list[str] | None = None, *, keep: int = 1, **identity: Any) -> Checkpoints:
+def place(directory: Path, printed: list[str] | None = None, *, keep: int = 1, **identity: Any) -> Checkpoints:
     from payload.checkpoints import Checkpoints
 
-    return Checkpoints(directory, identity, (said if said is not None else []).append, keep=keep)
+    return Checkpoints(directory, identity, (printed if printed is not None else []).append, keep=keep)
 
 
 def state(number: float) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def test_what_is_kept_is_the_same_after_a_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["shorter", "one bit", "empty", "other text"])
-def test_a_damaged_one_is_left_out_aloud(torch: Any, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_one_is_skipped_with_a_line_in_the_log(torch: Any, tmp_path: Path, damage: str) -> None:
     checkpoints = place(tmp_path, keep=2)
     checkpoints.save(10, state(1.0))
     checkpoints.save(20, state(2.0))
@@ -85,10 +85,10 @@ def test_a_damaged_one_is_left_out_aloud(torch: Any, tmp_path: Path, damage: str
     newest.write_bytes(
         {"shorter": newest.read_bytes()[:-10], "one bit": bytes(content), "empty": b"", "other text": b"hello"}[damage]
     )
-    said: list[str] = []
-    found = place(tmp_path, said).load(Alone())  # type: ignore[arg-type]
+    printed: list[str] = []
+    found = place(tmp_path, printed).load(Alone())  # type: ignore[arg-type]
     assert found is not None and found["step"] == 10
-    assert len(said) == 1 and said[0].startswith("checkpoint.pt is damaged and is left out: ")
+    assert len(printed) == 1 and printed[0].startswith("checkpoint.pt is damaged and is skipped: ")
 
 
 def test_one_of_another_training_is_refused(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_one_of_another_training_is_refused(tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_never_replace_good_ones(tmp_path: Path, number: float) -> None:
     checkpoints = place(tmp_path)
     checkpoints.save(10, state(1))
-    with pytest.raises(Diverged, match="the weights after step 11 are not finite; the one after step 10 is whole"):
+    with pytest.raises(Diverged, match="the weights after step 11 are not finite; the checkpoint of step 10 is intact"):
         checkpoints.save(11, state(number))
     assert load(tmp_path)["step"] == 10
 
@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(artifacts.os, "fsync", full)
-    with pytest.raises(CannotSave, match=r"\(No space left on device\); the one after step 10 is whole"):
+    with pytest.raises(CannotSave, match=r"\(No space left on device\); the checkpoint of step 10 is intact"):
         checkpoints.save(20, state(2))
     monkeypatch.undo()
     assert names(tmp_path) == ["checkpoint.pt"] and load(tmp_path)["step"] == 10

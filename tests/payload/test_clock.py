@@ -1,4 +1,4 @@
-"""The clock under a clock of our own: what compiles is kept apart, epochs are drained, the file is small and readable."""
+"""The clock under virtual time: compiling is counted separately, epochs are drained, the file is small and readable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from payload.clock import Clock
 
 @dataclass
 class Device:
-    """A device that works later: each step sent takes `busy_s`, and only a drain waits for it."""
+    """An asynchronous device: each dispatched step takes `busy_s`, and only a drain waits for it."""
 
     now: float = 100.0
     pending_s: float = 0.0
@@ -46,8 +46,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_epoch_is_drained_and_its_compiling_steps_are_kept_apart() -> None:
-    device, said = Device(), []
-    clock = clock_for(device, say=said.append)
+    device, printed = Device(), []
+    clock = clock_for(device, say=printed.append)
     clock.begin_epoch()
     for step in range(1, 11):
         device.send(dispatch_s=0.01, busy_s=1.0, compile_s=5.0 if step <= 2 else 0.0)
@@ -56,24 +56,24 @@ def test_an_epoch_is_drained_and_its_compiling_steps_are_kept_apart() -> None:
     assert took.warm_steps == 8
     assert took.compile_s == pytest.approx(2 * 6.01)
     assert took.seconds == pytest.approx(8 * 1.01), (
-        "the work that was still pending at the last stamp belongs to the epoch"
+        "the work that was still pending at the last lap belongs to the epoch"
     )
     assert clock.spans["train"] == took.seconds and clock.spans["compile"] == took.compile_s
-    assert said == ["compile 12.0 s (apart from the timings below)"]
+    assert printed == ["compile 12.0 s (not included in the times below)"]
 
 
-def test_stamping_never_waits_for_the_device_but_drained_timing_does() -> None:
+def test_a_lap_never_waits_for_the_device_but_drained_timing_does() -> None:
     device = Device()
     clock = clock_for(device)
     clock.begin_epoch()
     drains = device.drains
     device.send(dispatch_s=0.01, busy_s=1.0)
-    assert clock.stamp() == (pytest.approx(0.01), False)
+    assert clock.lap() == (pytest.approx(0.01), False)
     assert device.drains == drains
     clock = clock_for(device, drained=True)
     clock.begin_epoch()
     device.send(dispatch_s=0.01, busy_s=1.0)
-    assert clock.stamp() == (pytest.approx(1.01), False)
+    assert clock.lap() == (pytest.approx(1.01), False)
 
 
 def test_what_compiles_between_two_epochs_is_no_steps_warm_up() -> None:
@@ -82,7 +82,7 @@ def test_what_compiles_between_two_epochs_is_no_steps_warm_up() -> None:
     device.send(dispatch_s=0, busy_s=0, compile_s=3.0)
     clock.begin_epoch()
     device.send(dispatch_s=0.1, busy_s=0)
-    assert clock.stamp() == (pytest.approx(0.1), False)
+    assert clock.lap() == (pytest.approx(0.1), False)
 
 
 def test_a_span_waits_for_the_device_and_leaves_compiling_out() -> None:
@@ -90,7 +90,7 @@ def test_a_span_waits_for_the_device_and_leaves_compiling_out() -> None:
     clock = clock_for(device)
     with clock.span("eval"):
         device.send(dispatch_s=0.5, busy_s=2.0, compile_s=4.0)
-        clock.stamp()
+        clock.lap()
         device.send(dispatch_s=0.5, busy_s=2.0)
     assert clock.spans["eval"] == pytest.approx(2.5)
     assert clock.spans["compile"] == pytest.approx(6.5)
@@ -115,7 +115,7 @@ def test_the_file_has_a_header_with_units_then_one_small_object_for_each_step(tm
     assert rest[-1]["epoch"] == 1000 and rest[-1]["s"] == pytest.approx(12.3457) and rest[-1]["loss"] == 0.5
 
 
-def test_the_file_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_the_file_can_be_read_during_the_run(tmp_path: Path) -> None:
     device, path = Device(), tmp_path / "timing.jsonl"
     clock = clock_for(device, path)
     clock.begin_epoch()
@@ -126,27 +126,27 @@ def test_the_file_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
     clock.close()
 
 
-def test_a_sign_of_life_is_due_once_in_each_period() -> None:
+def test_a_progress_line_is_due_once_in_each_period() -> None:
     device = Device()
     clock = clock_for(device)
     due = []
     for _ in range(25):
         device.send(dispatch_s=1.0, busy_s=0.0)
-        clock.stamp()
+        clock.lap()
         due.append(clock.every(10.0))
     assert [index for index, yes in enumerate(due, start=1) if yes] == [10, 20]
 
 
-def test_no_sign_of_life_comes_before_compiling_has_been_told_of() -> None:
-    device, said = Device(), []
-    clock = clock_for(device, say=said.append)
+def test_no_progress_line_comes_before_the_compile_line() -> None:
+    device, printed = Device(), []
+    clock = clock_for(device, say=printed.append)
     clock.begin_epoch()
     device.send(dispatch_s=1.0, busy_s=0.0, compile_s=60.0)
     clock.step(1, 1)
-    assert not clock.every(10.0) and said == []
+    assert not clock.every(10.0) and printed == []
     device.send(dispatch_s=1.0, busy_s=0.0)
     clock.step(1, 2)
-    assert clock.every(10.0) and said == ["compile 61.0 s (apart from the timings below)"]
+    assert clock.every(10.0) and printed == ["compile 61.0 s (not included in the times below)"]
 
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_is_not_part_of_its_time() -> None:

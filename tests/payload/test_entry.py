@@ -1,4 +1,4 @@
-"""A training of the job's own: the same function on every backend, with a checkpoint it can go on from."""
+"""The `entry` of a job: the same function on every backend, with a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_dropout_is_the_same_after_a_resume(tmp_path: Path, backend: str) -> Non
     assert whole.code == 0, whole.stdout + whole.stderr
     expected = whole.read("metrics.json")["losses"]
     assert len(expected) == 12
-    # The run above ended well, so this one begins anew; it dies, and the third goes on.
+    # The run above succeeded, so this one starts from the beginning; it is killed, and the third resumes.
     assert play(tmp_path, config, "--backend", backend, code=code, DIE="1").code == 9
     last = play(tmp_path, config, "--backend", backend, code=code)
     assert last.code == 0, last.stdout + last.stderr
@@ -155,4 +155,4 @@ def test_an_entry_that_is_not_there_is_one_line(tmp_path: Path, entry: str, word
 def test_an_answer_that_is_no_dictionary_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def main(backend, run):\n    return 3\n")
     done = play(tmp_path, {"entry": "mine:main"}, "--backend", "cpu", code=tmp_path)
-    assert done.code == 2 and "mine:main answered int; it must answer a dictionary or None" in done.stdout
+    assert done.code == 2 and "mine:main returned int; it must return a dictionary or None" in done.stdout

@@ -188,7 +188,7 @@ if GPUS:
         whole = on_the_gpu(tmp_path / "whole", data, **config)
         dies(tmp_path / "killed", {**SMALL, **config}, "cuda", data, 13)
         last = on_the_gpu(tmp_path / "killed", data, **config)
-        assert (whole.code, last.code) == (0, 0) and "going on after step 12 of 16" in last.stdout, last.stdout
+        assert (whole.code, last.code) == (0, 0) and "resuming after step 12 of 16" in last.stdout, last.stdout
         assert losses(last) == losses(whole)
 
     def test_more_memory_than_there_is_is_one_line(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def test_examples_takes_the_first_training_images_and_all_test_images(tmp_path: 
     ("content", "words"),
     [
         (b"", "truncated: 0 bytes are less than an IDX header"),
-        (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(783), "truncated: 783 bytes where"),
-        (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(785), "too long: 785 bytes where"),
+        (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(783), "truncated: 783 bytes, but"),
+        (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(785), "too long: 785 bytes, but"),
         (bytes.fromhex("00000801 00000010") + bytes(16), "not an IDX file of bytes with 3 dimensions"),
         (bytes.fromhex("00000d03 00000001 00000001 00000001") + bytes(4), "not an IDX file of bytes"),
         (b"<!DOCTYPE html><html>", "not an IDX file of bytes"),

@@ -77,12 +77,12 @@ def test_several_hosts_meet_at_the_coordinator() -> None:
     [
         ({"TPUJOB_WORKER": "x"}, "TPUJOB_WORKER is 'x'"),
         ({"TPUJOB_WORKERS": "0"}, "TPUJOB_WORKERS is '0'; it must be a whole number of at least 1"),
-        ({"TPUJOB_WORKER": "2", "TPUJOB_WORKERS": "2"}, "TPUJOB_WORKER is 2, but TPUJOB_WORKERS says there are 2"),
-        ({"TPUJOB_WORKERS": "2"}, "TPUJOB_COORDINATOR does not say where they meet"),
+        ({"TPUJOB_WORKER": "2", "TPUJOB_WORKERS": "2"}, "TPUJOB_WORKER is 2, but TPUJOB_WORKERS is 2"),
+        ({"TPUJOB_WORKERS": "2"}, "TPUJOB_COORDINATOR is not set"),
         ({"TPUJOB_COORDINATOR": "nowhere"}, "TPUJOB_COORDINATOR is 'nowhere'; it must be host:port"),
         ({"TPUJOB_EMULATED_CORES": "0"}, "TPUJOB_EMULATED_CORES is '0'"),
         ({"PJRT_DEVICE": "CUDA"}, "PJRT_DEVICE is CUDA"),
-        ({"PJRT_DEVICE": "TPU", "TPUJOB_EMULATED_CORES": "2"}, "says that the TPU is emulated"),
+        ({"PJRT_DEVICE": "TPU", "TPUJOB_EMULATED_CORES": "2"}, "is set: the TPU is emulated"),
     ],
 )
 def test_a_contradictory_environment_is_refused(environ: dict[str, str], words: str) -> None:
@@ -96,11 +96,11 @@ def test_one_core_of_several_hosts_is_refused() -> None:
         place(Config(cores=1), {"TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "h:1"}, host=TPU)
 
 
-def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
+def test_a_batch_is_divided_equally_or_refused() -> None:
     assert share(128, 8, 10_000) == 16
-    with pytest.raises(BadConfig, match="100 cannot be dealt out evenly to 8 processes; 96 or 104 can"):
+    with pytest.raises(BadConfig, match="100 is not a multiple of 8 processes; use 96 or 104"):
         share(100, 8, 10_000)
-    with pytest.raises(BadConfig, match="2 cannot be dealt out evenly to 8 processes; 8 can"):
+    with pytest.raises(BadConfig, match="2 is not a multiple of 8 processes; use 8"):
         share(2, 8, 10_000)
     with pytest.raises(BadConfig, match="128 is more than the 100 training examples"):
         share(128, 2, 100)
@@ -138,21 +138,21 @@ def test_gpus_are_counted_as_far_as_they_may_be_used(
         (NOTHING, {"PJRT_DEVICE": "CPU"}, "xla"),
     ],
 )
-def test_auto_takes_what_there_is(host: HostPlace, environ: dict[str, str], chosen: str) -> None:
+def test_auto_selects_the_available_device(host: HostPlace, environ: dict[str, str], chosen: str) -> None:
     assert choose_backend("auto", environ, host) == chosen
     assert choose_backend("cpu", environ, host) == "cpu"
 
 
-def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process_of_ours() -> None:
+def test_each_gpu_and_each_chip_of_torch_tpu_has_a_process() -> None:
     assert place(Config(), {}, host=GPUS, backend="cuda")[1].processes == 4
     assert place(Config(cores=2), {}, host=GPUS, backend="cuda")[1].processes == 2
     placement = place(Config(), {}, host=TPU, backend="tpu")[1]
     assert (placement.device, placement.processes) == ("tpu", 8)
-    with pytest.raises(BadConfig, match="cores: 5 asked for, but this host has 4 GPUs"):
+    with pytest.raises(BadConfig, match="cores: 5 requested, but this host has 4 GPUs"):
         place(Config(cores=5), {}, host=GPUS, backend="cuda")
-    with pytest.raises(BadConfig, match=r"cores: 2 asked for, but this host has 1 GPU$"):
+    with pytest.raises(BadConfig, match=r"cores: 2 requested, but this host has 1 GPU$"):
         place(Config(cores=2), {}, host=HostPlace(gpus=1), backend="cuda")
-    with pytest.raises(BadConfig, match="backend: cuda, but this host has no GPUs; auto takes what there is"):
+    with pytest.raises(BadConfig, match="backend: cuda, but this host has no GPUs; use backend auto"):
         place(Config(), {}, host=NOTHING, backend="cuda")
 
 
@@ -179,11 +179,11 @@ SLICE = {
     ("cores", "changes", "words"),
     [
         (1, {}, "cores: 1 is one core of one host, but this slice has 2 hosts"),
-        ("all", {"TPUJOB_COORDINATOR": ""}, "TPUJOB_COORDINATOR does not say where they meet"),
-        ("all", {"TPUJOB_HOSTS": ""}, "TPUJOB_HOSTS is ''; backend tpu needs the addresses of all 2 hosts in it"),
+        ("all", {"TPUJOB_COORDINATOR": ""}, "TPUJOB_COORDINATOR is not set"),
+        ("all", {"TPUJOB_HOSTS": ""}, "TPUJOB_HOSTS is ''; backend tpu needs the addresses of all 2 hosts"),
         ("all", {"TPUJOB_HOSTS": "10.0.0.2"}, "TPUJOB_HOSTS is '10.0.0.2'"),
         ("all", {"TPUJOB_HOSTS": "10.0.0.2,"}, "TPUJOB_HOSTS is '10.0.0.2,'"),
-        ("all", {"TPUJOB_TOPOLOGY": ""}, "TPUJOB_TOPOLOGY is ''; backend tpu needs that of the whole slice"),
+        ("all", {"TPUJOB_TOPOLOGY": ""}, "TPUJOB_TOPOLOGY is ''; backend tpu needs the topology of the whole slice"),
         ("all", {"TPUJOB_TOPOLOGY": "4by2"}, "TPUJOB_TOPOLOGY is '4by2'"),
         ("all", {"TPUJOB_TOPOLOGY": "4x4"}, "4x4, which is 16 chips, but 2 hosts with 4 chips each are 8"),
     ],
@@ -211,5 +211,5 @@ def test_half_precision_that_needs_a_gpu_is_refused_elsewhere() -> None:
 
 
 def test_an_emulated_tpu_has_no_gpu() -> None:
-    with pytest.raises(BadConfig, match="the TPU is emulated; xla and cpu work"):
+    with pytest.raises(BadConfig, match="the TPU is emulated; use xla or cpu"):
         place(Config(), {"TPUJOB_EMULATED_CORES": "2"}, host=GPUS, backend="cuda")

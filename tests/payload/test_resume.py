@@ -100,9 +100,9 @@ def test_a_training_killed_again_and_again_ends_like_one_that_was_not(
     if backend == "cpu":  # where it is cheap, also before there is a checkpoint
         assert "going on" not in killed(3).stdout
     assert "going on" not in killed(8, writing=True).stdout
-    assert "going on after step 4 of 16" in killed(13).stdout  # between two checkpoints, in the second epoch
+    assert "resuming after step 4 of 16" in killed(13).stdout  # between two checkpoints, in the second epoch
     last = play(tmp_path, config, "--backend", backend, data=data)
-    assert last.code == 0 and "going on after step 12 of 16" in last.stdout, last.stdout + last.stderr
+    assert last.code == 0 and "resuming after step 12 of 16" in last.stdout, last.stdout + last.stderr
     assert losses(last) == losses(whole)
     assert weights(last) == weights(whole)
     assert last.read("metrics.json")["train_loss"] == whole.read("metrics.json")["train_loss"]
@@ -129,14 +129,14 @@ def scaled(at: int | None = None) -> None:
         power_cut(at)
 
 
-def test_the_scale_of_the_loss_goes_on_too(tmp_path: Path, data: Path) -> None:
+def test_the_scale_of_the_loss_is_resumed_too(tmp_path: Path, data: Path) -> None:
     import torch
 
     whole = play(tmp_path / "whole", SMALL, "--backend", "cpu", data=data, first=scaled)
     killed = play(tmp_path / "killed", SMALL, "--backend", "cpu", data=data, first=partial(scaled, 13))
     assert (whole.code, killed.code) == (0, 1), whole.stdout + whole.stderr + killed.stdout
     last = play(tmp_path / "killed", SMALL, "--backend", "cpu", data=data, first=scaled)
-    assert last.code == 0 and "going on after step 12 of 16" in last.stdout, last.stdout + last.stderr
+    assert last.code == 0 and "resuming after step 12 of 16" in last.stdout, last.stdout + last.stderr
     assert "fp16 autocast" in last.stdout
     assert losses(last) == losses(whole) and weights(last) == weights(whole)
     scales = [
@@ -145,7 +145,7 @@ def test_the_scale_of_the_loss_goes_on_too(tmp_path: Path, data: Path) -> None:
     assert scales[0] == scales[1] and scales[0]["scale"] != 2.0**16, "that of the first step"
 
 
-def test_a_slice_of_two_hosts_goes_on_from_the_checkpoint_of_the_first(tmp_path: Path, data: Path, port: int) -> None:
+def test_a_slice_of_two_hosts_resumes_from_the_checkpoint_of_the_first(tmp_path: Path, data: Path, port: int) -> None:
     def slice_of_two(name: str, first: Callable[[], object] | None = None) -> list[Run]:
         """Both hosts, each with its own directory; `first` befalls worker 0's process."""
         place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
@@ -172,7 +172,7 @@ def test_a_slice_of_two_hosts_goes_on_from_the_checkpoint_of_the_first(tmp_path:
     shutil.rmtree(second.artifacts)
     first, second = slice_of_two("killed")
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
-    assert all("going on after step 12 of 16" in run.stdout for run in (first, second))
+    assert all("resuming after step 12 of 16" in run.stdout for run in (first, second))
     assert losses(first) == losses(whole) and weights(first) == weights(whole)
 
 
@@ -181,28 +181,28 @@ def test_a_checkpoint_of_another_number_of_processes_loads(
 ) -> None:
     dies(tmp_path, {**SMALL, "cores": 1}, "cpu", data, 9)
     last = play(tmp_path, {**SMALL, "cores": 2}, "--backend", "cpu", data=data)
-    assert last.code == 0 and "going on after step 8 of 16" in last.stdout, last.stdout + last.stderr
+    assert last.code == 0 and "resuming after step 8 of 16" in last.stdout, last.stdout + last.stderr
     expected = undisturbed("cpu", 1).read("metrics.json")["train_loss"]
     assert last.read("metrics.json")["train_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_training_that_ended_well_is_started_anew(tmp_path: Path, data: Path) -> None:
+def test_a_completed_training_starts_from_the_beginning(tmp_path: Path, data: Path) -> None:
     for _ in range(2):
         run = play(tmp_path, SMALL, "--backend", "cpu", data=data)
-        assert run.code == 0 and "going on" not in run.stdout
+        assert run.code == 0 and "resuming" not in run.stdout
     assert len(losses(run).splitlines()) == 2
 
 
-def test_another_training_in_the_same_place_is_refused_and_told_what_to_do(tmp_path: Path, data: Path) -> None:
+def test_another_training_in_the_same_directory_is_refused_with_a_remedy(tmp_path: Path, data: Path) -> None:
     dies(tmp_path, SMALL, "cpu", data, 9)
     other = play(tmp_path, {**SMALL, "lr": 0.02}, "--backend", "cpu", data=data)
     assert other.code == 2
-    assert "checkpoint.pt is of another training (lr was 0.05, now it is 0.02); write `resume: false`" in other.stdout
+    assert "checkpoint.pt is of another training (lr was 0.05, now it is 0.02); set `resume: false`" in other.stdout
     anew = play(tmp_path, {**SMALL, "lr": 0.02, "resume": False}, "--backend", "cpu", data=data)
     assert anew.code == 0 and "going on" not in anew.stdout
 
 
-def test_a_damaged_checkpoint_is_left_out_aloud_and_the_one_before_it_serves(
+def test_a_damaged_checkpoint_is_skipped_and_the_previous_one_is_used(
     tmp_path: Path, data: Path, undisturbed: Undisturbed
 ) -> None:
     config = {**SMALL, "keep_checkpoints": 2}
@@ -211,7 +211,7 @@ def test_a_damaged_checkpoint_is_left_out_aloud_and_the_one_before_it_serves(
     newest = killed.artifacts / "checkpoint.pt"
     newest.write_bytes(newest.read_bytes()[:-1000])
     last = play(tmp_path, config, "--backend", "cpu", data=data)
-    assert "checkpoint.pt is damaged and is left out: " in last.stdout and "going on after step 8 of 16" in last.stdout
+    assert "checkpoint.pt is damaged and is skipped: " in last.stdout and "resuming after step 8 of 16" in last.stdout
     assert losses(last) == losses(undisturbed("cpu", 1))
 
 
@@ -224,7 +224,7 @@ def patience() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_sigterm_saves_at_that_very_step_and_the_same_command_goes_on_there(
+def test_sigterm_saves_at_the_end_of_the_step_and_the_same_command_resumes_there(
     tmp_path: Path, data: Path, processes: int
 ) -> None:
     import torch
@@ -235,11 +235,11 @@ def test_sigterm_saves_at_that_very_step_and_the_same_command_goes_on_there(
     command.send(signal.SIGTERM)
     run = command.end()
     assert run.code == 128 + signal.SIGTERM
-    assert "stopped by SIGTERM" in run.stderr and "and a checkpoint was written" in run.stdout
+    assert "stopped by SIGTERM" in run.stderr and "with a checkpoint" in run.stdout
     step = torch.load(run.artifacts / "checkpoint.pt", weights_only=True)["step"]
     assert f"stopped after step {step:,}" in run.stdout
     command = start(tmp_path, config, "--backend", "cpu", data=data)
-    command.said(f"going on after step {step:,} of 800,000")
+    command.wait_for_output(f"resuming after step {step:,} of 800,000")
     command.send(signal.SIGKILL)
     command.end()
 
@@ -249,7 +249,7 @@ def test_no_space_for_a_checkpoint_ends_with_its_own_code_and_leaves_the_one_bef
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
     run = play(tmp_path, SMALL, "--backend", "cpu", data=data, first=limit)
     assert run.code == 7, run.stdout + run.stderr
-    assert "MB cannot be written to" in run.stdout and "(File too large); there is none" in run.stdout
+    assert "MB cannot be written to" in run.stdout and "(File too large); there is no other" in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
     assert not [path.name for path in run.artifacts.iterdir() if "checkpoint" in path.name]
 

@@ -24,7 +24,7 @@ from tests.waiting import HANG_S
 
 @dataclass
 class Mirror:
-    """A public mirror on loopback: serves `files` and counts what was asked for."""
+    """A public mirror on loopback: serves `files` and counts the requests."""
 
     files: dict[str, bytes]
     asked: list[str] = field(default_factory=list)
@@ -68,28 +68,26 @@ def closed_port(port: int) -> str:
     return f"http://127.0.0.1:{port}/"
 
 
-def test_downloaded_files_are_kept_and_not_asked_for_again(tmp_path: Path, mirror: Mirror) -> None:
-    said: list[str] = []
+def test_downloaded_files_are_kept_and_not_requested_again(tmp_path: Path, mirror: Mirror) -> None:
+    printed: list[str] = []
     for _ in range(2):
-        source = sources.resolve(Config(), said.append, cache=tmp_path, published=published(mirror))
+        source = sources.resolve(Config(), printed.append, cache=tmp_path, published=published(mirror))
     assert len(mirror.asked) == 4
     assert (source.name, source.is_synthetic, source.origin, source.of) == ("mnist", False, "cache", 3)
     assert source.sha256 == published(mirror).sha256
-    assert len(said) == 1 and "sha256 as published" in said[0]
+    assert len(printed) == 1 and "sha256 as published" in printed[0]
 
 
-def test_a_damaged_cached_file_is_downloaded_again_and_said(tmp_path: Path, mirror: Mirror) -> None:
-    said: list[str] = []
-    first = sources.resolve(Config(), said.append, cache=tmp_path, published=published(mirror))
+def test_a_damaged_cached_file_is_downloaded_again_and_reported(tmp_path: Path, mirror: Mirror) -> None:
+    printed: list[str] = []
+    first = sources.resolve(Config(), printed.append, cache=tmp_path, published=published(mirror))
     first.paths["test_labels"].write_bytes(b"damaged")
-    again = sources.resolve(Config(), said.append, cache=tmp_path, published=published(mirror))
+    again = sources.resolve(Config(), printed.append, cache=tmp_path, published=published(mirror))
     assert again.sha256 == first.sha256
-    assert any("not the published file any more" in line for line in said)
+    assert any("differs from the published file" in line for line in printed)
 
 
-def test_a_mirror_that_fails_is_followed_by_the_next_and_not_asked_again(
-    tmp_path: Path, mirror: Mirror, closed_port: str
-) -> None:
+def test_after_a_failed_mirror_only_the_next_is_used(tmp_path: Path, mirror: Mirror, closed_port: str) -> None:
     source = sources.resolve(
         Config(), lambda _: None, cache=tmp_path, published=published(mirror, closed_port, mirror.url)
     )
@@ -101,7 +99,7 @@ def test_a_file_with_another_hash_is_never_used(tmp_path: Path, mirror: Mirror) 
     mirror.files["train-labels-idx1-ubyte"] = b"something else"
     with pytest.raises(DataError, match="another sha256 than the published file") as caught:
         sources.resolve(Config(), lambda _: None, cache=tmp_path, published=right)
-    assert "allow fallback: synthetic" in str(caught.value)
+    assert "or fallback: synthetic" in str(caught.value)
     assert not (tmp_path / "mnist" / "train-labels-idx1-ubyte").exists()
 
 
@@ -121,7 +119,7 @@ def test_hosts_that_never_answer_are_given_up_in_time(tmp_path: Path, monkeypatc
         files = {"a": "b", "c": "d"}
         with pytest.raises(DataError, match=r"no answer within|timed out") as caught:
             sources.resolve(Config(), lambda _: None, cache=tmp_path, published=PublishedFile((url, url), files))
-        assert str(caught.value).count(url.split("/")[2]) == 2, "each mirror is asked once"
+        assert str(caught.value).count(url.split("/")[2]) == 2, "each mirror is tried once"
 
 
 def test_the_shipped_timeouts_give_up_within_ten_seconds() -> None:
@@ -131,18 +129,18 @@ def test_the_shipped_timeouts_give_up_within_ten_seconds() -> None:
 
 def test_the_fallback_is_used_only_if_allowed_and_is_called_synthetic(tmp_path: Path, closed_port: str) -> None:
     unreachable = PublishedFile((closed_port,), {"train-images-idx3-ubyte.gz": "0"})
-    said: list[str] = []
+    printed: list[str] = []
     with pytest.raises(DataError, match="mnist cannot be downloaded: 127"):
-        sources.resolve(Config(examples=50), said.append, cache=tmp_path, published=unreachable)
+        sources.resolve(Config(examples=50), printed.append, cache=tmp_path, published=unreachable)
     allowed = Config(examples=50, fallback="synthetic")
-    source = sources.resolve(allowed, said.append, cache=tmp_path, published=unreachable)
+    source = sources.resolve(allowed, printed.append, cache=tmp_path, published=unreachable)
     assert (source.name, source.requested, source.is_synthetic, source.train_examples) == (
         "synthetic",
         "mnist",
         True,
         50,
     )
-    assert any("instead of mnist, training on synthetic images" in line for line in said)
+    assert any("instead of mnist, training on synthetic images" in line for line in printed)
     assert source.described()["synthetic"] is True
 
 
@@ -157,23 +155,24 @@ def test_a_named_directory_is_never_replaced_by_something_else(tmp_path: Path) -
 
 def test_more_examples_than_there_are_is_refused(tmp_path: Path) -> None:
     write_set(tmp_path)
-    with pytest.raises(DataError, match=r"examples: 4 asked for, but mnist .* has 3"):
+    with pytest.raises(DataError, match=r"examples: 4 requested, but mnist .* has 3"):
         sources.resolve(Config(data_dir=str(tmp_path), examples=4), lambda _: None)
 
 
 def test_drawn_digits_are_drawn_once_and_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     wanted = Config(dataset="synthetic", examples=40, test_examples=10)
     runs = [
-        threading.Thread(target=sources.resolve, args=(wanted, said.append), kwargs={"cache": tmp_path}) for _ in "ab"
+        threading.Thread(target=sources.resolve, args=(wanted, printed.append), kwargs={"cache": tmp_path})
+        for _ in "ab"
     ]
     for run in runs:
         run.start()
     for run in runs:
         run.join()
-    before = len(said)
-    source = sources.resolve(wanted, said.append, cache=tmp_path)
-    assert len(said) == before
+    before = len(printed)
+    source = sources.resolve(wanted, printed.append, cache=tmp_path)
+    assert len(printed) == before
     assert (source.origin, source.of, source.train_examples) == ("generated", 60_000, 40)
     assert [path.name for path in tmp_path.iterdir()] == ["synthetic-1-40-10"]
     assert len(idx.read_dataset(source.paths).test_labels) == 10

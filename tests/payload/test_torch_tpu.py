@@ -74,21 +74,21 @@ def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Pat
     assert " · fp32, matrix products in bf16 · " in run.stdout.splitlines()[0]
     plain = play(tmp_path / "cpu", {**SMALL, "cores": 2}, "--backend", "cpu", data=data)
     assert run.read("metrics.json")["train_loss"] == plain.read("metrics.json")["train_loss"]
-    assert (warm_up(run), warm_up(plain)) == ([1], []), "the first step, in which kernels are chosen, is told apart"
-    said = (tmp_path / "tpu" / "notes").read_text().splitlines()
-    assert said[0] == "set_tpu_launch_env (2,)" and sum("set_tpu_launch_env" in line for line in said) == 1
-    assert {"tpu_dist (0, 2)", "tpu_dist (1, 2)"} <= set(said)
-    assert sum(line.startswith("manual_seed") for line in said) == 2 * 8, "one for each step of each process"
-    assert any(line.startswith("synchronize") for line in said)
+    assert (warm_up(run), warm_up(plain)) == ([1], []), "the first step, in which kernels are selected, is marked"
+    printed = (tmp_path / "tpu" / "notes").read_text().splitlines()
+    assert printed[0] == "set_tpu_launch_env (2,)" and sum("set_tpu_launch_env" in line for line in printed) == 1
+    assert {"tpu_dist (0, 2)", "tpu_dist (1, 2)"} <= set(printed)
+    assert sum(line.startswith("manual_seed") for line in printed) == 2 * 8, "one for each step of each process"
+    assert any(line.startswith("synchronize") for line in printed)
 
 
-def test_a_training_goes_on_from_the_checkpoint_that_one_process_reads_for_all(tmp_path: Path, data: Path) -> None:
+def test_a_training_resumes_from_the_checkpoint_that_one_process_reads_for_all(tmp_path: Path, data: Path) -> None:
     config = {"model": "mlp", "checkpoint_every": "4 steps", "eval": False}
     killed = on_a_host_with(tmp_path, "v4", 2, config, data, then=partial(power_cut, 5)).end()
     assert killed.code == 1 and "was killed by SIGKILL" in killed.stderr, killed.stdout + killed.stderr
     again = on_a_host_with(tmp_path, "v4", 2, config, data, STAND_IN_PRECISION="highest").end()
-    assert again.code == 0 and "going on after step 4 of 8" in again.stdout, again.stdout + again.stderr
-    assert again.read("metrics.json")["precision"] == "fp32", "in full where that was asked for"
+    assert again.code == 0 and "resuming after step 4 of 8" in again.stdout, again.stdout + again.stderr
+    assert again.read("metrics.json")["precision"] == "fp32", "in full precision when requested"
 
 
 SLICE = {"TPUJOB_WORKERS": "3", "TPUJOB_HOSTS": "127.0.0.1,host1,host2", "TPUJOB_TOPOLOGY": "1x3"}
@@ -107,8 +107,10 @@ def test_hosts_meet_at_the_first_and_are_numbered_by_the_places_of_their_chips(
     ]
     runs = [host.end() for host in hosts]
     assert [run.code for run in runs] == [0, 0, 0], "".join(run.stdout + run.stderr for run in runs)
-    said = [(tmp_path / f"host{n}" / "notes").read_text() for n in range(3)]
-    assert ["tpu_dist (0, 3)" in said[0], "tpu_dist (2, 3)" in said[1], "tpu_dist (1, 3)" in said[2]] == [True] * 3
+    printed = [(tmp_path / f"host{n}" / "notes").read_text() for n in range(3)]
+    assert ["tpu_dist (0, 3)" in printed[0], "tpu_dist (2, 3)" in printed[1], "tpu_dist (1, 3)" in printed[2]] == [
+        True
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_below_python_3_11_it_is_one_line_before_anything_is_fetched(tmp_path: P
     [
         ("v5e", 4, 2, "cores: 2 is 2 processes, but on a v5e host backend tpu starts 1, 4 or 8; backend xla takes all"),
         ("v7", 4, 1, "cores: 1 is 1 process, but on a v7 host backend tpu starts 2, 4 or 8"),
-        ("v2 or v3", 4, "all", "torch_tpu does not know this TPU (v2 or v3); backend xla does"),
+        ("v2 or v3", 4, "all", "torch_tpu does not support this TPU (v2 or v3); backend xla does"),
     ],
 )
 def test_only_numbers_of_processes_that_torch_tpu_can_start_are_tried(
@@ -149,10 +151,10 @@ def test_only_numbers_of_processes_that_torch_tpu_can_start_are_tried(
 ) -> None:
     run = on_a_host_with(tmp_path / "tpu", tpu, chips, {"cores": cores}, data).end()
     assert run.code == 2 and words in run.stderr and run.stderr.count("\n") == 1
-    assert not (tmp_path / "tpu" / "notes").exists(), "before torch_tpu is asked for anything"
+    assert not (tmp_path / "tpu" / "notes").exists(), "before any call of torch_tpu"
 
 
-def test_without_the_package_it_is_one_line_that_says_what_to_install(tmp_path: Path, data: Path) -> None:
+def test_without_the_package_it_is_one_line_with_the_remedy(tmp_path: Path, data: Path) -> None:
     run = play(tmp_path, SMALL, "--backend", "tpu", data=data)
     assert run.code == 2 and run.stderr.count("\n") == 1
     assert run.stderr.startswith(
@@ -173,15 +175,15 @@ def test_a_package_that_finds_no_tpu_is_one_line(tmp_path: Path, data: Path) -> 
 
 
 @pytest.mark.exhaustive
-def test_the_program_that_asks_for_the_environment_prints_what_is_new_in_it(tmp_path: Path) -> None:
+def test_the_launch_program_prints_the_variables_that_it_sets(tmp_path: Path) -> None:
     package = tmp_path / "torch_tpu"
     package.mkdir()
     shutil.copy(Path(__file__).with_name("torch_tpu_stand_in.py"), package / "__init__.py")
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     chips = {"STAND_IN_TPU": "v4", "STAND_IN_CHIPS": "4", "NOTES": str(tmp_path / "notes")}
     argv = [sys.executable, "-m", "payload.tpu_launch", "2"]
-    said = subprocess.run(argv, env={"PYTHONPATH": path, **chips}, capture_output=True, text=True, check=True).stdout
-    assert json.loads(said) == {
+    printed = subprocess.run(argv, env={"PYTHONPATH": path, **chips}, capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == {
         "TORCH_TPU_SLICEBUILDER_ADDRESSES": "localhost:0,localhost:1",
         "TORCH_TPU_TOPOLOGY": "1,2,1",
     }

@@ -95,7 +95,7 @@ def test_alexnet_has_as_many_weights_as_torchvisions_and_they_have_the_same_name
     assert names == [f"features.{n}.weight" for n in (0, 3, 6, 8, 10)] + [f"classifier.{n}.weight" for n in (1, 4, 6)]
 
 
-def test_a_network_that_needs_larger_images_says_so() -> None:
+def test_a_network_that_needs_larger_images_is_refused() -> None:
     from payload.models import build
 
     with pytest.raises(BadConfig, match="alexnet needs images of at least 63 pixels a side, not 28"):

@@ -91,7 +91,7 @@ def make_group(store, rank, size, timeout):
 
 
 def of_a_proven_type(name):
-    """Nobody has seen other types travel between TPUs."""
+    """Raise for other types: their reductions between TPUs are not known to work."""
     real = getattr(dist, name)
 
     def collective(values, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""The agent as it runs on a worker: a process of its own, in a home directory of the test's own."""
+"""The agent as it runs on a worker: a separate process, in a home directory of the test."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Worker:
         return json.dumps({"attempt": attempt, "phase": phase, "script": script, "env": {}, **more}).encode()
 
     def start(self, script: str, **more: Any) -> dict[str, Any]:
-        """Its first answer; nobody listens to the log that follows."""
+        """Return its first reply, and ignore the log that follows."""
         process = self.popen("start")
         assert process.stdin and process.stdout
         process.stdin.write(self.request(script, **more))
@@ -70,7 +70,7 @@ class Worker:
         return self.path(phase, "log").read_text()
 
     def ended(self) -> dict[str, Any]:
-        """What exit.json says, once it is there."""
+        """Wait for exit.json and return its contents."""
         until(self.path("main", "exit.json").exists, "the end of the phase")
         answer: dict[str, Any] = json.loads(self.path("main", "exit.json").read_text())
         return answer
@@ -80,7 +80,7 @@ class Worker:
         return answer
 
     def processes(self) -> list[psutil.Process]:
-        """What of this worker's phases is alive, by the mark in its environment."""
+        """Return the processes of this worker's phases that run, by the mark in their environment."""
         return [process for process in psutil.process_iter() if self._is_mine(process)]
 
     def supervisors(self) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""What the packer takes from a run's directory, what it refuses, and that its answer is true."""
+"""The files that the packer takes from a run's directory, those that it refuses, and the index that it returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(worker: Worker) -> Path:
 
 
 def packed(worker: Worker, *patterns: str, wanted: str = "[[0, 1000000]]") -> tuple[dict[str, bytes], dict[str, str]]:
-    """What came, by path, and what was refused, with why. The index must be true of the archive."""
+    """Return the packed files by path, and the refused ones with the reason. The index must match the archive."""
     request = json.dumps({"attempt": "a1", "patterns": patterns})
     said = worker.output("pack", stdin=f"{request}\n{wanted}\n".encode())
     rows: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def test_a_fifo_is_refused_and_does_not_hang_the_packer(worker: Worker, run: Pat
     assert refused == {"artifacts/pipe": "not a regular file"}
 
 
-def test_only_what_is_wanted_is_sent(worker: Worker, run: Path) -> None:
+def test_only_requested_files_are_sent(worker: Worker, run: Path) -> None:
     for number in range(9):
         (run / "artifacts" / f"f{number}").write_text("x")
     came, _ = packed(worker, wanted="[[0, 1], [3, 5], [8, 9]]")
@@ -102,7 +102,7 @@ def test_only_what_is_wanted_is_sent(worker: Worker, run: Path) -> None:
     assert packed(worker, wanted="[]") == ({}, {})
 
 
-def test_a_worker_that_looks_at_a_large_file_gives_signs_of_life(
+def test_a_worker_that_hashes_a_large_file_sends_progress(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from orchestrator.vm import pack

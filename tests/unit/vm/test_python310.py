@@ -52,7 +52,7 @@ def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker,
         assert tar.getnames() == ["artifacts/result.txt"]
 
 
-def test_a_bundle_is_taken_in_and_the_worker_says_which_python_it_has(worker: Worker, shell: Shell) -> None:
+def test_a_bundle_is_stored_and_the_worker_reports_its_python(worker: Worker, shell: Shell) -> None:
     assert parsed(shell(agent.first_command("hello"), agent.archive()))["python"].startswith("3.10.")
     content = b"a bundle"
     name = hashlib.sha256(content).hexdigest()

@@ -1,4 +1,4 @@
-"""The supervisor as real processes: starts once, ends everything, never forgets how it went."""
+"""The supervisor as real processes: starts once, ends everything, keeps the exit code."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_others_may_not_read_is_private(worker: Worker) -> None:
     assert not [path for path in worker.path("main").iterdir() if path.stat().st_mode & 0o077]
 
 
-def test_a_request_with_a_missing_bundle_says_so_and_can_be_repeated(worker: Worker) -> None:
+def test_a_request_with_a_missing_bundle_reports_that_and_can_be_repeated(worker: Worker) -> None:
     answer = worker.start("true", bundle_sha256="0" * 64)
     assert "FileNotFoundError" in answer["error"]
     assert worker.status()["state"] == "none"
@@ -117,7 +117,9 @@ def test_a_process_left_behind_ends_with_its_phase(worker: Worker) -> None:
 
 
 @linux
-def test_stop_ends_who_ignores_term_who_has_its_own_session_and_who_cleared_its_environment(worker: Worker) -> None:
+def test_stop_ends_processes_that_ignore_term_have_their_own_session_or_cleared_their_environment(
+    worker: Worker,
+) -> None:
     script = """
         trap '' TERM
         setsid sleep 60 &
@@ -137,8 +139,8 @@ def test_stop_ends_who_ignores_term_who_has_its_own_session_and_who_cleared_its_
     assert answer["log_size"] == len(worker.log())
 
 
-def test_stop_leaves_the_whole_grace_to_who_saves_its_work(worker: Worker) -> None:
-    """The main shell dies of TERM at once; its child, which got TERM too, must still have the time to finish."""
+def test_stop_leaves_the_whole_grace_to_a_process_that_saves_its_work(worker: Worker) -> None:
+    """The main shell ends on TERM at once; its child, which got TERM too, must still have time to finish."""
     after_it = "while kill -0 $PPID 2>/dev/null; do sleep 0.05; done"
     saver = f"trap '{after_it}; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
     worker.start('bash -c "$SAVER" & wait', env={"SAVER": saver})
@@ -216,13 +218,13 @@ def test_follow_sends_the_log_from_any_byte_and_ends_with_the_final_status(worke
     assert worker.output("follow", "a1", "main", "4").splitlines()[1:3] == [b"L 4", b"two"]
 
 
-def test_follow_says_when_the_log_is_shorter_than_what_was_received(worker: Worker) -> None:
+def test_follow_reports_a_log_shorter_than_what_was_received(worker: Worker) -> None:
     worker.start("echo one")
     worker.ended()
     assert b"before byte 900" in worker.output("follow", "a1", "main", "900")
 
 
-def test_follow_ends_when_nobody_listens(worker: Worker) -> None:
+def test_follow_ends_when_the_client_disconnects(worker: Worker) -> None:
     worker.start("while :; do echo line; sleep 0.01; done")
     follower = worker.popen("follow", "a1", "main", "0")
     assert follower.stdout is not None

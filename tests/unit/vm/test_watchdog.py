@@ -1,4 +1,4 @@
-"""When the switch deletes its slice, and when it must not: its program under virtual time."""
+"""When the watchdog deletes its slice, and when it must not: its program under virtual time."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ def claimed(**changes: Any) -> dict[str, Any]:
 # -- an attached client shows signs of life, or does not --
 
 
-def test_a_client_that_beats_keeps_its_slice() -> None:
+def test_a_client_that_sends_heartbeats_keeps_its_slice() -> None:
     assert World(claimed(), beats=until(DAY)).deleted_at(19 * HOUR) is None
 
 
-def test_when_the_beats_end_the_slice_goes_after_ttl() -> None:
+def test_a_slice_is_deleted_ttl_after_the_last_heartbeat() -> None:
     world = World(claimed(), beats=until(2 * HOUR))
     assert 2 * HOUR + TTL - BEAT <= (world.deleted_at() or 0) <= 2 * HOUR + TTL + BEAT + 1
 
 
-def test_a_slice_whose_client_never_beat_goes_ttl_after_boot() -> None:
+def test_a_slice_without_any_heartbeat_is_deleted_ttl_after_boot() -> None:
     assert TTL <= (World(claimed()).deleted_at() or 0) <= TTL + 1
 
 
-def test_a_beat_that_was_there_before_the_switch_is_no_sign_of_life() -> None:
+def test_a_heartbeat_older_than_the_watchdog_does_not_count() -> None:
     world = World(claimed(), beats=lambda now: now == 0)
     assert TTL <= (world.deleted_at() or 0) <= TTL + 1
 
 
-def test_a_beat_of_any_age_does_not_hold_back_a_switch_that_starts_late() -> None:
+def test_an_old_heartbeat_does_not_delay_a_watchdog_that_starts_late() -> None:
     world = World(config(mode="hold", claimed_until=EPOCH + 4000), beats=lambda now: now == 0)
     world.run(10)
     world.now = 5000
     assert 5000 + GRACE <= (world.deleted_at() or 0) <= 5000 + GRACE + POLL
 
 
-def test_whoever_takes_a_held_slice_for_a_run_has_ttl_for_the_first_beat() -> None:
+def test_a_run_on_a_held_slice_has_ttl_for_the_first_heartbeat() -> None:
     world = World(claimed(mode="hold"), beats=between(5000 + TTL - 2 * POLL, DAY)).set_labels(5000, mode="run")
     assert world.deleted_at(19 * HOUR) is None
 
 
-def test_beats_are_awaited_only_once_the_node_is_ready() -> None:
+def test_heartbeats_are_expected_only_once_the_node_is_ready() -> None:
     """A large slice may be CREATING for longer than the time to live, while its first VMs run."""
     world = World(claimed(), state="CREATING", beats=between(1850, DAY))
     world.at(1800, lambda world: setattr(world, "state", "READY"))
@@ -69,19 +69,19 @@ def test_beats_are_awaited_only_once_the_node_is_ready() -> None:
     assert 1800 + TTL - POLL <= (alone.deleted_at() or 0) <= 1800 + TTL + POLL + 1
 
 
-def test_a_renewed_lease_is_a_sign_of_life_where_ssh_is_cut() -> None:
+def test_a_renewed_lease_replaces_heartbeats_when_ssh_is_cut() -> None:
     world = World(claimed(), beats=until(1000))
     for number in range(1, 20):
         world.set_labels(number * 800, claimed_until=LONG + number)
     assert 19 * 800 + TTL <= (world.deleted_at() or 0) <= 19 * 800 + TTL + 2 * POLL
 
 
-def test_only_the_first_worker_judges_beats() -> None:
+def test_only_the_first_worker_judges_heartbeats() -> None:
     assert World(claimed(), worker=1).deleted_at(19 * HOUR) is None
 
 
 @pytest.mark.parametrize("mode", ["hold", "detached"])
-def test_beats_matter_only_to_an_attached_run(mode: str) -> None:
+def test_heartbeats_matter_only_to_an_attached_run(mode: str) -> None:
     world = World(claimed(mode=mode), job=lambda now: ("running", None, None))
     assert world.deleted_at(19 * HOUR) is None
 
@@ -95,12 +95,12 @@ def test_a_paused_vm_does_not_count_the_pause_and_leaves_a_grace() -> None:
 
 
 def test_calls_that_hang_do_not_stretch_the_countdown() -> None:
-    """Each poll takes longer than a beat; it is looked for beats after each call, too."""
+    """Each poll takes longer than a heartbeat period; heartbeats are also read after each call."""
     world = World(claimed(), beats=until(2 * HOUR), call_s=2.5 * BEAT, down=until(2 * HOUR + 2 * TTL))
     assert (world.deleted_at() or 0) <= 2 * HOUR + 2 * TTL + 4 * BEAT
 
 
-def test_after_a_restart_of_the_switch_the_countdown_begins_anew_but_not_the_lease() -> None:
+def test_a_restart_of_the_watchdog_restarts_the_countdown_but_not_the_lease() -> None:
     world = World(config(mode="hold", claimed_until=EPOCH + 7000))
     for end in range(500, 10_000, 500):
         world.run(end)
@@ -124,7 +124,7 @@ def test_nothing_is_deleted_while_the_api_is_silent_and_the_slice_goes_soon_afte
 
 
 @pytest.mark.parametrize("status", [0, 400, 401, 429, 500, 503])
-def test_an_answer_that_says_nothing_deletes_nothing(status: int) -> None:
+def test_an_inconclusive_reply_deletes_nothing(status: int) -> None:
     world = World(claimed(deadline=EPOCH + 4000), get_status=lambda now: status)
     assert world.deleted_at(DAY) is None
     assert all(call[1] == "GET" for call in world.calls)
@@ -133,14 +133,14 @@ def test_an_answer_that_says_nothing_deletes_nothing(status: int) -> None:
 @pytest.mark.parametrize(
     "said", [None, [], "<html>", {}, {"name": f"{NODE}x", "labels": {}}, {"name": NODE, "labels": [1]}]
 )
-def test_something_else_that_answers_in_place_of_the_api_deletes_nothing(said: Any) -> None:
+def test_a_reply_from_something_else_than_the_api_deletes_nothing(said: Any) -> None:
     world = World(claimed(), node=said)
     assert world.deleted_at(DAY) is None
     assert not world.guest_attributes[-1]["armed"]
 
 
-def test_it_deletes_until_it_dies_of_it_and_does_not_spin() -> None:
-    """An accepted delete may fail; a 404 may be a lie: neither ends it."""
+def test_it_repeats_the_delete_until_the_vm_is_gone_and_does_not_spin() -> None:
+    """An accepted delete may fail, and a 404 may be wrong: neither ends the repetition."""
     world = World(claimed(), beats=until(1000), delete_status=lambda now: 200 if int(now) % 2 else 404)
     world.run(1000 + TTL + 2 * HOUR)
     gaps = [later - sooner for sooner, later in zip(world.deletes, world.deletes[1:], strict=False)]
@@ -156,7 +156,7 @@ def test_a_claim_that_is_renewed_meanwhile_ends_the_deleting() -> None:
     assert max(world.deletes) < 5000 + BEAT / 2 + 1
 
 
-def test_a_beat_that_comes_during_the_last_look_saves_the_slice() -> None:
+def test_a_heartbeat_during_the_last_read_keeps_the_slice() -> None:
     world = World(claimed(), beats=lambda now: now < 1000 or now > 960 + TTL + 0.05)
     assert world.deleted_at(5 * HOUR) is None
 
@@ -172,7 +172,7 @@ def test_a_node_of_another_run_is_never_deleted() -> None:
     assert not world.guest_attributes[-1]["armed"]
 
 
-def test_a_node_whose_labels_a_person_took_off_is_not_ours_any_more() -> None:
+def test_a_node_without_its_labels_is_never_deleted() -> None:
     world = World(claimed()).at(5000, lambda world: world.labels.clear())
     world.beats = until(4900)
     assert world.deleted_at(10 * HOUR) is None
@@ -182,7 +182,7 @@ def test_a_node_whose_labels_a_person_took_off_is_not_ours_any_more() -> None:
 
 
 @pytest.mark.parametrize("mode", ["run", "hold", "detached"])
-def test_past_the_deadline_it_goes_whoever_claims_it(mode: str) -> None:
+def test_past_the_deadline_a_claim_does_not_keep_the_slice(mode: str) -> None:
     world = World(
         claimed(mode=mode, deadline=EPOCH + 5 * HOUR), beats=until(DAY), job=lambda now: ("running", None, None)
     )
@@ -222,7 +222,7 @@ def test_a_renewal_within_the_grace_is_in_time() -> None:
     assert world.deleted_at(19 * HOUR) is None
 
 
-def test_an_attached_client_without_a_way_to_the_api_keeps_its_slice_by_its_beats() -> None:
+def test_an_attached_client_without_the_api_keeps_its_slice_by_heartbeats() -> None:
     assert World(config(), beats=until(10 * HOUR)).deleted_at(9 * HOUR) is None
 
 
@@ -243,7 +243,7 @@ def test_polls_that_fail_stretch_the_countdown_of_the_lease_by_less_than_a_few_p
 
 
 def test_an_outage_over_the_end_of_the_lease_leaves_time_to_renew_it() -> None:
-    """Mutant `countoutage`: nothing is counted while nobody could have renewed."""
+    """Mutant `countoutage`: time in which no renewal was possible is not counted."""
     outage = between(1.9 * HOUR, 3 * HOUR)
     world = World(config(mode="hold", claimed_until=EPOCH + 2 * HOUR), down=outage).set_labels(
         3 * HOUR + 150, claimed_until=LONG
@@ -266,7 +266,7 @@ def test_an_unreadable_lease_leaves_the_deadline(text: str | None) -> None:
     assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
 
 
-def test_an_unreadable_deadline_or_mode_leaves_what_the_create_call_said() -> None:
+def test_an_unreadable_deadline_or_mode_leaves_that_of_the_create_call() -> None:
     world = World(claimed(mode="hold", deadline=EPOCH + 5 * HOUR))
     world.labels.update({"tpujob-deadline": "soon", "tpujob-mode": "forever"})
     assert 5 * HOUR < (world.deleted_at() or 0) <= 5 * HOUR + 10
@@ -275,14 +275,14 @@ def test_an_unreadable_deadline_or_mode_leaves_what_the_create_call_said() -> No
 # -- what it may not see, or not do --
 
 
-def test_without_the_permission_to_look_it_still_acts_on_beats_and_the_deadline_but_not_on_an_old_lease() -> None:
+def test_without_the_permission_to_read_it_acts_on_heartbeats_and_the_deadline_but_not_on_an_old_lease() -> None:
     blind = {"get_status": lambda now: 403}
     assert TTL <= (World(config(), **blind).deleted_at() or 0) <= TTL + 1
     held = World(config(mode="hold", deadline=EPOCH + 5 * HOUR), **blind)
     assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
 
 
-def test_what_up_brought_goes_ttl_after_boot_unless_its_labels_say_by_then_that_it_is_held() -> None:
+def test_a_slice_of_up_is_deleted_ttl_after_boot_unless_its_labels_mark_it_as_held() -> None:
     alone = World(claimed(heartbeats=False), state="CREATING")
     alone.at(600, lambda world: setattr(world, "state", "READY"))
     assert 600 + TTL - POLL <= (alone.deleted_at() or 0) <= 600 + TTL + POLL + 1
@@ -290,15 +290,15 @@ def test_what_up_brought_goes_ttl_after_boot_unless_its_labels_say_by_then_that_
     assert (held.deleted_at() or 0) > 5 * HOUR
 
 
-def test_what_up_brought_is_left_alone_by_a_switch_that_may_not_see_whether_it_is_held() -> None:
-    """It never says that it is armed; a gc run, or the deadline, ends the slice."""
+def test_a_slice_of_up_is_kept_by_a_watchdog_that_cannot_read_whether_it_is_held() -> None:
+    """It never publishes that it is armed; gc, or the deadline, ends the slice."""
     blind = World(claimed(heartbeats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 403)
     assert 5 * HOUR < (blind.deleted_at() or 0) <= 5 * HOUR + 10
     assert not any(said["armed"] for said in blind.guest_attributes)
 
 
 def test_what_was_held_after_the_last_look_that_was_allowed_stays() -> None:
-    """The labels said `run` when they were read; that they say `hold` by now nobody on the VM may see."""
+    """The labels had mode `run` when last read; the VM may not read that the mode is now `hold`."""
     held = World(claimed(heartbeats=False, deadline=EPOCH + 5 * HOUR), get_status=lambda now: 200 if now < 30 else 403)
     held.set_labels(40, mode="hold")
     assert 5 * HOUR < (held.deleted_at() or 0) <= 5 * HOUR + 10
@@ -327,7 +327,7 @@ def test_armed_is_published_once_route_and_permission_are_proven() -> None:
 
 
 @pytest.mark.parametrize("verb", ["get_status", "delete_status"])
-def test_without_a_permission_it_says_so_and_asks_again(verb: str) -> None:
+def test_without_a_permission_it_reports_that_and_retries(verb: str) -> None:
     world = World(claimed(), beats=until(DAY), **{verb: lambda now: 403 if now < 1000 else 200})
     world.run(900)
     assert [(said["route"], said["permission"], said["armed"]) for said in world.guest_attributes] == [
@@ -337,7 +337,7 @@ def test_without_a_permission_it_says_so_and_asks_again(verb: str) -> None:
     assert world.run(1000 + 2 * POLL).guest_attributes[-1]["armed"]
 
 
-def test_without_a_route_it_says_so_and_asks_again() -> None:
+def test_without_a_route_it_reports_that_and_retries() -> None:
     world = World(claimed(), beats=until(DAY), down=until(1000))
     world.run(900)
     assert [(said["route"], said["permission"], said["armed"]) for said in world.guest_attributes] == [
@@ -351,7 +351,7 @@ def probes(world: World) -> list[float]:
 
 
 class Quota:
-    """So many calls a minute are answered, whoever sends them; what comes beyond is refused with 429."""
+    """A limit of calls per minute over all clients; calls beyond it get 429."""
 
     def __init__(self, a_minute: int, *, from_s: float = 0.0) -> None:
         self.a_minute, self.from_s, self.taken = a_minute, from_s, dict[int, int]()
@@ -363,7 +363,7 @@ class Quota:
 
 
 def booted_together(workers: int, gets: Quota, deletes: Quota) -> tuple[list[World], Callable[[float], None]]:
-    """The workers of one slice, and what lets time pass for all of them alike."""
+    """The workers of one slice, under a common virtual time."""
     worlds = [World(claimed(), worker=worker, beats=until(DAY)) for worker in range(workers)]
     programs = [watchdog.program(world.config, world.worker) for world in worlds]
     answers: list[Any] = [None] * workers
@@ -381,7 +381,7 @@ def booted_together(workers: int, gets: Quota, deletes: Quota) -> tuple[list[Wor
 
 
 def missing(worlds: list[World]) -> str | None:
-    """What a client that waits for the slice to be armed would hear."""
+    """Return what a client reads that waits for the slice to be armed."""
     said = [{"tpujob/watchdog": json.dumps(world.guest_attributes[-1])} for world in worlds if world.guest_attributes]
     return problem(read_watchdogs(said, len(worlds)))
 
@@ -415,7 +415,7 @@ def test_where_the_first_worker_never_starts_the_second_proves_after_a_stagger()
     assert second.run(STAGGER + 5 * POLL) and len(probes(second)) == 1 and second.guest_attributes[-1]["armed"]
 
 
-def test_a_worker_that_proves_nothing_says_when_it_is_refused_a_look() -> None:
+def test_a_worker_without_a_proof_reports_a_refused_read() -> None:
     other = World(claimed(), worker=9, get_status=lambda now: 403).run(60)
     assert (other.guest_attributes[-1]["route"], other.guest_attributes[-1]["permission"]) == (True, False)
 
@@ -427,7 +427,7 @@ def test_proving_backs_off_while_it_is_refused() -> None:
 
 
 @pytest.mark.parametrize("worker", [0, 1, 7])
-def test_what_it_says_it_says_again_ever_less_often_and_within_the_limits(worker: int) -> None:
+def test_reports_are_repeated_with_backoff_and_within_the_limits(worker: int) -> None:
     world = World(claimed(), worker=worker, beats=until(DAY)).run(2 * HOUR)
     first = [at - world.writes[0] for at in world.writes[:4]]
     assert first[1] <= BEAT / 2 and first[2] <= 2 * BEAT
@@ -436,13 +436,13 @@ def test_what_it_says_it_says_again_ever_less_often_and_within_the_limits(worker
 
 
 @pytest.mark.parametrize("worker", [0, 2, 200])
-def test_a_word_that_was_accepted_and_lost_is_said_again_in_time_for_whoever_waits(worker: int) -> None:
+def test_a_report_that_was_accepted_and_lost_is_repeated_in_time(worker: int) -> None:
     world = World(claimed(), worker=worker, beats=until(DAY), loses=until(250))
     assert world.run(GOOGLE.boot_s).guest_attributes[-1]["route"]
 
 
 @pytest.mark.parametrize("publishes", [True, False])
-def test_a_claim_that_changes_at_every_look_is_said_ten_times_a_minute_at_most(publishes: bool) -> None:
+def test_a_claim_that_changes_at_every_read_is_published_ten_times_a_minute_at_most(publishes: bool) -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: publishes)
     for second in range(0, 1200):
         world.set_labels(second, claimed_until=LONG + second)
@@ -456,7 +456,7 @@ def test_an_outage_later_disarms_nothing() -> None:
     assert [said["armed"] for said in world.guest_attributes] == [True]
 
 
-def test_every_change_of_the_claim_is_published_until_it_is_heard() -> None:
+def test_every_change_of_the_claim_is_published_until_it_is_accepted() -> None:
     world = World(claimed(), beats=until(DAY), publishes=lambda now: not 1000 < now < 2000)
     world.set_labels(900, claimed_until=LONG + 1).set_labels(1100, mode="detached").set_labels(
         2500, deadline=EPOCH + 2 * DAY
@@ -491,7 +491,7 @@ def test_a_job_that_was_lost_lingers_from_when_that_was_seen() -> None:
     assert 5 * HOUR + LINGER <= (world.deleted_at() or 0) <= 5 * HOUR + LINGER + BEAT
 
 
-def test_a_switch_that_starts_late_counts_the_linger_time_that_has_passed_already() -> None:
+def test_a_watchdog_that_starts_late_counts_the_linger_time_already_passed() -> None:
     world = World(claimed(mode="detached"), job=lambda now: ("ended", now + 300, 0))
     assert LINGER - 300 <= (world.deleted_at() or 0) <= LINGER - 300 + 1
 
@@ -517,17 +517,17 @@ def test_a_next_job_in_the_linger_time_keeps_the_slice() -> None:
     assert World(claimed(mode="detached"), job=job).deleted_at(19 * HOUR) is None
 
 
-def test_handing_over_to_the_job_is_noticed_and_ends_the_need_for_beats() -> None:
+def test_a_detach_is_noticed_and_ends_the_need_for_heartbeats() -> None:
     world = World(claimed(), beats=until(1000), job=ending(5 * HOUR)).set_labels(990, mode="detached")
     assert 5 * HOUR + LINGER <= (world.deleted_at() or 0) <= 5 * HOUR + LINGER + 1
 
 
-def test_somebody_who_is_attached_may_finish_collecting() -> None:
+def test_an_attached_client_may_finish_collecting() -> None:
     world = World(claimed(mode="detached"), job=ending(HOUR), beats=between(1.1 * HOUR, 2 * HOUR))
     assert 2 * HOUR <= (world.deleted_at() or 0) <= 2 * HOUR + GRACE + 2 * BEAT
 
 
-def test_on_no_worker_does_a_failed_job_end_what_somebody_collects() -> None:
+def test_on_no_worker_does_a_failed_job_end_a_collection() -> None:
     world = World(claimed(mode="detached"), worker=2, job=ending(HOUR, 3), beats=between(1.1 * HOUR, 4 * HOUR))
     at = world.deleted_at()
     assert 4 * HOUR <= (at or 0) <= 4 * HOUR + 2 * GRACE + 2 * STAGGER + watchdog.SLOW_FACTOR * POLL
@@ -571,7 +571,7 @@ def test_idling_matters_only_to_a_hold_with_a_limit(changes: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("worker", [0, 4])
 def test_random_worlds_no_claimed_slice_is_deleted_and_no_unclaimed_one_stays(worker: int) -> None:
-    """Lost calls, outages and pauses; a client that beats and renews until it dies. The bound is that of its class."""
+    """Lost calls, outages and pauses; a client that sends heartbeats and renews until it ends. Its class has the bound."""
     for seed in range(60):
         chance = random.Random(seed)
         dies_at = chance.uniform(0.2, 4) * HOUR
@@ -642,13 +642,13 @@ def test_a_request_of_another_name_is_left_alone(queue: str) -> None:
     assert {kind for kind, _ in deletes(world)} == {"node"}
 
 
-def test_whose_run_is_not_ours_neither_request_nor_node_is_touched() -> None:
+def test_neither_request_nor_node_of_another_run_is_touched() -> None:
     world = World(claimed(deadline=EPOCH + 5000), queue=QUEUE)
     world.labels["tpujob-lease-id"] = "another000"
     assert world.run(10 * HOUR).calls and not any(call[1] == "DELETE" for call in world.calls)
 
 
-def test_who_may_delete_the_node_is_armed_even_if_requests_are_not_his_to_delete() -> None:
+def test_the_permission_to_delete_nodes_arms_without_that_for_requests() -> None:
     world = World(claimed(deadline=EPOCH + 5 * HOUR), beats=until(DAY), queue=QUEUE, queue_status=lambda now: 403)
     world.deleted_at()
     assert all(said["armed"] for said in world.guest_attributes)
@@ -659,7 +659,7 @@ def test_who_may_delete_the_node_is_armed_even_if_requests_are_not_his_to_delete
 
 @pytest.mark.parametrize("worker", [0, 3])
 @pytest.mark.parametrize("mode", ["run", "hold", "detached"])
-def test_the_notice_reaches_the_job_in_seconds_and_then_everybody(mode: str, worker: int) -> None:
+def test_the_notice_reaches_the_job_in_seconds_and_then_the_guest_attribute(mode: str, worker: int) -> None:
     world = World(claimed(mode=mode, spot=True), worker=worker, beats=until(DAY), preempted=lambda now: now >= 5000)
     world.job = lambda now: ("running", None, None)
     world.run(9000)
@@ -671,12 +671,12 @@ def test_the_notice_reaches_the_job_in_seconds_and_then_everybody(mode: str, wor
     assert notice == {"v": 1, "preempted": True, "at": pytest.approx(EPOCH + stopped_at, abs=2)}
 
 
-def test_nobody_listens_where_nothing_is_taken_away() -> None:
+def test_only_a_spot_slice_polls_for_the_notice() -> None:
     world = World(claimed(), beats=until(DAY), preempted=lambda now: True).run(5000)
     assert (world.listened, world.stopped, world.notices) == ([], [], [])
 
 
-def test_listening_asks_the_api_no_more_often() -> None:
+def test_polling_for_the_notice_adds_no_api_calls() -> None:
     quiet = World(claimed(), beats=until(DAY)).run(5 * HOUR)
     spot = World(claimed(spot=True), beats=until(DAY)).run(5 * HOUR)
     assert len(spot.calls) <= len(quiet.calls) + 2
@@ -684,7 +684,7 @@ def test_listening_asks_the_api_no_more_often() -> None:
     assert max(gaps) <= BEAT / 12 + 1
 
 
-def test_a_stop_or_a_word_that_did_not_come_through_is_repeated_and_the_stop_is_not_said_twice() -> None:
+def test_a_failed_stop_or_report_is_repeated_and_the_stop_is_reported_once() -> None:
     world = World(claimed(spot=True), beats=until(DAY), preempted=lambda now: now >= 5000)
     world.stops, world.publishes = (lambda now: now >= 5008), (lambda now: not 4000 < now < 5020)
     world.run(9000)
@@ -692,14 +692,14 @@ def test_a_stop_or_a_word_that_did_not_come_through_is_repeated_and_the_stop_is_
     assert len(world.notices) == 3 and world.notices[0][0] >= 5020
 
 
-def test_a_stop_that_did_not_come_through_does_not_wait_for_the_next_word() -> None:
+def test_a_failed_stop_is_repeated_before_the_next_report() -> None:
     world = World(claimed(spot=True), beats=until(DAY), preempted=lambda now: now >= 5000)
     world.stops = lambda now: now >= 5004
     world.run(9000)
     assert world.stopped[-1][0] <= 5004 + BEAT / 12 + 1 and len(world.notices) == 3
 
 
-def test_a_notice_without_the_servers_clock_says_no_time() -> None:
+def test_a_notice_without_the_servers_clock_has_no_time() -> None:
     world = World(claimed(spot=True), down=lambda now: True, preempted=lambda now: now >= 20).run(100)
     assert [notice["at"] for _, notice in world.notices] == [None, None, None]
 

@@ -1,4 +1,4 @@
-"""The switch's own hands: metadata, API, files and processes, each with an end and none with an exception."""
+"""The effects of the watchdog: metadata, API, files and processes. Each has a timeout and raises no exception."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Server:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 pieces = [bytes([byte]) for byte in body] if outer.drip_s and self.path.startswith("/v2/") else [body]
-                with contextlib.suppress(OSError):  # the switch has hung up
+                with contextlib.suppress(OSError):  # the watchdog has disconnected
                     for piece in pieces:
                         time.sleep(outer.drip_s)
                         self.wfile.write(piece)
@@ -79,7 +79,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vm]:
-    """On an emulated VM, with the test's own process as the switch."""
+    """An emulated VM, with the test's own process as the watchdog."""
     (tmp_path / "run").mkdir()
     for name, value in {
         "TPUJOB_WATCHDOG_DIR": str(tmp_path / "run"),
@@ -110,7 +110,7 @@ def test_a_call_carries_the_vms_token_and_brings_the_servers_time(vm: Vm, server
     ]
 
 
-def test_a_token_that_is_refused_is_asked_anew_once(vm: Vm, server: Server) -> None:
+def test_a_refused_token_is_fetched_again_once(vm: Vm, server: Server) -> None:
     answers = iter([(401, {}), (200, {}), (401, {}), (401, {})])
     server.replies["/v2/n"] = lambda: next(answers)
     assert vm.perform(("call", "GET", "/v2/n", None))[0] == 200
@@ -118,7 +118,7 @@ def test_a_token_that_is_refused_is_asked_anew_once(vm: Vm, server: Server) -> N
     assert server.asked(TOKEN) == 3
 
 
-def test_a_token_is_asked_anew_before_it_ends(vm: Vm, server: Server) -> None:
+def test_a_token_is_fetched_again_before_it_expires(vm: Vm, server: Server) -> None:
     server.replies[TOKEN] = lambda: (200, {"access_token": "short", "expires_in": 59})
     vm.perform(("call", "GET", "/v2/n", None))
     vm.perform(("call", "GET", "/v2/n", None))
@@ -140,15 +140,15 @@ def test_a_reply_that_is_not_json_is_an_answer_without_content(vm: Vm, server: S
     assert now is not None
 
 
-def test_nobody_at_the_door_is_no_answer(vm: Vm, server: Server) -> None:
+def test_a_refused_connection_is_no_reply(vm: Vm, server: Server) -> None:
     server.http.shutdown()
     server.http.server_close()
     assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
     assert vm.perform(("publish", "watchdog", {})) is False
 
 
-def test_a_server_that_drips_does_not_hold_the_switch(vm: Vm, server: Server) -> None:
-    """Each byte comes in time, all of them never would."""
+def test_a_server_that_drips_does_not_block_the_watchdog(vm: Vm, server: Server) -> None:
+    """Each byte arrives within the timeout, the whole reply does not."""
     server.drip_s = 0.05
     server.replies["/v2/n"] = lambda: (200, b" " * 1000)
     vm.timeout_s = 0.2
@@ -162,7 +162,7 @@ def test_what_it_publishes_is_one_guest_attribute(vm: Vm, server: Server) -> Non
     assert server.seen == [("PUT", path, "Google", b'{"armed": true}')]
 
 
-def test_who_it_is_says_the_metadata_server_or_the_hosts_name(
+def test_the_worker_index_is_from_the_metadata_server_or_the_host_name(
     vm: Vm, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: (200, b"3\n")
@@ -177,7 +177,7 @@ def test_who_it_is_says_the_metadata_server_or_the_hosts_name(
     assert vm.perform(("worker",)) is None
 
 
-def test_the_beat_is_what_the_agents_verb_wrote(vm: Vm, worker: Worker) -> None:
+def test_the_heartbeat_is_the_file_that_the_agents_verb_writes(vm: Vm, worker: Worker) -> None:
     assert vm.perform(("heartbeat",)) is None
     worker.env["TPUJOB_WATCHDOG_DIR"] = vm.directory
     process = worker.popen("heartbeat")
@@ -194,13 +194,13 @@ def test_the_beat_is_what_the_agents_verb_wrote(vm: Vm, worker: Worker) -> None:
     assert [path.name for path in Path(vm.directory).iterdir()] == ["heartbeat"]
 
 
-def test_a_beat_that_cannot_be_written_says_so(worker: Worker, tmp_path: Path) -> None:
+def test_a_heartbeat_that_cannot_be_written_is_an_error(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     worker.env["TPUJOB_WATCHDOG_DIR"] = str(tmp_path / "file")
     assert "error" in worker.ask("heartbeat", stdin=b"one\n")
 
 
-def test_a_fifo_or_a_link_in_place_of_the_beat_neither_blocks_nor_leads_elsewhere(vm: Vm, tmp_path: Path) -> None:
+def test_a_fifo_or_a_link_in_place_of_the_heartbeat_neither_blocks_nor_is_followed(vm: Vm, tmp_path: Path) -> None:
     os.mkfifo(f"{vm.directory}/heartbeat")
     assert vm.perform(("heartbeat",)) in (None, "")
     beat = Path(vm.directory, "heartbeat")
@@ -279,7 +279,7 @@ def test_the_newest_job_counts_and_its_exit_code(vm: Vm, worker: Worker) -> None
     worker.ask("stop", "b", "main", "0")
 
 
-def test_how_long_ago_a_job_ended_is_counted_by_the_clock_that_nobody_sets(vm: Vm, worker: Worker) -> None:
+def test_the_time_since_a_job_ended_is_of_the_monotonic_clock(vm: Vm, worker: Worker) -> None:
     main = worker.home / "tpujob/runs/a1/main"
     main.mkdir(parents=True)
     (main / "lock").touch()
@@ -291,7 +291,7 @@ def test_how_long_ago_a_job_ended_is_counted_by_the_clock_that_nobody_sets(vm: V
     assert ago_s is not None
     assert 60.0 <= ago_s <= vm.clock() - ended["ended_boot_s"]
     (main / "exit.json").write_text(json.dumps({**ended, "boot": "another"}))
-    assert vm.perform(("job",)) == ("ended", None, 0), "this VM restarted: nobody knows"
+    assert vm.perform(("job",)) == ("ended", None, 0), "this VM restarted: the time is unknown"
 
 
 def test_a_job_whose_supervisor_was_killed_has_ended_without_a_code(vm: Vm, worker: Worker) -> None:
@@ -304,7 +304,7 @@ def test_a_job_whose_supervisor_was_killed_has_ended_without_a_code(vm: Vm, work
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"ended_boot_s": "x"}', '{"ended_boot_s": null, "rc": 0}', "["])
-def test_files_of_the_job_that_say_nonsense_end_nothing(vm: Vm, worker: Worker, text: str) -> None:
+def test_malformed_files_of_the_job_end_nothing(vm: Vm, worker: Worker, text: str) -> None:
     main = worker.home / "tpujob/runs/a1/main"
     main.mkdir(parents=True)
     (main / "exit.json").write_text(text)
@@ -327,14 +327,12 @@ def test_files_of_the_job_that_say_nonsense_end_nothing(vm: Vm, worker: Worker, 
         ((503, b""), False),
     ],
 )
-def test_a_notice_is_what_the_metadata_server_says_in_so_many_words(
-    vm: Vm, server: Server, reply: Reply, said: bool
-) -> None:
+def test_a_notice_is_the_exact_text_of_the_metadata_server(vm: Vm, server: Server, reply: Reply, said: bool) -> None:
     server.replies["/computeMetadata/v1/instance/preempted"] = lambda: reply
     assert vm.perform(("preempted",)) is said
 
 
-def test_the_job_that_runs_is_told_to_stop_and_has_its_time(vm: Vm, worker: Worker) -> None:
+def test_a_running_job_gets_a_stop_request_and_its_grace(vm: Vm, worker: Worker) -> None:
     script = "trap 'echo saved; exit 9' TERM; echo on; while :; do sleep 0.05; done"
     worker.start("sleep 60", phase="setup")
     worker.start(script)
@@ -354,10 +352,10 @@ def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: V
     main.mkdir(parents=True)
     (main / "lock").touch()
     assert vm.perform(("stop", 30.0)) is True
-    assert not (main / "stop.json").exists(), "nobody holds the lock: nothing runs"
+    assert not (main / "stop.json").exists(), "the lock is free: nothing runs"
     lock = os.open(main / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    (main / ".stop.watchdog").write_text("of a switch that was killed here")
+    (main / ".stop.watchdog").write_text("of a watchdog that was killed here")
     assert vm.perform(("stop", 30.0)) is True
     assert json.loads((main / "stop.json").read_text()) == {"grace_s": 30.0}
     (main / "stop.json").write_text('{"grace_s": 1.0}')
@@ -366,7 +364,7 @@ def test_nothing_to_stop_is_no_failure_and_a_stop_that_was_asked_for_stays(vm: V
     os.close(lock)
 
 
-def test_a_link_in_place_of_a_phase_leads_the_switch_nowhere(vm: Vm, worker: Worker, tmp_path: Path) -> None:
+def test_the_watchdog_follows_no_link_in_place_of_a_phase(vm: Vm, worker: Worker, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     lock = os.open(elsewhere / "lock", os.O_RDWR | os.O_CREAT)
@@ -379,10 +377,10 @@ def test_a_link_in_place_of_a_phase_leads_the_switch_nowhere(vm: Vm, worker: Wor
     os.close(lock)
 
 
-# -- who is logged in --
+# -- logins --
 
 
-def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path) -> None:
+def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) -> None:
     def sleeper(**environment: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "60"], env=environment)
 
@@ -391,9 +389,9 @@ def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path)
         sleeper(TPUJOB_WATCHDOG_DIR=vm.directory, NOT_SSH_CONNECTION="a"),
     ]
     assert vm.perform(("busy",)) is False
-    somebody = sleeper(SSH_CONNECTION="127.0.0.1 1 127.0.0.1 2", TPUJOB_WATCHDOG_DIR=vm.directory)
+    login = sleeper(SSH_CONNECTION="127.0.0.1 1 127.0.0.1 2", TPUJOB_WATCHDOG_DIR=vm.directory)
     until(lambda: vm.perform(("busy",)))
-    for process in (*others, somebody):
+    for process in (*others, login):
         process.kill()
         process.wait()
     assert vm.perform(("busy",)) is False
@@ -402,8 +400,8 @@ def test_a_process_that_was_started_over_ssh_is_somebody(vm: Vm, tmp_path: Path)
 # -- as a program of its own --
 
 
-def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, tmp_path: Path, python: str) -> None:
-    """Its configuration lacks everything that the program needs, so that each life of it fails at once."""
+def test_it_survives_exceptions_and_only_one_instance_runs(server: Server, tmp_path: Path, python: str) -> None:
+    """Its configuration lacks every key that the program needs, so that each start fails at once."""
     (tmp_path / "watchdog.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0}))
     argv = [python, "-IS", watchdog.__file__, str(tmp_path / "watchdog.json")]
     environment = {
@@ -425,7 +423,7 @@ def test_it_never_dies_of_an_exception_and_only_one_of_it_runs(server: Server, t
 
 
 @pytest.mark.parametrize("python", ["this python", "python3.10"], indirect=True)
-def test_it_waits_until_it_is_told_who_it_is(server: Server, tmp_path: Path, python: str) -> None:
+def test_it_waits_until_its_worker_index_is_known(server: Server, tmp_path: Path, python: str) -> None:
     """The metadata server may be late at boot; taken for another worker, the first would judge no beats, for ever."""
     answers = iter([(503, b""), (200, b"0")])
     server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)

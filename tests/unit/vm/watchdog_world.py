@@ -1,4 +1,4 @@
-"""A TPU VM and a Cloud TPU API for one switch, under virtual time: whatever a test does not change, works."""
+"""A TPU VM and a Cloud TPU API for one watchdog, under virtual time. Whatever a test does not change works."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class World:
         return self.at(when, lambda world: world.labels.update(_labels(changes)))
 
     def run(self, until: float, *, until_deleted: bool = False) -> World:
-        """One life of the switch, from boot or from a restart of its process."""
+        """One process of the watchdog, from boot or from a restart."""
         effects = watchdog.program(self.config, self.worker)
         answer = None
         while self.now < until and not (until_deleted and self._deleted):
