@@ -77,7 +77,7 @@ def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_del
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 70, said.text
-    assert f"a slice named {name} exists that tpujob did not make; it is neither used nor deleted" in said.stderr
+    assert f"a slice named {name} exists that tpujob did not create; it is neither used nor deleted" in said.stderr
     assert alive(tpujob) == {name}
     shown = tpujob("status").stdout
     assert f"(no owner label: {name}, v5litepod-4, us-central1-a, " in shown

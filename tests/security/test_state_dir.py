@@ -76,7 +76,7 @@ def test_28_in_a_state_directory_that_others_could_change_nothing_is_created_and
     assert status.returncode == 0 and "alice" in status.stdout and words in status.stderr
     down = tpujob("down", "alice")
     assert down.returncode == 0 and "absent (checked" in down.stdout, down.text
-    assert words in down.stderr and "nothing new is created until that is mended" in down.stderr
+    assert words in down.stderr and "nothing new is created until that is fixed" in down.stderr
     assert alive(tpujob) == 0
 
 
