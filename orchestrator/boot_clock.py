@@ -1,8 +1,8 @@
-"""The clock of this machine that nobody can set: seconds since it started, time asleep included, and which start that was.
+"""The boot clock, which cannot be set: seconds since this machine started, suspended time included, and the id of that start.
 
-Linux: CLOCK_BOOTTIME and the kernel's boot id. macOS: its continuous clock, which Python calls CLOCK_MONOTONIC_RAW, and
-`kern.bootsessionuuid`. A system that names no boot counts as one that never restarted: as its clock begins again at 0,
-less time seems to have passed than really did, which is the side to err on.
+Linux: CLOCK_BOOTTIME and the kernel's boot id. macOS: its continuous clock, which Python names CLOCK_MONOTONIC_RAW, and
+`kern.bootsessionuuid`. A system without a boot id counts as one that never restarted. Its clock begins again at 0, so that
+less time seems to have passed than really did: the safe side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TIME_NAMESPACE = Path("/proc/self/ns/time")
 
 
 def boot_s() -> float:
-    """Seconds since this machine started."""
+    """Return the seconds since this machine started."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":
@@ -27,7 +27,7 @@ def boot_s() -> float:
 
 @functools.cache
 def boot_id() -> str:
-    """Two readings of `boot_s` can be compared if this is the same for both."""
+    """Return the id of this start. Two readings of `boot_s` compare only if it is the same for both."""
     try:
         if sys.platform == "linux":
             # A time namespace moves the clock of its processes, and leaves them the boot id.

@@ -1,11 +1,11 @@
-"""Whose process holds the other end of a loopback connection, asked from both ends.
+"""Which user's process holds the other end of a loopback connection, checked from either end.
 
-A worker's metadata server, to which no client sends a secret, answers only its own user's processes. And a client of the
-emulator sends its token to nobody else: whoever listens where an emulator died may be anybody.
+An emulated worker's metadata server, to which no client sends a secret, replies only to processes of its own user. A client of
+the emulator sends its token only to a process of its own user: after the end of an emulator any user may listen on its port.
 
-Linux is asked for that one socket (what /proc/net/tcp and tcp6 list, in a tenth of a millisecond however many there are).
-Where it does not say, as on macOS, the processes of this user are looked through: nobody sees the sockets of others.
-Whatever is not found is not ours: a peer that has closed, root beside another user, a user of another namespace.
+Linux is asked for that one socket (as in /proc/net/tcp and tcp6; a tenth of a millisecond, however many there are). Where
+the system does not answer, as on macOS, the sockets of this user's processes are searched: those of other users are not visible.
+A peer that is not found is not ours: it has closed, or is root beside another user, or a user of another namespace.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ STATE_AT, OWNER_AT, OWNER = HEADER.size + 1, HEADER.size + 64, struct.Struct("=I
 
 
 def is_ours(connection: Any) -> bool:
-    """`connection` is the accepted socket. True when a process of this user holds its other end now."""
+    """Return whether a process of this user holds the other end of this accepted socket now."""
     try:
         here, there = connection.getsockname()[:2], connection.getpeername()[:2]
         held = _held_by_us(there, here)
         if held is None:
-            connection.getpeername()  # raises for one that was reset meanwhile: then there is nobody to look for
+            connection.getpeername()  # raises for one that was reset meanwhile: then there is no peer to search for
             held = _held_by_a_process(there, here)
-        # A reset connection frees its pair of addresses for somebody else's: what was found is the peer only while
-        # the connection stands.
+        # A reset connection frees its pair of addresses for another one: what was found is the peer only while the
+        # connection is open.
         connection.getpeername()
     except OSError:
         return False
@@ -44,9 +44,9 @@ def is_ours(connection: Any) -> bool:
 
 
 def expect_ours(connection: socket.socket, timeout_s: float) -> None:
-    """`connection` was opened to a server that should be this user's: returns when that one has accepted it.
+    """Return once a process of this user has accepted `connection`, which was opened to it.
 
-    PermissionError: a process of another user did. TimeoutError: none did in time. OSError: it was cut.
+    Raises PermissionError if a process of another user accepts it, TimeoutError if none does in time, OSError if it is cut.
     """
     give_up_at = time.monotonic() + timeout_s
     while not is_ours(connection):
@@ -54,16 +54,16 @@ def expect_ours(connection: socket.socket, timeout_s: float) -> None:
         if _held_by_us(there, here) is not None:
             _, uid, inode = _socket(there, here) or (0, 0, 0)
             if inode != 0 and uid != os.geteuid():
-                raise PermissionError(errno.EACCES, "a process of another user answers there")
+                raise PermissionError(errno.EACCES, "a process of another user listens there")
             if (_socket(here, there) or (0, 0, 0))[0] != ESTABLISHED:
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         if time.monotonic() > give_up_at:
-            raise TimeoutError(errno.ETIMEDOUT, "nobody accepted the connection in time")
+            raise TimeoutError(errno.ETIMEDOUT, "no process accepted the connection in time")
         time.sleep(POLL_S)
 
 
 def _held_by_us(local: Address, remote: Address) -> bool | None:
-    """As the kernel says; None: it says nothing about loopback sockets, not even about our own end."""
+    """Return it by the kernel's answer; None where the kernel does not even know this process's own end."""
     if not hasattr(socket, "AF_NETLINK"):
         return None
     found = _socket(local, remote)
@@ -75,7 +75,7 @@ def _held_by_us(local: Address, remote: Address) -> bool | None:
 
 
 def _socket(local: Address, remote: Address) -> tuple[int, int, int] | None:
-    """State, uid and inode of the one TCP socket with these ends."""
+    """Return state, uid and inode of the one TCP socket with these ends; None: the kernel does not answer, or knows none."""
     family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
     packed = (socket.inet_pton(family, host) for host, _ in (local, remote))
     ends = struct.pack(ENDS, local[1], remote[1], *packed) + REST.pack(0, ANY_COOKIE)
@@ -83,12 +83,12 @@ def _socket(local: Address, remote: Address) -> tuple[int, int, int] | None:
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as kernel:
             kernel.send(HEADER.pack(HEADER.size + len(asked), BY_FAMILY, REQUEST, 0, 0) + asked)
-            said = kernel.recv(4096)
+            reply = kernel.recv(4096)
     except OSError:  # a sandbox, or a kernel without it
         return None
-    if HEADER.unpack_from(said)[1] != BY_FAMILY:  # an error
+    if HEADER.unpack_from(reply)[1] != BY_FAMILY:  # an error
         return None
-    return said[STATE_AT], *OWNER.unpack_from(said, OWNER_AT)
+    return reply[STATE_AT], *OWNER.unpack_from(reply, OWNER_AT)
 
 
 def _held_by_a_process(local: Address, remote: Address) -> bool:

@@ -1,4 +1,4 @@
-"""What time it is for the leases of each cloud: the boot clock of this machine, anchored in the ledger."""
+"""The ledger's time of each cloud: the boot clock of this machine, anchored in the ledger."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from orchestrator.ledger.ledger import LedgerUnavailable
 
 
 class Anchors(Protocol):
+    """Where the anchors are kept: the ledger."""
+
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor: ...
 
 
@@ -28,6 +30,8 @@ class HostClock(Protocol):
 
 
 class ThisHostClock:
+    """The clocks of this machine."""
+
     boot_id = staticmethod(boot_clock.boot_id)
     boot_s = staticmethod(boot_clock.boot_s)
 
@@ -37,26 +41,29 @@ class ThisHostClock:
 
 
 class Clocks:
-    """One per process and ledger. All times are unix seconds on the time of the ledger, see `core.lease.timekeeping`."""
+    """One for each `Ledger`. All times are unix seconds of the ledger's time (`core.lease.timekeeping`)."""
 
     def __init__(self, anchors: Anchors, host: HostClock | None = None) -> None:
         self._anchors, self._host = anchors, host or ThisHostClock()
         self._known: dict[str, Anchor] = {}
 
     def now(self, cloud: str) -> float:
-        """Never ahead of the time that has really passed since any time that the ledger holds of this cloud."""
+        """Return the time. It is never ahead of what has really passed since any time of this cloud in the ledger.
+
+        Raises LedgerUnavailable when no anchor is known yet.
+        """
         return self._anchor(cloud).now(self._host.boot_s())
 
     def is_certain(self, cloud: str) -> bool:
-        """False after a restart of this machine, until `told`: then more time may have passed than `now` says."""
+        """Return False after a restart of this machine until `synchronize`: more time may have passed than `now` says."""
         return self._anchor(cloud).sure
 
-    def told(self, cloud: str, server_now: float, asked_at: float) -> None:
-        """The server's Date (unix seconds) in an answer that has just come, to a question asked at `asked_at`."""
+    def synchronize(self, cloud: str, server_now: float, asked_at: float) -> None:
+        """Take the time from the server's Date in a reply that has just come, to a call made at `asked_at` (`now`)."""
         asked_s = asked_at - self._anchor(cloud).zero
         self._anchor(
             cloud,
-            lambda anchor: timekeeping.told(anchor, server_now, asked_s=asked_s, boot_s=self._host.boot_s()),
+            lambda anchor: timekeeping.synchronized(anchor, server_now, asked_s=asked_s, boot_s=self._host.boot_s()),
         )
 
     def _anchor(self, cloud: str, then: Callable[[Anchor], Anchor] | None = None) -> Anchor:
@@ -67,7 +74,7 @@ class Clocks:
 
         def change(before: Anchor | None, leases: list[Lease]) -> Anchor:
             if known is not None and (before is None or before.boot != boot):
-                before = known  # the ledger could not keep it
+                before = known  # the ledger could not be written
             anchor = timekeeping.anchored(before, leases, boot=boot, boot_s=boot_s, wall=wall)
             return anchor if then is None else then(anchor)
 

@@ -1,23 +1,23 @@
-"""What the disk under the ledger is like: full, read-only, on another machine. `ledger` asks before it chooses how to open."""
+"""The disk of the ledger: full, read-only, or on another machine. `ledger` chooses by it how to open the file."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-# How SQLite says, in the low byte of its codes, that it cannot write here.
+# SQLite's error codes (their low byte) for a disk that cannot be written.
 UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 _NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "lustre", "beegfs", "ceph"))
 
 
 def is_complete(database: Path) -> bool:
-    """Does the file hold everything? Not while the last commits are still in the log beside it."""
+    """Return whether the file has every commit. The last ones may still be in the log beside it."""
     log = database.with_name(f"{database.name}-wal")
     return database.exists() and not (log.exists() and log.stat().st_size)
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Does this file lie on another machine's disk? Only Linux says."""
+    """Return whether the file is on another machine's disk. Only Linux tells: elsewhere False."""
     try:
         rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
     except OSError:

@@ -45,7 +45,7 @@ def test_a_recovery_that_is_killed_is_repeated_by_its_guardian(guarded: Cli, poi
 
 
 def test_a_guardian_on_duty_that_is_killed_is_replaced_by_that_of_the_next_slice(guarded: Cli) -> None:
-    up = guarded("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_GUARDIAN_CRASH_AT": "duty:1"})
+    up = guarded("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_GUARDIAN_CRASH_AT": "locked:1"})
     assert up.returncode == 0
     until_no_guardian(guarded)
     assert len(guarded.alive()) == 1

@@ -90,8 +90,8 @@ def credentials(target: Target, secrets: Redactor) -> HealthCheck:
 def guardian(directory: Path) -> HealthCheck:
     """Start a real one, and let it end. `directory`: the state directory."""
     name = "guardian"
-    if os.environ.get(guardians.SWITCH, "").lower() in ("off", "0", "no"):
-        return HealthCheck(name, False, f"disabled by {guardians.SWITCH}", f"unset {guardians.SWITCH}")
+    if os.environ.get(guardians.SETTING, "").lower() in ("off", "0", "no"):
+        return HealthCheck(name, False, f"disabled by {guardians.SETTING}", f"unset {guardians.SETTING}")
     began = time.monotonic()
     try:
         guardians.start_guardian(directory).close()

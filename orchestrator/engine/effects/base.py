@@ -4,10 +4,10 @@ A program is a plain `async def` that awaits effects and knows nothing else:
 
     view = await Get(name)
 
-It does not run on asyncio. Whoever drives it receives each effect, answers it, and sends the answer back: `interpreter`
+It does not run on asyncio. A driver receives each effect, performs it, and sends the answer back: `runtime.interpreter`
 performs effects on the real world in threads, so that a signal is noticed at once; a simulator answers them under virtual
-time and may stop answering at any of them, which is a crash. So every await below is a crash point, and programs may hold
-no resource that only their own next line would give back.
+time and may stop answering at any of them, which is a crash. So every await is a crash point, and a program holds no
+resource that only its own next line would give back.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class World(Protocol):
 
 
 class Effect(Generic[T]):
-    """Awaiting one hands it to whoever drives the program; the answer comes back as the await's value."""
+    """An `await` hands it to the driver of the program; its value is the answer."""
 
     # Slow effects are performed in a thread and abandoned when a signal arrives; quick ones at once.
     slow: ClassVar[bool] = True
@@ -86,12 +86,12 @@ class Effect(Generic[T]):
         raise NotImplementedError(type(self).__name__)
 
 
-# -- time, talk, signals -------------------------------------------------------------------------------------------
+# -- time, reports, signals -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Now(Effect[float]):
-    """The time of the ledger (`core.lease.timekeeping`), in unix seconds: of the program's own cloud, or of the one named."""
+    """The ledger's time (`core.lease.timekeeping`) in unix seconds, of the program's own cloud or of the one named."""
 
     slow: ClassVar[bool] = False
     cloud: str | None = None
@@ -102,7 +102,7 @@ class Now(Effect[float]):
 
 @dataclass(frozen=True, slots=True)
 class IsTimeCertain(Effect[bool]):
-    """False after a restart of this machine, until the cloud was heard: more time may have passed than `Now` says."""
+    """False after a restart of this machine, until the cloud's clock is known: more time may have passed than `Now` says."""
 
     slow: ClassVar[bool] = False
 
@@ -112,7 +112,7 @@ class IsTimeCertain(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class SetServerTime(Effect[None]):
-    """The cloud's clock, as an answer to a question asked at `asked_at` has just said it."""
+    """Set the ledger's time by the Date of a reply that has just come, to a call made at `asked_at`. Unix seconds both."""
 
     slow: ClassVar[bool] = False
     server_now: float
@@ -124,14 +124,14 @@ class SetServerTime(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Sleep(Effect[None]):
-    """The driver waits (a real one until a signal comes, a simulated one not at all)."""
+    """Wait. A signal ends a real wait; a simulated one takes virtual time."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Report(Effect[None]):
-    """A line for the person watching. `stage` is its first word; a `passing` line may be overwritten by the next."""
+    """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one."""
 
     slow: ClassVar[bool] = False
     stage: str
@@ -144,9 +144,9 @@ class Report(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Shield(Effect[None]):
-    """While raised, signals do not unwind the program: it is on its way out. They are counted and answered in words; the
-    third ends the process, and the obligation stays in the ledger for the next tpujob command. Lowering it again (for
-    the next zone after a stockout) lets a signal that came meanwhile through."""
+    """While raised, signals do not unwind the program: it is releasing. They are counted and answered with a line; the third
+    abandons the program, and the obligation stays in the ledger for the next tpujob command. When it is lowered (for the
+    next zone after a stockout), a signal that came meanwhile unwinds the program."""
 
     slow: ClassVar[bool] = False
     raised: bool = True
@@ -154,7 +154,7 @@ class Shield(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class StartGuardian(Effect[bool]):
-    """Have a guardian watch this process: it finishes what we leave, however we end. False: the person wants none."""
+    """Start the guardian of this process, which releases what the process leaves. False: the user wants none."""
 
     def perform(self, world: World) -> bool:
         return world.arm()
@@ -162,7 +162,7 @@ class StartGuardian(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Make(Effect[T]):
-    """Ask the composition root for a value that takes a file, a key or chance, such as names that were never used."""
+    """Call a function of the client, for a value that takes a file, a key or chance, such as names that were never used."""
 
     make: Callable[[], T]
 
@@ -174,7 +174,7 @@ class Make(Effect[T]):
 
 
 class Record(Effect[None]):
-    """Durable when the await returns."""
+    """Apply events to the ledger; durable when the await returns. Raises NotAllowed, LedgerUnavailable."""
 
     __slots__ = ("events",)
     slow: ClassVar[bool] = False
@@ -191,6 +191,8 @@ class Record(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadLease(Effect[Lease]):
+    """One lease of the ledger. Raises UnknownLease."""
+
     slow: ClassVar[bool] = False
     lease_id: str
 
@@ -200,6 +202,8 @@ class ReadLease(Effect[Lease]):
 
 @dataclass(frozen=True, slots=True)
 class OpenLeases(Effect[list[Lease]]):
+    """Every lease that is neither proven gone nor forgotten, of every cloud."""
+
     slow: ClassVar[bool] = False
 
     def perform(self, world: World) -> list[Lease]:
@@ -208,6 +212,8 @@ class OpenLeases(Effect[list[Lease]]):
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempts(Effect[list[Attempt]]):
+    """Every attempt whose end is not recorded."""
+
     slow: ClassVar[bool] = False
 
     def perform(self, world: World) -> list[Attempt]:
@@ -216,7 +222,7 @@ class OpenAttempts(Effect[list[Attempt]]):
 
 @dataclass(frozen=True, slots=True)
 class Lock(Effect[bool]):
-    """Say that this process lives for the lease. False: another living process already does."""
+    """Lock a lease or an attempt for this program. False: another process or thread has it locked."""
 
     slow: ClassVar[bool] = False
     lease_id: str
@@ -227,6 +233,8 @@ class Lock(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Unlock(Effect[None]):
+    """Unlock what this program has locked; any other lock stays."""
+
     slow: ClassVar[bool] = False
     lease_id: str
 
@@ -236,6 +244,8 @@ class Unlock(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class IsLocked(Effect[bool]):
+    """Whether a living process, this one included, has it locked."""
+
     slow: ClassVar[bool] = False
     lease_id: str
 

@@ -1,7 +1,7 @@
-"""What a guardian does once the process that it watches is gone: recover until nothing is overdue, stay while slices are held.
+"""The guardian loop: recover until nothing is overdue, and wait while slices are held.
 
-A program like the others: it knows only effects, so that a simulator can drive it, crash it and let time pass. The process
-around it is `guardian`.
+It runs once the process that the guardian waits for has ended or is done (`process`). It is a program like the others: a
+simulator can run it, crash it and let time pass.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ POLL_S = 20.0  # while slices are held: `down`, `extend` or a new hold may have 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between recoveries that could not prove everything gone
 
 
-class Watcher(Protocol):
-    """What the world of a guardian can do beyond that of a command."""
+class GuardianPort(Protocol):
+    """What the world of a guardian has beyond that of a command."""
 
     def recover(self) -> None: ...
 
@@ -27,24 +27,24 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recover(Effect[None]):
-    """Have all that is overdue released, in a process of its own. Returns when that one ended, however it did."""
+    """Release everything that is overdue, in a process of its own. Returns when that one has ended, however it did."""
 
     def perform(self, world: World) -> None:
-        cast(Watcher, world).recover()
+        cast(GuardianPort, world).recover()
 
 
 @dataclass(frozen=True, slots=True)
 class TakeGuardianLock(Effect[bool]):
-    """Be the one guardian of this machine that waits for what is not due yet. False: another one is."""
+    """Become the one guardian of this machine that waits for what is not due yet. False: another one is."""
 
     def perform(self, world: World) -> bool:
-        return cast(Watcher, world).take_lock()
+        return cast(GuardianPort, world).take_lock()
 
 
-async def watch_over() -> None:
-    """Returns when nothing is open any more, or when another guardian waits for what is."""
+async def guardian_loop() -> None:
+    """Return when nothing is open any more, or when another guardian waits for what is."""
     pause_s = FIRST_PAUSE_S
-    on_duty = False
+    has_lock = False
     while (due_in_s := await due()) is not None:
         if due_in_s <= 0:
             await Recover()
@@ -54,25 +54,25 @@ async def watch_over() -> None:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             continue
         # Nothing is overdue, but something will be. One guardian is enough to wait for that.
-        on_duty = on_duty or await TakeGuardianLock()
-        if not on_duty:
+        has_lock = has_lock or await TakeGuardianLock()
+        if not has_lock:
             return
         pause_s = FIRST_PAUSE_S
         await Sleep(min(due_in_s, POLL_S))
 
 
 async def due() -> float | None:
-    """Seconds until the first open lease is overdue (0: one is now); None when nothing is open."""
+    """Return the seconds until the first open lease is overdue (0: one is now); None when nothing is open."""
     try:
         leases = await OpenLeases()
         now = {cloud: await Now(cloud) for cloud in {lease.cloud for lease in leases}}
     except TpujobError as error:
         await Report("guardian", f"{error}; asking again")
-        return POLL_S  # locked, or the disk is full: that may pass, and nobody else is watching
+        return POLL_S  # locked, or the disk is full: that may pass, and no other guardian may wait
     if not leases:
         return None
     for lease in leases:
         if release_reason(lease, now=now[lease.cloud], owner_alive=await IsLocked(lease.id)) is not None:
             return 0.0
-    # What a living process or the job on a VM claims is theirs until it ends, at the deadline at the latest.
+    # A lease that a living process or the job on a VM claims is not overdue before its end.
     return max(min(lease.ends_at - now[lease.cloud] for lease in leases), 1.0)

@@ -27,12 +27,12 @@ from typing import Any
 import orchestrator
 from orchestrator import fork
 
-READY_TIMEOUT_S = 30.0  # of one that hangs; that one has died is seen at once
+READY_TIMEOUT_S = 30.0  # for a guardian that hangs; the end of one is seen at once
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=tpujob guardian", "--")
-SWITCH, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
+SETTING, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
 CRASH_AT = "TPUJOB_GUARDIAN_CRASH_AT"
-CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "duty")
+CRASH_POINTS = ("armed", "woke", "before_recovery", "after_recovery", "locked")
 
 
 class GuardianNotStarted(Exception):
@@ -91,7 +91,7 @@ def _start_in_scope(directory: Path, watched: int, log: Any) -> int | None:
 
 
 def has_user_manager(environ: Mapping[str, str]) -> bool:
-    """Does a systemd of this user run, and can it be asked?"""
+    """Return whether a systemd of this user runs and can be asked."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     if not runtime or not (Path(runtime) / "systemd" / "private").exists():
         return False
@@ -101,10 +101,11 @@ def has_user_manager(environ: Mapping[str, str]) -> bool:
 
 
 def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeout_s: float) -> int | None:
-    """Its pid once it says that it watches; None when it ended, or said nothing in time (then it is ended)."""
-    ready, said = os.pipe()
+    """Return its pid once it is ready; None when it ended, or was not ready in time (then it is killed)."""
+    ready, tell = fork.pipe()
     try:
-        argv = [sys.executable, "-m", "orchestrator.engine.guardian.process", str(directory), str(watched), str(said)]
+        numbers = [watched, tell.fileno()]
+        argv = [sys.executable, "-m", "orchestrator.engine.guardian.process", str(directory), *map(str, numbers)]
         process = subprocess.Popen(
             [*prefix, *argv],
             stdin=subprocess.DEVNULL,
@@ -112,11 +113,10 @@ def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeo
             stderr=log,
             cwd=orchestrator.ROOT,
             env=_environment(os.environ),
-            pass_fds=[watched, said],
+            pass_fds=numbers,
             start_new_session=True,
         )
-        os.close(said)
-        said = -1
+        tell.close()
         readable, _, _ = select.select([ready], [], [], timeout_s)
         if readable and os.read(ready, 1) == b"!":
             return process.pid
@@ -124,27 +124,26 @@ def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeo
         process.wait()
         return None
     finally:
-        for fd in (ready, said):
-            if fd >= 0:
-                os.close(fd)
+        tell.close()
+        os.close(ready)
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     dropped = {"TPUJOB_CRASH_AT"}
-    if environ.get(SWITCH, "").lower() == CI_DETACH:
+    if environ.get(SETTING, "").lower() == CI_DETACH:
         dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
     return {name: value for name, value in environ.items() if name not in dropped}
 
 
 def ci_notice(environ: Mapping[str, str]) -> str | None:
-    """What a person should know who runs us in a CI job; None elsewhere."""
+    """Return what a user of a CI job should know; None elsewhere."""
     if not (environ.get("RUNNER_TRACKING_ID") or environ.get("CI")):
         return None
-    if environ.get(SWITCH, "").lower() == CI_DETACH:
+    if environ.get(SETTING, "").lower() == CI_DETACH:
         return None
     return (
-        "this is a CI job: the guardian dies with it, and then only the switch on the VM and `tpujob gc` delete what "
-        f"is left ({SWITCH}={CI_DETACH} lets it outlive a job on a GitHub runner of your own)"
+        "this is a CI job: the guardian dies with it, and then only the watchdog on the VM and `tpujob gc` delete what "
+        f"is left ({SETTING}={CI_DETACH} lets it outlive a job on a GitHub runner of your own)"
     )
 
 
@@ -152,28 +151,28 @@ def ci_notice(environ: Mapping[str, str]) -> str | None:
 
 
 def main() -> None:
-    directory, watched, said = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    directory, watched, ready = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     crash_point = CrashPoint(os.environ.get(CRASH_AT, ""))
-    os.write(said, b"!")
-    os.close(said)
+    os.write(ready, b"!")
+    os.close(ready)
     crash_point("armed")
     while os.read(watched, 1):
         pass  # nothing is ever written; the read ends when the last copy of the write end is closed
     crash_point("woke")
-    from orchestrator.engine.guardian.loop import POLL_S, watch_over
+    from orchestrator.engine.guardian.loop import POLL_S, guardian_loop
     from orchestrator.engine.guardian.world import GuardianWorld, drive
 
     world = GuardianWorld(directory, crash_point)
 
     while True:
         try:
-            drive(watch_over(), world)
+            drive(guardian_loop(), world)
         except Exception:
             import traceback
 
-            traceback.print_exc()  # a bug must not leave slices unwatched
+            traceback.print_exc()  # a bug must not leave slices without a guardian
             sys.stderr.flush()
             time.sleep(POLL_S)
         else:

@@ -1,6 +1,6 @@
-"""What a woken guardian asks and does: the ledger, the locks, the clock, and a recovery in a process of its own.
+"""The world of a guardian that is awake: the ledger, the locks, the clock, and a recovery in a process of its own.
 
-Loaded when the command that a guardian watches has ended, and not before: until then it stays small.
+It is loaded once the process that the guardian waits for has ended: until then the guardian stays small.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHILD_CRASH_AT = "TPUJOB_RECOVERY_CRASH_AT"
 
 
 def drive(program: Program[None], world: GuardianWorld) -> None:
-    """Perform a program's effects one after the other, in this thread: nobody interrupts a guardian."""
+    """Perform a program's effects one after the other, in this thread: a guardian is never interrupted."""
     answer: Any = None
     error: Exception | None = None
     while True:
@@ -47,12 +47,12 @@ def drive(program: Program[None], world: GuardianWorld) -> None:
 
 @dataclass(slots=True)
 class GuardianWorld:
-    """The part of the world that `watch` asks for. The ledger is opened for each question: it may be moved aside meanwhile."""
+    """The part of the world that `loop` needs. The ledger is opened for each question: it may be moved aside meanwhile."""
 
     directory: Path
     crash_point: Callable[[str], None]
     locks: FileLocks = field(init=False)
-    _duty: int | None = None
+    _lock: int | None = None  # of all guardians of this state directory
     _child_crashes_at: str | None = field(default_factory=lambda: os.environ.get(CHILD_CRASH_AT))
 
     def __post_init__(self) -> None:
@@ -70,19 +70,20 @@ class GuardianWorld:
             return ledger.open_leases()
 
     def now(self, cloud: str | None = None) -> float:
-        """Asked of the ledger each time, like its leases: both belong together."""
-        assert cloud is not None, "a guardian watches over the leases of every cloud"
+        """Return the ledger's time of this cloud, in unix seconds. Raises LedgerUnavailable when the ledger is gone."""
+        assert cloud is not None, "a guardian has the leases of every cloud"
         path = self.directory / "ledger.sqlite3"
         if not path.exists():
             raise LedgerUnavailable(f"the ledger {path} was moved away")
         with contextlib.closing(Ledger(path)) as ledger:
             return Clocks(ledger).now(cloud)
 
-    def report(self, told: Report) -> None:
-        text = Redactor().hide(told.text)  # the word of an API, in a file that is kept
-        print(f"{told.stage} {text}", file=sys.stderr, flush=True)
+    def report(self, report: Report) -> None:
+        text = Redactor().hide(report.text)  # it may quote an API, and the log is kept
+        print(f"{report.stage} {text}", file=sys.stderr, flush=True)
 
     def recover(self) -> None:
+        """Run the recovery in a process of its own, to its end."""
         self.crash_point("before_recovery")
         environment = {name: value for name, value in os.environ.items() if name != CHILD_CRASH_AT}
         if self._child_crashes_at is not None:  # only the first one: the next is to finish what that one left
@@ -91,24 +92,25 @@ class GuardianWorld:
         try:
             subprocess.run(argv, env=environment, check=False)
         except OSError as error:
-            self._cannot("the recovery cannot be started", error)  # no memory, no process: that may pass
+            self._complain("the recovery cannot be started", error)  # no memory, no process: that may pass
         self.crash_point("after_recovery")
 
     def take_lock(self) -> bool:
+        """Return whether this is the guardian that waits for what is not due yet; it stays so until it ends."""
         try:
             fd = os.open(self.directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            self._cannot("the guardians' lock cannot be opened", error)
+            self._complain("the guardians' lock cannot be opened", error)
             return True  # two that wait are better than none
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             return False
-        self._duty = fd
-        self.crash_point("duty")
+        self._lock = fd
+        self.crash_point("locked")
         return True
 
     @staticmethod
-    def _cannot(what: str, error: OSError) -> None:
+    def _complain(what: str, error: OSError) -> None:
         print(f"{what}: {error.strerror}", file=sys.stderr, flush=True)

@@ -220,8 +220,8 @@ class _CrashPoint:
     """`TPUJOB_CRASH_AT=Create:1:before` kills this process with SIGKILL at that effect: the tests' power cut.
 
     The name is an effect's, the number counts its occurrences in this process, the side is `before` or `after` it.
-    `any:7:before` counts all effects; `Create:1:before:STOP` sends SIGSTOP instead, for whoever wants to kill more than this
-    process at that moment. `record:FILE` kills nothing and writes down every effect: those are the points there are.
+    `any:7:before` counts all effects; `Create:1:before:STOP` sends SIGSTOP instead, for tests that kill more than this
+    process at that moment. `record:FILE` kills nothing and appends the name of every effect to the file.
     """
 
     name: str
@@ -249,7 +249,7 @@ class _CrashPoint:
 
 @functools.cache
 def _crash_point(text: str) -> _CrashPoint | None:
-    """One for the process: it may drive several programs, one after the other."""
+    """Return the crash point of this process, which counts the effects of all its programs."""
     if not text:
         return None
     name, _, rest = text.partition(":")

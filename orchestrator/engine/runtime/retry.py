@@ -1,4 +1,4 @@
-"""One retry rule for every question to the cloud: what may pass is asked again, with backoff, until a time."""
+"""The retry rule of every call to the cloud: CloudUnavailable is tried again, with backoff, until a deadline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_PAUSE_S = 30.0
 def pauses(
     first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S, growth: float = GROWTH
 ) -> Iterator[float]:
-    """0.1, 0.15, 0.23 … up to the longest: quick where a reply takes milliseconds, polite where it takes minutes."""
+    """Yield seconds without end: 0.1, 0.15, 0.23 … up to the longest. Short at first, for replies within milliseconds."""
     pause_s = first_s
     while True:
         yield pause_s
@@ -28,21 +28,21 @@ def pauses(
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[T]):
-    """A question that also answers when it was asked. Like an effect, it can be asked again."""
+    """An effect whose answer comes with the time at which it was asked (unix seconds, `Now`). It can be awaited again."""
 
-    question: Effect[T]
+    effect: Effect[T]
 
     def __await__(self) -> Generator[Effect[Any], Any, tuple[float, T]]:
         asked_at = yield from Now().__await__()
-        answer = yield from self.question.__await__()
+        answer = yield from self.effect.__await__()
         return asked_at, answer
 
 
-async def until(deadline: float, question: Awaitable[T]) -> T:
-    """Ask until an answer comes. CloudUnavailable passes by; at the deadline, or for any other error, it is raised."""
+async def until(deadline: float, call: Awaitable[T]) -> T:
+    """Await until an answer comes, and return it. CloudUnavailable is tried again, and raised at the deadline (`Now`)."""
     for pause_s in pauses(first_s=0.5):
         try:
-            return await question
+            return await call
         except CloudUnavailable as error:
             wait_s = error.retry_after_s or pause_s
             if await Now() + wait_s > deadline:

@@ -76,7 +76,7 @@ class RealWorld:
         return self.clocks.is_certain(self.kind)
 
     def set_server_time(self, server_now: float, asked_at: float) -> None:
-        self.clocks.told(self.kind, server_now, asked_at)
+        self.clocks.synchronize(self.kind, server_now, asked_at)
 
     def arm(self) -> bool:
         """Start the guardian of this process, once. False: the user wants none. Raises TpujobError when it does not start."""

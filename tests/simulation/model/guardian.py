@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.engine.guardian.loop import watch_over
+from orchestrator.engine.guardian.loop import guardian_loop
 from tests.simulation.model.process import Process
 from tests.simulation.oracle.invariants import Invariant
 
@@ -34,7 +34,7 @@ class Guardian:
 
     def _start(self) -> None:
         if self.alive:
-            self.process = self.machine.run(self.name, watch_over(), role="guardian loop", on_exit=self._left)
+            self.process = self.machine.run(self.name, guardian_loop(), role="guardian loop", on_exit=self._left)
             if self.process is not None:
                 self.process.guardian = self
 

@@ -90,7 +90,7 @@ class Process:
         return self._clocks.is_certain("emulated")
 
     def set_server_time(self, server_now: float, asked_at: float) -> None:
-        self._clocks.told("emulated", server_now, asked_at)
+        self._clocks.synchronize("emulated", server_now, asked_at)
 
     def report(self, told: Report) -> None:
         if self.world.trace is not None and not told.passing:

@@ -56,7 +56,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def create(ledger: Ledger, clocks: Clocks, machine: Machine) -> None:
     """As `begin` does it: ask the cloud what time it is, write the intent down, send."""
-    clocks.told(CLOUD, machine.server, clocks.now(CLOUD))
+    clocks.synchronize(CLOUD, machine.server, clocks.now(CLOUD))
     lease, _ = lease_and_request(now=clocks.now(CLOUD))
     ledger.record(Intent(lease), Sent(lease.id, clocks.now(CLOUD)))
 
@@ -91,7 +91,7 @@ def test_after_a_restart_no_time_has_passed_until_the_cloud_says_so(ledger: Ledg
     assert clocks.now(CLOUD) == START
     machine.passes(7.0)
     assert clocks.now(CLOUD) == START + 7.0, "what passes from then on has passed"
-    clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
+    clocks.synchronize(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
     assert clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == START + 3607.0 - DATE_ERROR_S
     assert Clocks(ledger, machine).now(CLOUD) == START + 3607.0 - DATE_ERROR_S
@@ -112,7 +112,7 @@ def test_restart_after_restart_never_more_than_has_passed(ledger: Ledger, machin
         machine.restarts(off_s)
         passed += off_s
         clocks = Clocks(ledger, machine)
-        clocks.told(CLOUD, float(int(machine.server)), asked_at=clocks.now(CLOUD))
+        clocks.synchronize(CLOUD, float(int(machine.server)), asked_at=clocks.now(CLOUD))
         late_s = START + passed - clocks.now(CLOUD)
         assert 0.0 <= late_s <= 3 * (DATE_ERROR_S + 1.0)
 
@@ -135,12 +135,12 @@ def test_a_slow_answer_makes_no_time_pass(ledger: Ledger, machine: Machine) -> N
     clocks = Clocks(ledger, machine)
     asked_at, said = clocks.now(CLOUD), machine.server
     machine.passes(50.0)  # the answer is on its way, or the lid is closed
-    clocks.told(CLOUD, said, asked_at)
+    clocks.synchronize(CLOUD, said, asked_at)
     lease, _ = lease_and_request(now=clocks.now(CLOUD))
     ledger.record(Intent(lease))
     machine.restarts(off_s=10.0)
     again = Clocks(ledger, machine)
-    again.told(CLOUD, machine.server, asked_at=again.now(CLOUD))
+    again.synchronize(CLOUD, machine.server, asked_at=again.now(CLOUD))
     assert again.now(CLOUD) <= START + 60.0
 
 
@@ -148,7 +148,7 @@ def test_what_one_cloud_says_is_nothing_to_the_leases_of_another(ledger: Ledger,
     create(ledger, Clocks(ledger, machine), machine)
     machine.restarts(off_s=3600.0)
     clocks = Clocks(ledger, machine)
-    clocks.told(OTHER, machine.server + 86400.0, asked_at=clocks.now(OTHER))
+    clocks.synchronize(OTHER, machine.server + 86400.0, asked_at=clocks.now(OTHER))
     assert clocks.is_certain(OTHER)
     assert not clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == START
@@ -162,7 +162,7 @@ def test_leases_of_a_cloud_that_was_never_heard_are_as_old_as_this_boot(ledger: 
     again = Clocks(ledger, machine)
     machine.passes(5.0)
     again.now(CLOUD)
-    again.told(CLOUD, machine.server, asked_at=again.now(CLOUD))
+    again.synchronize(CLOUD, machine.server, asked_at=again.now(CLOUD))
     assert again.now(CLOUD) == START
 
 
@@ -188,5 +188,5 @@ def test_a_full_disk_keeps_no_process_from_knowing_the_time(
     assert clocks.now(CLOUD) == START
     machine.passes(4.0)
     assert clocks.now(CLOUD) == START + 4.0
-    clocks.told(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
+    clocks.synchronize(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
     assert clocks.now(CLOUD) == START + 3604.0 - DATE_ERROR_S

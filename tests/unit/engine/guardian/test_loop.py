@@ -12,7 +12,7 @@ from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.guardian import loop
-from orchestrator.engine.guardian.loop import watch_over
+from orchestrator.engine.guardian.loop import guardian_loop
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.ledger import LedgerUnavailable
 
@@ -45,13 +45,13 @@ class Machine:
     leases: list[Lease]
     alive: set[str] = field(default_factory=set)
     recoveries_that_fail: int = 0
-    duty_is_taken: bool = False
+    lock_is_taken: bool = False
     time: float = START
     recovered_at: list[float] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     unreadable: int = 0
-    duty_asked: int = 0
+    lock_asked: int = 0
     at: dict[float, Callable[[Machine], None]] = field(default_factory=dict)
 
     @property
@@ -87,11 +87,11 @@ class Machine:
         return False
 
     def take_lock(self) -> bool:
-        self.duty_asked += 1
-        return not self.duty_is_taken
+        self.lock_asked += 1
+        return not self.lock_is_taken
 
     def watch(self, steps: int = 20_000) -> None:
-        program = watch_over()
+        program = guardian_loop()
         answer: Any = None
         error: Exception | None = None
         for _ in range(steps):
@@ -119,7 +119,7 @@ class Machine:
 def test_with_nothing_owed_it_ends_at_once() -> None:
     machine = Machine([])
     machine.watch()
-    assert (machine.recovered_at, machine.slept, machine.duty_asked) == ([], [], 0)
+    assert (machine.recovered_at, machine.slept, machine.lock_asked) == ([], [], 0)
 
 
 @pytest.mark.parametrize("state", [LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN])
@@ -142,8 +142,8 @@ def test_a_held_slice_is_waited_for_by_one_guardian_and_released_at_its_end() ->
     machine.watch()
     assert machine.recovered_at == [START + 100]
     assert max(machine.slept) == loop.POLL_S, "it looks now and then, because the end may have been moved"
-    assert machine.duty_asked == 1
-    another = Machine([held], duty_is_taken=True)
+    assert machine.lock_asked == 1
+    another = Machine([held], lock_is_taken=True)
     another.watch()
     assert (another.recovered_at, another.slept) == ([], [])
 
