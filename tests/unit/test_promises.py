@@ -23,7 +23,7 @@ from orchestrator.promises import (
     PromiseWorld,
     bound,
 )
-from orchestrator.vm.watchdog import SLOW_FACTOR, FAST_FACTOR
+from orchestrator.vm.watchdog import FAST_FACTOR, SLOW_FACTOR
 
 EMULATED = PromiseWorld(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
 HERE = PromiseWorld(speed=100, deletion_s=1.5, ready_s=6.0, gc_every_s=18.0)

@@ -16,6 +16,8 @@ LOCAL = "local"  # the cloud of a run that has none: `on: local`
 
 
 class AttemptState(StrEnum):
+    """The states of an attempt, in order; the last four are final."""
+
     PENDING = "pending"  # no slice yet
     SETUP = "setup"
     RUNNING = "running"
@@ -102,6 +104,8 @@ class Moved:
 
 @dataclass(frozen=True)
 class AttemptEnded:
+    """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command."""
+
     attempt_id: str
     at: float
     state: AttemptState

@@ -18,6 +18,8 @@ from orchestrator.core.text import names
 
 
 class LeaseState(StrEnum):
+    """The states of a lease, in order; GONE and FORGOTTEN are final."""
+
     INTENT = "intent"  # the name is recorded; a create may or may not have left
     CREATING = "creating"  # the API confirmed the create
     READY = "ready"  # the slice was seen READY; its create has settled
@@ -35,6 +37,8 @@ class Mode(StrEnum):
 
 
 class Purpose(StrEnum):
+    """What the slice is for."""
+
     RUN = "run"  # ends with its run
     HOLD = "hold"  # created by `tpujob up` (or kept after a run): ends with `down`, or at `hold_until`
 

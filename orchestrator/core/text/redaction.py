@@ -36,9 +36,7 @@ _TOKENS = (
 )
 _KEY_BEGIN = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
 _KEY_END = rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?:-----)?"
-_KEY_LINES = (
-    rb"(?:-----)?(?:(?:\s|\\n)*[A-Za-z0-9+/=]{40,200})*"  # of a key without an end; \n may be spelled out
-)
+_KEY_LINES = rb"(?:-----)?(?:(?:\s|\\n)*[A-Za-z0-9+/=]{40,200})*"  # of a key without an end; \n may be spelled out
 _NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.I)
 
 Span = tuple[int, int]

@@ -234,7 +234,10 @@ def raw_server(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, list
 @pytest.mark.usefixtures("accepted")
 def test_a_slow_reply_ends_at_the_timeout() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
-    with raw_server(head, *[b" "] * 1000, pause_s=0.02) as (host, _):  # a client that reads all of it raises another error
+    with raw_server(head, *[b" "] * 1000, pause_s=0.02) as (
+        host,
+        _,
+    ):  # a client that reads all of it raises another error
         api = LightApi(f"http://{host}", EmulatorToken("t"), emulated=True, timeout_s=0.2)
         with pytest.raises(CloudUnavailable, match="did not answer in time"):
             api.get(NAME)

@@ -125,7 +125,9 @@ def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) 
     assert world.ledger.open_leases() == []
 
 
-def test_attaching_to_a_slice_that_its_watchdog_deletes_does_not_report_that_the_job_goes_on(world: VirtualWorld) -> None:
+def test_attaching_to_a_slice_that_its_watchdog_deletes_does_not_report_that_the_job_goes_on(
+    world: VirtualWorld,
+) -> None:
     to = detached(world)
     for node in world.cloud.nodes.values():
         node.deleted_at = world.time
