@@ -4,7 +4,7 @@ An emulated worker's metadata server, to which no client sends a secret, replies
 the emulator sends its token only to a process of its own user: after the end of an emulator any user may listen on its port.
 
 Linux is asked for that one socket (as in /proc/net/tcp and tcp6; a tenth of a millisecond, however many there are). Where
-the system does not answer, as on macOS, the sockets of this user's processes are searched: those of other users are not visible.
+the system does not answer, as on macOS, the sockets of this user's processes are searched; other sockets are not visible.
 A peer that is not found is not ours: it has closed, or is root beside another user, or a user of another namespace.
 """
 
@@ -54,7 +54,7 @@ def expect_ours(connection: socket.socket, timeout_s: float) -> None:
         if _held_by_us(there, here) is not None:
             _, uid, inode = _socket(there, here) or (0, 0, 0)
             if inode != 0 and uid != os.geteuid():
-                raise PermissionError(errno.EACCES, "a process of another user listens there")
+                raise PermissionError(errno.EACCES, "a process of another user answers there")
             if (_socket(here, there) or (0, 0, 0))[0] != ESTABLISHED:
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         if time.monotonic() > give_up_at:
