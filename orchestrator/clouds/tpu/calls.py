@@ -65,7 +65,7 @@ class ApiCalls(ABC):
             idempotent_create="name",
             owner_filter="client",
             preempt_action="tombstone",
-            # Counted from when a create left: 5 minutes from its arrival (A1 in docs/guarantee.md), and its timeout of 30 s.
+            # Counted from when a create left: 5 minutes from its arrival (A1, docs/assumptions.md), and its timeout of 30 s.
             visible_within_s=_either(visible_within_s, EMULATED_VISIBLE_S if emulated else 330.0),
             settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
             timings=timings or (claim_timings.emulated() if emulated else claim_timings.GOOGLE),
