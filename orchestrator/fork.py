@@ -18,9 +18,12 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 
 class Closable(Protocol):
@@ -82,6 +85,20 @@ def pipe() -> tuple[int, Descriptor]:
     with _forking:
         read_end, write_end = os.pipe()
         return read_end, Descriptor(lambda: write_end)
+
+
+def start(argv: Sequence[str], **options: Any) -> tuple[Popen[bytes], Descriptor]:
+    """Start a program, and return it with the pipe to its stdin, which ends with this process. Raises OSError."""
+    from subprocess import Popen  # not needed by those that only lock or read
+
+    read_end, write_end = pipe()
+    try:
+        return Popen(argv, stdin=read_end, **options), write_end
+    except BaseException:
+        write_end.close()
+        raise
+    finally:
+        os.close(read_end)
 
 
 def close_in_child(thing: Closable) -> None:

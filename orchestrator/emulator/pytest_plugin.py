@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator import fork
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import Endpoint
 
@@ -101,7 +102,7 @@ class TpuEmulator:
 @contextmanager
 def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
     """Run an emulator with this state directory until the end of the block, or of this process."""
-    reading_end, writing_end = os.pipe()  # the daemon ends when no process has the other end open
+    reading_end, writing_end = fork.pipe()  # the daemon ends with the block or with this process
     try:
         started = TpuEmulator(control.ensure_running(state_dir, ends_with=reading_end), state_dir)
     finally:
@@ -113,7 +114,7 @@ def running(state_dir: Path, **settings: Any) -> Iterator[TpuEmulator]:
         try:
             control.stop(state_dir)
         finally:
-            os.close(writing_end)
+            writing_end.close()
 
 
 @pytest.fixture

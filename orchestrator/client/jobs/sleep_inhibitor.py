@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from orchestrator import fork
+
 ANSWER_S = 5.0
 GRANTED = (
     "sh",
@@ -23,15 +25,15 @@ def inhibit_sleep(why: str) -> Iterator[bool]:
 
     A program of the system does it: `systemd-inhibit` or `caffeinate`. It ends with the block, or with this process.
     """
-    process = _start(why)
+    started = _start(why)
     try:
-        yield process is not None
+        yield started is not None
     finally:
-        if process is not None:
-            _end(process)
+        if started is not None:
+            _end(*started)
 
 
-def _start(why: str) -> subprocess.Popen[bytes] | None:
+def _start(why: str) -> tuple[subprocess.Popen[bytes], fork.Descriptor] | None:
     if sys.platform == "darwin":
         argv = ["caffeinate", "-i", *GRANTED]
     else:
@@ -40,23 +42,18 @@ def _start(why: str) -> subprocess.Popen[bytes] | None:
     if shutil.which(argv[0]) is None:
         return None
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process, pipe = fork.start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     except OSError:
         return None
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], ANSWER_S)
     if readable and process.stdout.read(1) == b"\n":
-        return process
-    _end(process)
+        return process, pipe
+    _end(process, pipe)
     return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], pipe: fork.Descriptor) -> None:
+    pipe.close()
     process.kill()
     process.communicate()

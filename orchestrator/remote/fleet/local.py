@@ -73,8 +73,9 @@ class LocalWorker:
         }
         self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
         self._close_pipe()
-        self._process, self._pipe = _start(
+        self._process, self._pipe = fork.start(
             [*AGENT, "local"],
+            stdout=subprocess.PIPE,
             env={name: value for name, value in os.environ.items() if name != "TPUJOB_CRASH_AT"},
             start_new_session=True,  # Ctrl-C in the terminal is for this process, which stops the job
         )
@@ -183,21 +184,9 @@ class LocalWorker:
             collector.receive(part, answer, send, read)
 
 
-def _start(argv: list[str], **options: Any) -> tuple[subprocess.Popen[bytes], fork.Descriptor]:
-    """Start a program, and return it with the pipe to its stdin, which ends with this process."""
-    read_end, pipe = fork.pipe()
-    try:
-        return subprocess.Popen(argv, stdin=read_end, stdout=subprocess.PIPE, **options), pipe
-    except BaseException:
-        pipe.close()
-        raise
-    finally:
-        os.close(read_end)
-
-
 @contextmanager
 def _packer() -> Iterator[tuple[IO[bytes], fork.Descriptor]]:
-    process, pipe = _start([*AGENT, "pack"])
+    process, pipe = fork.start([*AGENT, "pack"], stdout=subprocess.PIPE)
     with process:
         try:
             assert process.stdout is not None

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.client.jobs import sleep_inhibitor
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from tests.forked import Child
 from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="plays systemd-inhibit")
@@ -57,6 +59,24 @@ def test_the_inhibitor_ends_with_the_process_that_wanted_it(tmp_path: Path, monk
     assert done.stdout.strip() == "True"
     pid = int((tmp_path / "pid").read_text())
     until(lambda: has_ended(pid), "the end of the inhibitor")
+
+
+def test_the_inhibitor_ends_with_its_process_though_forked_children_of_that_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, f"echo $$ > {tmp_path}/pid; {GRANTED}", monkeypatch)
+
+    def inhibit() -> bool:
+        held.append(inhibit_sleep("why"))
+        return held[0].__enter__()
+
+    held: list[AbstractContextManager[bool]] = []
+    with Child(inhibit, then=lambda: Child(lambda: "alive").keep()) as parent:
+        assert parent.said == "True" and parent.grandchild
+        pid = int((tmp_path / "pid").read_text())
+        parent.kill()
+        until(lambda: has_ended(pid), "the end of the inhibitor")
+        os.kill(parent.grandchild, 0)
 
 
 def test_the_inhibitor_ends_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
