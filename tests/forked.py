@@ -54,7 +54,7 @@ class Child:
         return int(self._lines()[1]) if len(self._lines()) > 1 else None
 
     def keep(self) -> int:
-        """Its pid, once it has told. It is nobody's to reap: whoever learns the pid kills it."""
+        """Return its pid, once it has told. Its parent may be killed: the test that reads the pid kills it."""
         self._lines()
         return self.pid
 

@@ -37,7 +37,7 @@ def until_no_guardian(cli: Cli) -> None:
 
 @pytest.fixture
 def guarded(cli: Cli) -> Cli:
-    """At Google's pace: whatever happens within minutes is the guardian's doing, never that of the switch on the VM."""
+    """At Google's timings: what happens within minutes is done by the guardian, never by the watchdog on the VM."""
     cli.env |= {"TPUJOB_GUARDIAN": "on", "TPUJOB_EMULATED_SPEED": "1"}
     return cli
 
@@ -110,10 +110,10 @@ def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire(world: W
     run.until("worker0 | ")
     run.process.kill()
     died_at = time.time()
-    world.until_alone()
-    seconds = world.first_delete() - died_at
+    world.until_no_process()
+    seconds = world.first_delete_at() - died_at
     print(f"the delete was on the wire {seconds:.2f} s after the kill -9")
-    assert seconds <= world.promise.seconds("guardian")
+    assert seconds <= world.bounds.seconds("guardian")
     assert world.states() == {"gone"} and not world.alive()
 
 
@@ -129,6 +129,6 @@ def test_kill_9_of_everything_local_during_a_training_is_followed_by_the_slices_
     world.until_absent()
     seconds = world.unclaimed_s(died_at)
     print(f"the slice was absent {seconds:.2f} s after the kill -9 of everything")
-    assert seconds <= world.promise.switch()
+    assert seconds <= world.bounds.watchdog()
     assert {call["caller"] for call in world.requests("nodes.delete")} == {"vm"}
     assert world.do("status").code() == 0 and world.states() == {"gone"}

@@ -1,4 +1,4 @@
-"""kill -9 of the guardian and of its recovery, at each of their registered points: whoever comes next finishes it."""
+"""kill -9 of the guardian and of its recovery, at each of their registered points: the next recovery finishes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.exhaustive
 
 
 def killed(cli: Cli, point: str, **env: str) -> None:
-    """A run whose CLI dies right after the create call, and then whoever the environment names."""
+    """A run whose CLI dies right after the create call, and then what the environment names."""
     done = cli("run", cli.job(HELLO), env={"TPUJOB_CRASH_AT": point, **env})
     assert done.returncode == -signal.SIGKILL
 
@@ -24,7 +24,7 @@ def killed(cli: Cli, point: str, **env: str) -> None:
 def test_after_the_guardian_too_was_killed_the_next_command_finishes(guarded: Cli, point: str) -> None:
     killed(guarded, "Create:1:after", TPUJOB_GUARDIAN_CRASH_AT=f"{point}:1")
     until_no_guardian(guarded)
-    assert len(guarded.alive()) == 1, "nobody acted, so the test means something"
+    assert len(guarded.alive()) == 1, "the guardian did not act, so the test means something"
     assert guarded("status").returncode == 0
     assert guarded.alive() == []
 
@@ -44,7 +44,7 @@ def test_a_recovery_that_is_killed_is_repeated_by_its_guardian(guarded: Cli, poi
     assert log.count("releasing it") == 2, log
 
 
-def test_a_guardian_on_duty_that_is_killed_is_replaced_by_that_of_the_next_slice(guarded: Cli) -> None:
+def test_a_waiting_guardian_that_is_killed_is_replaced_by_that_of_the_next_slice(guarded: Cli) -> None:
     up = guarded("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_GUARDIAN_CRASH_AT": "locked:1"})
     assert up.returncode == 0
     until_no_guardian(guarded)

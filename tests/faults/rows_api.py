@@ -89,7 +89,7 @@ def _begin(w: World, what: str, *jobs: str) -> Command:
 
 
 def _killed(w: World, program: Command) -> None:
-    """The process alone is killed; its children stay, and nobody types anything."""
+    """The process alone is killed; its children stay, and no further command runs."""
     children = [psutil.Process(int(pid)) for pid in re.findall(r"child (\d+)", program.out)]
     died_at = program.interrupt(signal.SIGKILL)
     program.code()

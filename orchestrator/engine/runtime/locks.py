@@ -1,4 +1,4 @@
-"""Which leases and attempts have a living owner: one lock file each, locked by the thread that works on it.
+"""The locks of leases and attempts: one file each, locked by the thread that works on it.
 
 The kernel drops a file lock when its process dies, however it dies, so that a lock needs no pid, heartbeat or clock.
 Forked children close their copies (`orchestrator.fork`) and hold none of their parent's locks.
@@ -25,11 +25,11 @@ class _Held:
     thread: threading.Thread = field(default_factory=threading.current_thread)
 
     @property
-    def lives(self) -> bool:
+    def valid(self) -> bool:
         return self.pid == os.getpid() and self.thread.is_alive()
 
     @property
-    def here(self) -> bool:
+    def by_this_thread(self) -> bool:
         return self.pid == os.getpid() and self.thread is threading.current_thread()
 
 
@@ -47,7 +47,7 @@ class FileLocks:
         """Lock until `unlock`, `close` or the end of the thread. True also when this thread has locked it already."""
         self._drop_ended()
         if name in self._held:
-            return self._held[name].here
+            return self._held[name].by_this_thread
         descriptor = self._open(name)
         if descriptor is None:
             self._held[name] = _Held(None)
@@ -57,7 +57,7 @@ class FileLocks:
                 self._held[name] = _Held(descriptor)
                 return True
             if not _locked(descriptor, fcntl.LOCK_SH):
-                break  # another owner holds it
+                break  # it is locked by another process or thread
             fcntl.flock(descriptor.fileno(), fcntl.LOCK_UN)  # only questions share the lock, for a moment
             time.sleep(LOOK_AGAIN_S)
         descriptor.close()
@@ -71,7 +71,7 @@ class FileLocks:
 
     def is_held(self, name: str) -> bool:
         """Return whether this very thread holds the lock."""
-        return name in self._held and self._held[name].here
+        return name in self._held and self._held[name].by_this_thread
 
     def is_locked(self, name: str) -> bool:
         """Return whether a living thread of this process, or another process, holds the lock."""
@@ -100,7 +100,7 @@ class FileLocks:
     def _drop_ended(self) -> None:
         """A thread that has ended holds nothing, like a process; nor does the parent of a forked child, in the child."""
         for name, held in list(self._held.items()):
-            if not held.lives:
+            if not held.valid:
                 self._drop(name)
 
     def _open(self, name: str) -> fork.Descriptor | None:
@@ -119,7 +119,7 @@ class FileLocks:
 
 
 def _locked(descriptor: fork.Descriptor, how: int) -> bool:
-    """Take the lock unless another owner excludes this one."""
+    """Take the lock unless another process or thread excludes this one."""
     try:
         fcntl.flock(descriptor.fileno(), how | fcntl.LOCK_NB)
     except BlockingIOError:

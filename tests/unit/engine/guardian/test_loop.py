@@ -40,7 +40,7 @@ def lease(node: str = "a", **changes: Any) -> Lease:
 
 @dataclass
 class Machine:
-    """One guardian's view: leases, who lives, how well recovery goes, who has the duty."""
+    """One guardian's view: leases, what is locked, how well recovery goes, which guardian has the lock."""
 
     leases: list[Lease]
     alive: set[str] = field(default_factory=set)

@@ -24,7 +24,7 @@ def test_no_answer_keeps_another_delete_from_leaving() -> None:
     all_left = threading.Barrier(len(NAMES), timeout=HANG_S)
 
     def delete(name: SliceName) -> None:
-        all_left.wait()  # an API that answers nobody before it has heard from everybody
+        all_left.wait()  # an API that answers no call before all have arrived
 
     assert DeleteAll(NAMES).perform(world(delete)) == (None, None, None)
 

@@ -1,4 +1,4 @@
-"""The locks of leases and attempts: seen by other processes and threads, dropped with their owner, never kept by a fork."""
+"""The locks of leases and attempts: seen by other processes and threads, dropped at their end, never kept by a fork."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_forked_child_does_not_hold_its_parents_lock_and_takes_nothing_from_it
 def test_a_child_that_is_forked_in_the_middle_of_a_question_keeps_nothing_of_it(
     locks: FileLocks, others: FileLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would share the lock for as long as it lives, and no owner could take it."""
+    """It would share the lock for as long as it lives, and no other process could take it."""
     assert locks.lock("lease")
     locks.unlock("lease")
     flock, children = fcntl.flock, []
