@@ -16,7 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
 
 from tests.simulation.oracle.periods import NEVER  # noqa: E402
 from tests.simulation.scenarios.random_worlds import world_of  # noqa: E402
@@ -52,9 +53,12 @@ def rows(layer: str, slices: list[Slice]) -> list[tuple[object, ...]]:
 
 
 def commit() -> str:
-    """Return the short hash of the code that is measured, with a + for changes that are not committed."""
-    described = ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty=+"]
-    return subprocess.run(described, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+    """Return the short hash of the code that is measured, with a + if the code has changes that are not committed."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    return git("rev-parse", "--short=7", "HEAD") + ("+" if git("status", "--porcelain", "orchestrator", "tests") else "")
 
 
 def main() -> int:
