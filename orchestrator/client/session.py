@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -45,6 +46,7 @@ T = TypeVar("T")
 
 OFF = ("off", "0", "no")
 EMULATED, GOOGLE = "emulated", "google"
+LOCK_POLL_S = 0.1
 RECOVERY_S = 20.0  # how long a command that only reads waits for the proof of an old teardown
 
 
@@ -452,6 +454,7 @@ class Session:
             if not reported:
                 self.reporter.notice("wait", f"another tpujob process has the lock `{name}`; waiting for its end")
                 reported = True
+            time.sleep(LOCK_POLL_S)
 
     def require(self, handle: str | None) -> Lease:
         """Return the lease of this name. Raises UserError when there is none, or several are meant."""

@@ -94,3 +94,19 @@ def test_closing_it_unlocks_and_wakes_the_guardian(session: Session, monkeypatch
     assert not started[0].waits and not others.is_locked("lease")
     with pytest.raises(LedgerUnavailable):
         session.ledger.leases()
+
+
+def test_it_waits_for_a_lock_without_spinning(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = FileLocks(session.locks.directory)
+    assert others.lock("up alice")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            others.unlock("up alice")
+
+    monkeypatch.setattr("orchestrator.client.session.time.sleep", sleep)
+    session.lock("up alice")
+    assert len(slept) == 3 and min(slept) > 0.01
+    assert session.locks.is_held("up alice")
