@@ -58,7 +58,9 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
-    return git("rev-parse", "--short=7", "HEAD") + ("+" if git("status", "--porcelain", "orchestrator", "tests") else "")
+    return git("rev-parse", "--short=7", "HEAD") + (
+        "+" if git("status", "--porcelain", "orchestrator", "tests") else ""
+    )
 
 
 def main() -> int:

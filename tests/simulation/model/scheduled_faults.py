@@ -65,10 +65,10 @@ def crash(world: World, what: str, process: Process | None) -> None:
         after_restart(world, world.laptop)
 
 
-def guardians_killed_at(world: World, owner: Process | None, *, anybody: bool) -> float | None:
+def guardians_killed_at(world: World, owner: Process | None, *, any_guardian: bool) -> float | None:
     """Return when the plan killed the guardian of this process (or any guardian), whether or not it existed."""
     killed = world.guardians_killed
-    times = [at for process, at in killed.items() if anybody or process is None or process is owner]
+    times = [at for process, at in killed.items() if any_guardian or process is None or process is owner]
     return max(times, default=None)
 
 

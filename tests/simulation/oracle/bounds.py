@@ -95,7 +95,7 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     left = owner is not None and stays and not owner.killed and owner.signals_received < 3
     if left and 0.0 <= ended_at - begin < RELEASE_S:
         return finish(world, "local", resource, begin, awake_since, COMMAND_OWN_S, until)  # it may not exit earlier
-    killed_at = guardians_killed_at(world, owner, anybody=mode != "run")
+    killed_at = guardians_killed_at(world, owner, any_guardian=mode != "run")
     if plan.guardian == "on" and world.layers.guardian and owner is not None and killed_at is None:
         # It looks at once; at held and detached slices every so often.
         need = GUARDIAN_OWN_S if mode == "run" or down is not None else GUARDIAN_POLL_S + GUARDIAN_OWN_S
