@@ -16,7 +16,7 @@ from orchestrator.emulator.daemon import control, gcloud_ssh, ssh_wrapper
 from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
-from tests.unit.clouds.stub_api import Asked, Reply, stub_api
+from tests.unit.clouds.stub_api import Request, StubReply, stub_api
 from tests.waiting import HANG_S
 
 BASH = shutil.which("bash")
@@ -82,10 +82,10 @@ def test_env_starts_nothing(cli: Cli) -> None:
 
 
 def test_with_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli) -> None:
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: Request) -> StubReply:
         if asked.method == "PATCH":
-            return Reply(400, {"error": {"message": "settings: there is no setting lend_torch"}})
-        return Reply(200, {"target": None} if asked.path.endswith("grpc") else {"visible_s": 0.0})
+            return StubReply(400, {"error": {"message": "settings: there is no setting lend_torch"}})
+        return StubReply(200, {"target": None} if asked.path.endswith("grpc") else {"visible_s": 0.0})
 
     cli.emulator_directory.mkdir(mode=0o700, parents=True)
     with stub_api() as older, (cli.emulator_directory / "daemon.lock").open("w") as lock:
