@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.results import Report, options, spread
 
-from payload import idx, synthetic
+from payload.data import idx, synthetic
 
 EXAMPLES, EPOCHS, BATCH = 60_000, 3, 256
 LOOPS = {

@@ -215,7 +215,9 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else file
-        raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
+        raise ConfigError(
+            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'it cannot be read'}"
+        ) from error
     if top is not None and top.id != "mapping":
         raise ConfigError(f"{file}: settings are lines of the form `key: value`")
     return [] if top is None else list(top.value)

@@ -40,14 +40,15 @@ def main() -> int:
 
 def _run(config_path: Path, requested: str | None) -> int:
     from payload.config import load
-    from payload.placement import choose_backend, look, place, share
+    from payload.launch.placement import choose_backend, look, place, share
 
     config, host = load(config_path), look()
     backend = choose_backend(requested or config.backend, os.environ, host)
     _check_installed(backend)
-    from payload import artifacts, supervise
-    from payload.job import Job
-    from payload.sources import resolve
+    from payload import artifacts
+    from payload.data.sources import resolve
+    from payload.job import TrainingJob
+    from payload.launch import supervise
 
     config, placement = place(config, os.environ, host=host, backend=backend)
     _check_entry(config.entry)
@@ -67,7 +68,7 @@ def _run(config_path: Path, requested: str | None) -> int:
         if (backend, placement.device) != ("xla", "tpu"):  # only torch_xla's own processes know its number of cores
             share(config.batch_size, placement.workers * placement.processes, examples)
     with tempfile.TemporaryDirectory(prefix="payload-") as scratch:
-        job = Job(
+        job = TrainingJob(
             config=config,
             placement=placement,
             source=source,

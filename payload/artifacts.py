@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from payload import idx
+from payload.data import idx
 
 SCHEMA = 1
 MANIFEST = "manifest.json"

@@ -7,14 +7,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from payload.config import Config
-from payload.placement import Placement
-from payload.sources import DataSource
+from payload.data.sources import DataSource
+from payload.launch.placement import Placement
 
 STOP = "stop"  # a file in `Job.scratch`, created by the supervisor to request a checkpoint and a stop
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     config: Config
     placement: Placement
     source: DataSource | None  # None: the job has an `entry`, which loads its own data

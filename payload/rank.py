@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from payload.failures import INSTALL, BadConfig, PayloadError
-from payload.job import Job
+from payload.job import TrainingJob
 
 if TYPE_CHECKING:
     from payload.backends import Backend
@@ -41,7 +41,7 @@ NOT_IDENTITY = (
 def main() -> NoReturn:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # the supervisor handles it: it requests a checkpoint, then kills
-    job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 (the supervisor wrote it)
+    job: TrainingJob = pickle.load(sys.stdin.buffer)  # noqa: S301 (the supervisor wrote it)
     _exit_with_parent()
     try:
         if job.backend == "xla":
@@ -58,7 +58,7 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _spawn(job: Job) -> None:
+def _spawn(job: TrainingJob) -> None:
     try:
         import torch_xla.distributed.xla_multiprocessing as xmp
     except ImportError as error:
@@ -70,7 +70,7 @@ def _spawn(job: Job) -> None:
     xmp.spawn(train_one, args=(job,), nprocs=nprocs)
 
 
-def train_one(_index: int, job: Job) -> None:
+def train_one(_index: int, job: TrainingJob) -> None:
     """Train on one core. Ends the process on failure."""
     _exit_with_parent()
     try:
@@ -80,7 +80,7 @@ def train_one(_index: int, job: Job) -> None:
         _end(job, error)
 
 
-def _train(job: Job) -> None:
+def _train(job: TrainingJob) -> None:
     try:
         import torch
 
@@ -110,7 +110,7 @@ def _train(job: Job) -> None:
     _finish(backend, run, found or {})
 
 
-def _open_run(job: Job, backend: Backend) -> TrainingRun:
+def _open_run(job: TrainingJob, backend: Backend) -> TrainingRun:
     from payload.checkpoints import Checkpoints
     from payload.clock import Clock
     from payload.run import TrainingRun
@@ -147,7 +147,7 @@ def _open_run(job: Job, backend: Backend) -> TrainingRun:
     return TrainingRun(job, clock, say, checkpoints, backend, say_here, saved)
 
 
-def _identity(job: Job) -> dict[str, Any]:
+def _identity(job: TrainingJob) -> dict[str, Any]:
     """Return the settings that determine the results. A checkpoint is valid only for equal settings."""
     config = {key: value for key, value in asdict(job.config).items() if key not in NOT_IDENTITY}
     return {**config, "data": job.source.sha256 if job.source else None}
@@ -208,7 +208,7 @@ def _metrics(backend: Backend, run: TrainingRun, found: dict[str, Any], each: li
     }
 
 
-def _provenance(job: Job, backend: Backend) -> dict[str, Any]:
+def _provenance(job: TrainingJob, backend: Backend) -> dict[str, Any]:
     from payload import artifacts
 
     return artifacts.provenance(
@@ -223,7 +223,7 @@ def _provenance(job: Job, backend: Backend) -> dict[str, Any]:
     )
 
 
-def _end(job: Job, error: BaseException) -> NoReturn:
+def _end(job: TrainingJob, error: BaseException) -> NoReturn:
     if isinstance(error, PayloadError):
         code = error.exit_code
         print(f"error: {error}" if code < 128 else str(error), flush=True)

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from payload import batches
 from payload.backends import Backend
 from payload.checkpoints import Checkpoints, Interval
 from payload.clock import Clock
 from payload.config import Config
+from payload.data import batches
 from payload.failures import TrainingInterrupted
-from payload.job import STOP, Job
+from payload.job import STOP, TrainingJob
 
 
 @dataclass
 class TrainingRun:
-    job: Job
+    job: TrainingJob
     clock: Clock
     say: Callable[[str], None]  # prints a line to the log, on process 0 only
     checkpoints: Checkpoints

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from payload import artifacts, batches, idx, models
+from payload import artifacts, models
 from payload.backends import Backend
 from payload.config import Config
+from payload.data import batches, idx
+from payload.data.images import Images, Shape
 from payload.failures import Diverged
-from payload.images import Images, Shape
-from payload.placement import share
+from payload.launch.placement import share
 from payload.run import TrainingRun, seed_of
 
 WARM_UP = 0.2  # fraction of the run during which the learning rate rises

@@ -18,16 +18,17 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from payload import idx, images, models, synthetic
+from payload import models
 from payload.backends import Backend
 from payload.backends.native import Cpu
 from payload.checkpoints import Checkpoints
 from payload.clock import Clock, EpochTime
 from payload.config import Config
-from payload.job import Job
-from payload.placement import Placement
+from payload.data import idx, images, synthetic
+from payload.data.sources import DataSource
+from payload.job import TrainingJob
+from payload.launch.placement import Placement
 from payload.run import TrainingRun
-from payload.sources import DataSource
 from payload.train import make_optimizer, set_rate, share_of_rate, train
 
 
@@ -43,7 +44,7 @@ class Took:
 
 @dataclass(frozen=True)
 class Work:
-    job: Job
+    job: TrainingJob
     beforehand: bool = False  # the tutorials' images are in floating point and normalised before the clock starts
     look: Callable[[], None] = lambda: None  # called after each epoch, when the device has done everything
 
@@ -92,7 +93,7 @@ def prepare(directory: Path, data: Path | None, config: Config, backend: str = "
     assert paths is not None, f"{data}: the four IDX files are not there"
     name = "synthetic" if data is None else "mnist"
     config = replace(config, dataset=name, eval=False, checkpoint=False)
-    job = Job(
+    job = TrainingJob(
         config=config,
         placement=Placement(
             "cuda" if backend == "cuda" else "cpu", worker=0, workers=1, processes=1, artifacts=str(directory)
@@ -210,7 +211,9 @@ def silence(line: str) -> None:
     pass
 
 
-def ours(work: Work, backend: Callable[[Job], Backend], clock: type[Timed] = Timed, *, drained: bool = False) -> Took:
+def ours(
+    work: Work, backend: Callable[[TrainingJob], Backend], clock: type[Timed] = Timed, *, drained: bool = False
+) -> Took:
     """`payload.train.train` itself, with its clock, on one process."""
     job, opened = work.job, backend(work.job)
     timed = clock(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
-# As payload/supervise.py does for our training; here it serves the tutorials' loops, too.
+# As payload/launch/supervise.py does for our training; here it serves the tutorials' loops, too.
 os.environ.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
 
 import torch

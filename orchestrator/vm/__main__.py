@@ -11,7 +11,7 @@ import sys
 from .frames import reply
 
 VERBS = {  # verb: the module that has a function of that name
-    "hello": "hello",
+    "hello": "presence",
     "receive": "receive",
     "start": "supervisor",
     "stop": "supervisor",
@@ -19,7 +19,7 @@ VERBS = {  # verb: the module that has a function of that name
     "follow": "stream",
     "pack": "pack",
     "upload": "upload",
-    "heartbeat": "heartbeat",
+    "heartbeat": "presence",
     "local": "local",
 }
 

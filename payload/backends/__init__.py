@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from payload.failures import WorldError
-from payload.job import Job
+from payload.job import TrainingJob
 
 Batch = TypeVar("Batch")  # a tensor, or a nest of tuples, lists and dictionaries with tensors
 
@@ -88,7 +88,7 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def open_backend(job: Job) -> Backend:
+def open_backend(job: TrainingJob) -> Backend:
     """Open the device of this process and join the world. Raises BadConfig, WorldError or PeerLost."""
     if job.backend == "xla":
         from payload.backends.xla import Xla

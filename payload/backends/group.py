@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from payload.failures import PeerLost, WorldError
-from payload.job import Job
+from payload.job import TrainingJob
 
 # Long, because hosts import torch at different speeds, and the hosts of an emulated slice share one machine.
 TIMEOUT = timedelta(minutes=10)
@@ -29,7 +29,7 @@ _PEER_PATTERN = re.compile(r"gloo|nccl|tpu_dist|connection|socket|timed out|peer
 class Group:
     """All processes of the training. Collectives take tensors on `device`, the host for gloo. All methods raise PeerLost."""
 
-    def __init__(self, job: Job, kind: str = "gloo", device: torch.device | str = "cpu") -> None:
+    def __init__(self, job: TrainingJob, kind: str = "gloo", device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         with naming_peer_loss(), _without_stdout():
             dist.init_process_group(kind, init_method=job.meet_at, rank=job.rank, world_size=job.world, timeout=TIMEOUT)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from payload.backends import Batch, moved
 from payload.backends.group import Group, naming_peer_loss
 from payload.failures import BadConfig
-from payload.job import Job
+from payload.job import TrainingJob
 
 _LOWER = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,7 +26,7 @@ class Native:
     first_steps = 0  # the number of steps that select or compile kernels, reported by `compiles`
     hardware: str | None = None
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self.name = self.kind
         self.rank, self.world = job.rank, job.world
         self.is_first_here = job.local_rank == 0
@@ -116,7 +116,7 @@ def _convolves_in_tf32() -> bool:
 class Cuda(Native):
     kind, collectives, first_steps = "cuda", "nccl", 1
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         super().__init__(job)
         self.hardware = torch.cuda.get_device_name(self.device)
         if self._lower is None and torch.cuda.get_device_capability(self.device) >= (8, 0) and _convolves_in_tf32():

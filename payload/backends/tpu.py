@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import torch
 
-from payload import tpu_launch
 from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.native import Native
 from payload.failures import BadConfig
-from payload.job import Job
+from payload.job import TrainingJob
+from payload.launch import tpu_launch
 
 _LENGTH_BYTES = 8
 
@@ -22,7 +22,7 @@ _LENGTH_BYTES = 8
 class TpuBackend(Native):
     kind, collectives, first_steps = "tpu", "tpu_dist", 1
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         tpu_launch.load()
         super().__init__(job)
         if self._lower is None and torch.get_float32_matmul_precision() == "medium":  # torch_tpu's default

@@ -18,7 +18,7 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader
 from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.group import Group
 from payload.failures import BadConfig, WorldError
-from payload.job import Job
+from payload.job import TrainingJob
 
 NEVER = 1 << 62
 
@@ -26,7 +26,7 @@ NEVER = 1 << 62
 class Xla:
     hardware: str | None = None  # torch_xla does not report it
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self.device = torch_xla.device()
         self._bf16 = job.config.precision == "bf16"
         self.precision = "bf16 autocast" if self._bf16 else "fp32"
@@ -148,7 +148,7 @@ def _check_one_device() -> None:
         )
 
 
-def _check_cores(job: Job) -> None:
+def _check_cores(job: TrainingJob) -> None:
     available, requested = xr.world_size() // job.placement.workers, job.config.cores
     if isinstance(requested, int) and requested != available:
         raise BadConfig(

@@ -88,7 +88,9 @@ def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_
 
 def test_what_does_not_fit_is_not_begun_and_the_rest_comes(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk_space.RESERVED_BYTES + 1000))
+        patch.setattr(
+            disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk_space.RESERVED_BYTES + 1000)
+        )
         done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 65 and "artifacts/b: no room for 3.0 MB" in done.stderr, done.text
     assert came(tpujob) == {"a", "c"}

@@ -28,7 +28,8 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from payload import rank, supervise, tpu_launch
+from payload import rank
+from payload.launch import supervise, tpu_launch
 from tests import ROOT
 from tests.waiting import HANG_S, until
 
@@ -38,7 +39,7 @@ needs_xla = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")
 IMPORTED = (
     "tests.payload.command",
     "payload.train",
-    "payload.sources",
+    "payload.data.sources",
     "payload.backends.native",
     "payload.backends.xla",
 )
@@ -213,7 +214,7 @@ def _run(
     argv: list[str], *, env: Mapping[str, str], capture_output: bool, text: bool, check: bool
 ) -> subprocess.CompletedProcess[str]:
     """Replace subprocess.run in tpu_launch.py, for the one short program that it runs."""
-    assert argv[:3] == [sys.executable, "-m", "payload.tpu_launch"] and capture_output and text and not check
+    assert argv[:3] == [sys.executable, "-m", "payload.launch.tpu_launch"] and capture_output and text and not check
     pipes = [os.pipe(), os.pipe()]
     sys.stdout.flush()
     pid = os.fork()

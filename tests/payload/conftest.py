@@ -18,7 +18,7 @@ def torch() -> Any:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from payload import idx, synthetic
+    from payload.data import idx, synthetic
 
     directory = tmp_path_factory.mktemp("data")
     for split, count in (("train", 256), ("test", 101)):

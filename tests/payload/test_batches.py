@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch")]
 
 @pytest.mark.parametrize("examples", [64, 67, 100])
 def test_worlds_of_one_two_and_four_see_the_same_examples_at_the_same_step(examples: int) -> None:
-    from payload.batches import train_batches
+    from payload.data.batches import train_batches
 
     def steps(world: int) -> list[set[int]]:
         ranks = [train_batches(examples, 16, rank=rank, world=world, seed=5, epoch=2) for rank in range(world)]
@@ -25,7 +25,7 @@ def test_worlds_of_one_two_and_four_see_the_same_examples_at_the_same_step(examp
 
 
 def test_an_epoch_shuffles_anew_and_a_seed_repeats_itself(torch: Any) -> None:
-    from payload.batches import train_batches
+    from payload.data.batches import train_batches
 
     def order(seed: int, epoch: int) -> list[int]:
         return torch.cat(train_batches(64, 16, rank=0, world=1, seed=seed, epoch=epoch)).tolist()
@@ -37,7 +37,7 @@ def test_an_epoch_shuffles_anew_and_a_seed_repeats_itself(torch: Any) -> None:
 
 @pytest.mark.parametrize(("examples", "world", "most"), [(10, 1, 4), (10, 3, 2), (7, 2, 500), (1, 4, 3), (1000, 8, 50)])
 def test_every_test_example_weighs_one_in_exactly_one_process(examples: int, world: int, most: int) -> None:
-    from payload.batches import eval_batches
+    from payload.data.batches import eval_batches
 
     seen: list[int] = []
     shapes = set()

@@ -53,7 +53,7 @@ def main(backend, run):
 THREADS = """
 import os
 import torch
-from payload.batches import workers_for
+from payload.data.batches import workers_for
 
 def main(backend, run):
     threads = torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"])

@@ -14,7 +14,7 @@ import pytest
 
 from payload.config import Config
 from payload.failures import BadConfig, PeerLost, WorldError
-from payload.placement import look
+from payload.launch.placement import look
 from tests.payload.command import Run, needs_torch, play
 from tests.payload.test_resume import dies, losses
 from tests.payload.test_train import job_in

@@ -9,7 +9,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from payload import idx  # noqa: E402
+from payload.data import idx  # noqa: E402
 from payload.failures import DataError  # noqa: E402
 
 IMAGES = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)

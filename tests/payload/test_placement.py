@@ -8,7 +8,7 @@ import pytest
 
 from payload.config import Config, EmulatedConfig
 from payload.failures import BadConfig
-from payload.placement import HostPlace, choose_backend, look, place, share
+from payload.launch.placement import HostPlace, choose_backend, look, place, share
 
 NOTHING, TPU, GPUS = HostPlace(), HostPlace(tpu_chips=8, tpu="v5e"), HostPlace(gpus=4)
 

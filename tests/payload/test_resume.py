@@ -115,7 +115,7 @@ def scaled(at: int | None = None) -> None:
     step `at`."""
     import torch
 
-    from payload import placement
+    from payload.launch import placement
 
     real_place = placement.place
 
@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_skipped_and_the_previous_one_is_used(
 
 def patience() -> None:
     """How long a step and a checkpoint take on a busy machine is not what is tested."""
-    from payload import supervise
+    from payload.launch import supervise
     from tests.waiting import HANG_S
 
     supervise.SAVE_S = HANG_S

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from payload import idx
+from payload.data import idx
 from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start
 from tests.waiting import HANG_S, until
 

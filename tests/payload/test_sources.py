@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from payload import download, idx, sources
 from payload.config import Config
-from payload.download import PublishedFile
+from payload.data import download, idx, sources
+from payload.data.download import PublishedFile
 from payload.failures import DataError
 from tests.payload.test_idx import write_set
 from tests.waiting import HANG_S

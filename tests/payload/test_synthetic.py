@@ -8,7 +8,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from payload import synthetic  # noqa: E402
+from payload.data import synthetic  # noqa: E402
 
 
 def test_the_same_count_is_the_same_bytes_and_fewer_are_a_prefix_of_more() -> None:

@@ -28,7 +28,7 @@ SMALL = {"epochs": 1, "batch_size": 32, "lr": 0.02}
 
 def plugged_in(tpu: str, chips: int, then: Callable[[], object] | None) -> None:
     """That host has these chips."""
-    from payload import placement
+    from payload.launch import placement
 
     placement.look = lambda *_: placement.HostPlace(tpu_chips=chips, tpu=tpu)  # type: ignore[assignment]
     if then is not None:
@@ -181,7 +181,7 @@ def test_the_launch_program_prints_the_variables_that_it_sets(tmp_path: Path) ->
     shutil.copy(Path(__file__).with_name("torch_tpu_stand_in.py"), package / "__init__.py")
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     chips = {"STAND_IN_TPU": "v4", "STAND_IN_CHIPS": "4", "NOTES": str(tmp_path / "notes")}
-    argv = [sys.executable, "-m", "payload.tpu_launch", "2"]
+    argv = [sys.executable, "-m", "payload.launch.tpu_launch", "2"]
     printed = subprocess.run(argv, env={"PYTHONPATH": path, **chips}, capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) == {
         "TORCH_TPU_SLICEBUILDER_ADDRESSES": "localhost:0,localhost:1",

@@ -11,11 +11,11 @@ np = pytest.importorskip("numpy")
 
 from payload.clock import Clock  # noqa: E402
 from payload.config import Config  # noqa: E402
+from payload.data.idx import Dataset  # noqa: E402
+from payload.data.sources import DataSource  # noqa: E402
 from payload.failures import BadConfig, Diverged, WorldError  # noqa: E402
-from payload.idx import Dataset  # noqa: E402
-from payload.job import Job  # noqa: E402
-from payload.placement import Placement  # noqa: E402
-from payload.sources import DataSource  # noqa: E402
+from payload.job import TrainingJob  # noqa: E402
+from payload.launch.placement import Placement  # noqa: E402
 
 if TYPE_CHECKING:
     from payload.backends.native import Cpu
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch")]
 
 
-def job_in(directory: Path, config: Config = Config()) -> Job:  # noqa: B008
+def job_in(directory: Path, config: Config = Config()) -> TrainingJob:  # noqa: B008
     placement = Placement("cpu", worker=0, workers=1, processes=1, artifacts=str(directory))
     source = DataSource("synthetic", "synthetic", "", {}, 0, 0, {})
-    return Job(config, placement, source, "cpu", "", 0.0, 0.0, 0.0, directory)
+    return TrainingJob(config, placement, source, "cpu", "", 0.0, 0.0, 0.0, directory)
 
 
 def alone(tmp_path: Path) -> Cpu:
@@ -59,7 +59,7 @@ def test_accuracy_is_over_all_test_examples_however_they_fall_into_batches(
     torch: Any, tmp_path: Path, examples: int
 ) -> None:
     from payload import train
-    from payload.images import Images, Shape
+    from payload.data.images import Images, Shape
 
     labels = (np.arange(examples) % 4).astype(np.uint8)
     images = np.zeros((examples, 28, 28), np.uint8)
@@ -104,7 +104,7 @@ def test_a_network_that_needs_larger_images_is_refused() -> None:
 
 @pytest.mark.parametrize("side", [28, 64, 224])
 def test_images_are_normalised_and_resized_as_pytorch_would_do_it(torch: Any, tmp_path: Path, side: int) -> None:
-    from payload.images import Images, Shape
+    from payload.data.images import Images, Shape
 
     backend = alone(tmp_path)
     array = np.random.default_rng(1).integers(0, 256, (5, 28, 28), dtype=np.uint8)
@@ -119,7 +119,7 @@ def test_images_are_normalised_and_resized_as_pytorch_would_do_it(torch: Any, tm
 
 
 def test_images_of_an_unknown_set_are_normalised_by_their_own_mean_and_spread(torch: Any, tmp_path: Path) -> None:
-    from payload.images import Images, Shape
+    from payload.data.images import Images, Shape
 
     array = np.random.default_rng(1).integers(0, 256, (50, 9, 9), dtype=np.uint8)
     labels = np.zeros(50, np.uint8)

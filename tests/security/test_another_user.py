@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.google.fetch import fetch
 from orchestrator.clouds.tpu.client import TpuApi
+from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.emulator.daemon import control

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.cli import console
 from orchestrator.core.lease import watchdog_report
-from orchestrator.errors import UserError
 from orchestrator.core.text.terminal import LINE_CHARS
+from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest
 from tests.cli_fixture import Tpujob
 

@@ -93,7 +93,7 @@ class Status:
 def status(session: Session) -> Status:
     """Return every slice of tpujob: asked of the API, in this project and in those of open leases; recovery included.
 
-    An API that does not answer raises nothing: see `Status.exit_code`. Takes `inventory.ASK_S` seconds at most, and the
+    An API that does not answer raises nothing: see `RpcStatus.exit_code`. Takes `inventory.ASK_S` seconds at most, and the
     recovery of what earlier commands left.
     """
     before = {lease.id for lease in session.ledger.open_leases()}

@@ -22,13 +22,13 @@ from orchestrator.emulator.plain_data import check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import transcoding
 from orchestrator.emulator.wire.json_body import json_object
-from orchestrator.emulator.wire.transcoding import HttpCall, Refusal, Status
+from orchestrator.emulator.wire.transcoding import HttpCall, Refusal, RpcStatus
 
 if TYPE_CHECKING:
     from orchestrator.emulator.api.grpc_server import GrpcServer
 
 log = logging.getLogger(__name__)
-NO_REPLY = Status(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
+NO_REPLY = RpcStatus(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
 
 
 class GrpcApi:
@@ -86,7 +86,7 @@ class GrpcApi:
         try:
             call = transcoding.http_call(service, method, request, self._version(service, request))
         except ApiError as error:
-            raise Refusal(Status(error.code, error.message, list(error.details))) from None
+            raise Refusal(RpcStatus(error.code, error.message, list(error.details))) from None
         http_status, text = await self._request(call, headers)
         if http_status != 200:
             raise Refusal(transcoding.status_of(http_status, text))
@@ -95,7 +95,7 @@ class GrpcApi:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise Refusal(Status(transcoding.CANONICAL["INTERNAL"], "The reply of the API cannot be read."))
+            raise Refusal(RpcStatus(transcoding.CANONICAL["INTERNAL"], "The reply of the API cannot be read."))
         return found
 
     def _version(self, service: str, request: dict[str, Any]) -> str:

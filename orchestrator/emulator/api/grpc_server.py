@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pool, empty_pb2, json_format, message, me
 from google.rpc import error_details_pb2, status_pb2  # noqa: F401
 
 from orchestrator.emulator.wire import transcoding
-from orchestrator.emulator.wire.transcoding import Refusal, Status
+from orchestrator.emulator.wire.transcoding import Refusal, RpcStatus
 
 log = logging.getLogger(__name__)
 Answer = Callable[[str, str, dict[str, Any], dict[str, str]], Awaitable[dict[str, Any]]]
@@ -77,7 +77,7 @@ def _handled(service: str, method: str, answer: Answer) -> Any:
         try:
             body = json_format.MessageToDict(request_type.FromString(request))
         except (message.DecodeError, json_format.SerializeToJsonError) as error:
-            wrong = Status(transcoding.CANONICAL["INVALID_ARGUMENT"], f"The request cannot be read: {error}")
+            wrong = RpcStatus(transcoding.CANONICAL["INVALID_ARGUMENT"], f"The request cannot be read: {error}")
             return await _abort(context, wrong)
         try:
             found = await answer(service, method, body, sent)
@@ -85,13 +85,13 @@ def _handled(service: str, method: str, answer: Answer) -> Any:
         except Refusal as refusal:
             await _abort(context, refusal.status)
         except json_format.ParseError as error:
-            await _abort(context, Status(transcoding.CANONICAL["INTERNAL"], f"The reply cannot be read: {error}"))
+            await _abort(context, RpcStatus(transcoding.CANONICAL["INTERNAL"], f"The reply cannot be read: {error}"))
 
     # Without a deserializer: a malformed request is the client's error, not the server's.
     return grpc.unary_unary_rpc_method_handler(call, response_serializer=answer_type.SerializeToString)
 
 
-async def _abort(context: Any, status: Status) -> None:
+async def _abort(context: Any, status: RpcStatus) -> None:
     trailing: tuple[tuple[str, bytes], ...] = ()
     if status.details:  # what google-api-core reads `reason` and `details` of an exception from
         shape = {"code": status.code, "message": status.message, "details": status.details}

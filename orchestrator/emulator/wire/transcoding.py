@@ -100,7 +100,7 @@ class HttpCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RpcStatus:
     """A google.rpc.Status."""
 
     code: int
@@ -111,7 +111,7 @@ class Status:
 class Refusal(Exception):
     """The call ends with this status."""
 
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: RpcStatus) -> None:
         super().__init__(status.message)
         self.status = status
 
@@ -141,14 +141,14 @@ def http_call(service: str, method: str, request: Mapping[str, Any], version: st
     return HttpCall(rule.verb, f"{path}?{query}" if query else path, body)
 
 
-def status_of(http_status: int, body: str) -> Status:
+def status_of(http_status: int, body: str) -> RpcStatus:
     """Return the gRPC status of an HTTP error."""
     try:
         error = json.loads(body)["error"]
-        return Status(CANONICAL[error["status"]], str(error["message"]), list(error.get("details", ())))
+        return RpcStatus(CANONICAL[error["status"]], str(error["message"]), list(error.get("details", ())))
     except (ValueError, KeyError, TypeError):
         code = CANONICAL[BY_HTTP_STATUS.get(http_status, "UNKNOWN")]
-        return Status(code, f"The server replied HTTP {http_status} with a body that is not the API's.")
+        return RpcStatus(code, f"The server replied HTTP {http_status} with a body that is not the API's.")
 
 
 def _take(message: dict[str, Any], dotted: str) -> str:

@@ -14,7 +14,7 @@ from orchestrator.engine.effects.base import Effect, Report, World
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
     from orchestrator.remote.transfer.bundle import Bundle
-    from orchestrator.remote.transfer.collect import Collection, CollectRequest, CollectResult, Progress
+    from orchestrator.remote.transfer.collect import Collection, CollectionProgress, CollectRequest, CollectResult
     from orchestrator.remote.transfer.saved_work import SavedWork
 
 
@@ -134,13 +134,13 @@ class StartCollection(Effect["Collection"]):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitForCollection(Effect["Progress"]):
+class WaitForCollection(Effect["CollectionProgress"]):
     """Wait until the results are collected, `timeout_s` at most; return how far they are."""
 
     collection: Collection
     timeout_s: float
 
-    def perform(self, world: World) -> Progress:
+    def perform(self, world: World) -> CollectionProgress:
         return self.collection.wait(self.timeout_s)
 
 

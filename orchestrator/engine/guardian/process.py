@@ -2,7 +2,7 @@
 
 It starts before the first create call leaves, and reads from a pipe whose write end only its tpujob process holds: when
 that process ends, in whatever way, the kernel closes the write end and the guardian wakes at once. So do forked children
-(`orchestrator.fork`), and `Guardian.close` where a long-lived process is done with its slices. What the guardian then does
+(`orchestrator.fork`), and `Guardian.close` where a long-lived process has no slices left. What the guardian then does
 is `loop`. While it waits it is nothing but a Python process with a blocked read; everything heavier runs in a process of its
 own when it is needed.
 

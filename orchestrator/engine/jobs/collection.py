@@ -37,7 +37,7 @@ from orchestrator.errors import (
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
-    from orchestrator.remote.transfer.collect import CollectRequest, CollectResult, Progress
+    from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
 
 WAIT_S = 1.0
 SILENT_S = 10.0  # without a byte of the results: then the hold is not extended
@@ -77,7 +77,7 @@ async def collect_results(
             ends_at = current.ends_at
 
 
-def progress_text(seen: Progress, took_s: float) -> str:
+def progress_text(seen: CollectionProgress, took_s: float) -> str:
     """Return the progress in words, such as `1,203 of 12,000 files, 3.2 GB of 41.0 GB, 86.1 MB/s`."""
     if not seen.total_files:
         return f"reading the results: {format_size(seen.hashed_bytes)} so far"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOGIN_USER = "tpujob"
 
 
-class Guardian(Protocol):
+class GuardianHandle(Protocol):
     """A guardian that watches this process until `close`; see `engine.guardian.process`."""
 
     @property
@@ -41,12 +41,12 @@ class RealWorld:
     locks: Locks
     report: Callable[[Report], None]
     lease_directory: Callable[[str], Path]
-    start_guardian: Callable[[], Guardian] | None  # None: the user wants none
+    start_guardian: Callable[[], GuardianHandle] | None  # None: the user wants none
     open_cloud: Callable[[], Cloud]
     still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
-    _guardian: Guardian | None = None
+    _guardian: GuardianHandle | None = None
     _fleets: list[Fleet] = field(default_factory=list)
     _pid: int = field(default_factory=os.getpid)
     _closed: bool = False

@@ -106,7 +106,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CollectionProgress:
     """How far a collection is. `result` is None until it has ended."""
 
     result: CollectResult | None = None
@@ -288,14 +288,14 @@ class Collection:
         self._done = False
         threading.Thread(target=self._run, name="collect", daemon=True).start()
 
-    def wait(self, timeout_s: float) -> Progress:
+    def wait(self, timeout_s: float) -> CollectionProgress:
         """Wait until the end, `timeout_s` seconds at most; return the progress. Raises an error that is not of one worker."""
         with self._wakeup.changed:
             self._wakeup.wait_for(lambda: self._done, timeout_s)
         if self._error is not None:
             raise self._error
         parts = list(self._parts.values())
-        return Progress(
+        return CollectionProgress(
             CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._done else None,
             sum(len(part.result.files) for part in parts),
             sum(part.total_files for part in parts),

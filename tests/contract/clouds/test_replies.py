@@ -361,7 +361,9 @@ def test_a_node_is_read_whole(stub: StubApi, asking: ApiCalls) -> None:
 def test_a_list_goes_through_all_pages_and_keeps_what_was_unreachable(stub: StubApi, asking: ApiCalls) -> None:
     names = [f"{ZONE}/nodes/n{number}" for number in range(4)]
     stub.answers(
-        StubReply(200, {"nodes": [node(name=names[0]), node(name=names[1])], "nextPageToken": "2", "unreachable": ["a"]}),
+        StubReply(
+            200, {"nodes": [node(name=names[0]), node(name=names[1])], "nextPageToken": "2", "unreachable": ["a"]}
+        ),
         StubReply(200, {"nextPageToken": "3"}),
         StubReply(
             200, {"nodes": [node(name=names[1]), node(name=names[2]), node(name=names[3])], "unreachable": ["a", "b"]}

@@ -31,7 +31,7 @@ from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.steps import StartRequest
-from orchestrator.remote.transfer.collect import CollectRequest, CollectResult, Problem, Progress
+from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
 
 T = TypeVar("T")
 CAN = Capabilities(
@@ -359,13 +359,13 @@ class VirtualCollection:
     given_up: str = ""
     activity: int = 0
 
-    def wait(self, timeout_s: float) -> Progress:
+    def wait(self, timeout_s: float) -> CollectionProgress:
         waited_s = min(timeout_s, self.left_s)
         self.world.time += waited_s
         self.left_s -= waited_s
         self.activity += waited_s > 0
         result = CollectResult(waiting=self.stays) if self.left_s <= 0 else None
-        return Progress(result, total_files=1, activity=self.activity)
+        return CollectionProgress(result, total_files=1, activity=self.activity)
 
     def stop(self, why: str) -> CollectResult:
         self.given_up = why

@@ -11,7 +11,7 @@ from google.cloud.tpu_v2.services.tpu.transports import rest_base
 
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.wire import transcoding
-from orchestrator.emulator.wire.transcoding import EMPTY, OPERATION, RULES, Status, http_call, status_of
+from orchestrator.emulator.wire.transcoding import EMPTY, OPERATION, RULES, RpcStatus, http_call, status_of
 
 V2, ALPHA = "google.cloud.tpu.v2.Tpu", "google.cloud.tpu.v2alpha1.Tpu"
 NODE = "projects/p/locations/z/nodes/n"
@@ -98,7 +98,7 @@ def test_special_characters_of_urls_stay_part_of_the_name() -> None:
 def test_an_error_keeps_its_code_message_and_details() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "R"}]
     body = json.dumps({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}})
-    assert status_of(429, body) == Status(8, "m", details)
+    assert status_of(429, body) == RpcStatus(8, "m", details)
 
 
 @pytest.mark.parametrize(("http_status", "code"), [(400, 13), (404, 12), (429, 14), (502, 14), (418, 2)])

@@ -19,7 +19,7 @@ from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.held import UpRequest, up
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
-from orchestrator.remote.transfer.collect import Problem, Progress
+from orchestrator.remote.transfer.collect import CollectionProgress, Problem
 from tests.unit.engine.jobs.test_attach import detached
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job, lease_and_request
 
@@ -117,8 +117,8 @@ def test_a_slice_that_is_preempted_meanwhile_is_lost_and_not_held(world: Virtual
 
 
 def test_progress_is_said_in_passing(world: VirtualWorld) -> None:
-    assert progress_text(Progress(hashed_bytes=3_000_000_000), 5.0) == "reading the results: 3.0 GB so far"
-    words = progress_text(Progress(None, 1203, 12000, 3_200_000_000, 41_000_000_000), 40.0)
+    assert progress_text(CollectionProgress(hashed_bytes=3_000_000_000), 5.0) == "reading the results: 3.0 GB so far"
+    words = progress_text(CollectionProgress(None, 1203, 12000, 3_200_000_000, 41_000_000_000), 40.0)
     assert words == "1,203 of 12,000 files, 3.2 GB of 41.0 GB, 80.0 MB/s"
 
 
@@ -175,7 +175,7 @@ def test_where_it_cannot_be_held_it_goes_and_that_is_said(world: VirtualWorld, m
 def test_what_was_refused_for_good_holds_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.remote.transfer.collect import CollectResult
 
-    refused = Progress(CollectResult(refused=(Problem(0, "artifacts/etc", "a symbolic link"),)))
+    refused = CollectionProgress(CollectResult(refused=(Problem(0, "artifacts/etc", "a symbolic link"),)))
     monkeypatch.setattr("tests.unit.engine.virtual.VirtualCollection.wait", lambda self, timeout_s: refused)
     outcome = run(world)
     assert outcome.exit_code == 65 and world.cloud.nodes == {}
@@ -257,9 +257,9 @@ def test_while_results_come_the_hold_lasts_and_the_deadline_is_its_end(world: Vi
 def test_no_hold_is_made_longer_for_what_comes_no_more(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     held = left_behind(world)
 
-    def stalled(collection: Any, timeout_s: float) -> Progress:
+    def stalled(collection: Any, timeout_s: float) -> CollectionProgress:
         world.time += timeout_s
-        return Progress(total_files=1)
+        return CollectionProgress(total_files=1)
 
     monkeypatch.setattr("tests.unit.engine.virtual.VirtualCollection.wait", stalled)
     outcome = collect(world)

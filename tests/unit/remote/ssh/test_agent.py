@@ -43,6 +43,7 @@ def test_an_archive_that_arrives_cut_or_changed_is_never_installed(tmp_path: Pat
 
 
 def test_importing_the_fleet_imports_no_ssh_library() -> None:
-    code = "import sys, orchestrator.remote.fleet.fleet; print({'paramiko', 'fabric', 'invoke', 'cryptography'} & set(sys.modules))"
+    code = "import sys, orchestrator.remote.fleet.fleet\n"
+    code += "print({'paramiko', 'fabric', 'invoke', 'cryptography'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "set()"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
-from orchestrator.remote.ssh.fan_out import Wakeup, FanOutAbandoned, fan_out
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, fan_out
 from tests.waiting import HANG_S
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from payload import idx, synthetic
 from payload.config import Config
-from payload.download import PUBLISHED, DownloadFailed, PublishedFile, download
+from payload.data import idx, synthetic
+from payload.data.download import PUBLISHED, DownloadFailed, PublishedFile, download
 from payload.failures import DataError
 
 Say = Callable[[str], None]

@@ -1,8 +1,8 @@
 """Prepare the processes of `backend: tpu`: their environment, the address where they meet, and the order of their hosts.
 
 Written from the Python of torch_tpu 0.2.0, whose `set_tpu_launch_env` is marked experimental, and from a public copy of its
-sources. Not tested on a TPU: the tests use a fake. As a program (`python -m payload.tpu_launch N`) it calls that function for
-N processes of this host and prints the variables that it sets, so that the supervisor imports no torch.
+sources. The tests use a fake, not a TPU. As a program (`python -m payload.launch.tpu_launch N`) it calls that function
+for N processes of this host and prints the variables that it sets, so that the supervisor imports no torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from payload.failures import INSTALL_TORCH_TPU, BadConfig, WorldError
-from payload.job import Job
-from payload.placement import Placement
+from payload.job import TrainingJob
+from payload.launch.placement import Placement
 
 
 @contextmanager
-def prepared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[Job, dict[str, str]]]:
+def prepared(job: TrainingJob, environment: Mapping[str, str]) -> Iterator[tuple[TrainingJob, dict[str, str]]]:
     """Yield the job and the environment of its processes, without the variables that differ between processes.
 
     Raises BadConfig if torch_tpu fails to set its environment, WorldError if its hosts could not meet.
@@ -67,7 +67,7 @@ def _slice_environment(place: Placement) -> dict[str, str]:
 
 def _launch_environment(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "payload.tpu_launch", str(processes)],
+        [sys.executable, "-m", "payload.launch.tpu_launch", str(processes)],
         env=environment,
         capture_output=True,
         text=True,

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from payload.backends import Backend
-from payload.job import Job
-from payload.placement import share
+from payload.job import TrainingJob
+from payload.launch.placement import share
 
 
 def train_batches(
@@ -49,7 +49,7 @@ def eval_batches(examples: int, *, rank: int, world: int, most: int = 500) -> li
 
 
 def data_loader(
-    backend: Backend, job: Job, dataset: Any, batch_size: int, *, epoch: int, shuffle: bool
+    backend: Backend, job: TrainingJob, dataset: Any, batch_size: int, *, epoch: int, shuffle: bool
 ) -> DataLoader[Any]:
     """Return a DataLoader with this process's share of each global batch. Raises BadConfig as `train_batches` does."""
     local = share(batch_size, backend.world, len(dataset))
@@ -68,7 +68,7 @@ def data_loader(
     )
 
 
-def workers_for(job: Job, *, cores: int) -> int:
+def workers_for(job: TrainingJob, *, cores: int) -> int:
     """Return `num_workers`; by default the process's share of the cores less one for the training, at most 8."""
     if job.config.num_workers is not None:
         return job.config.num_workers

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from payload import idx, models
+from payload import models
 from payload.backends import Backend
 from payload.config import Config
+from payload.data import idx
 
 # Mean and standard deviation of the pixels of the full training sets, as fractions of white. Generated digits resemble MNIST.
 NORMAL = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530), "synthetic": (0.1307, 0.3081)}

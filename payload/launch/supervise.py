@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from payload import tpu_launch
 from payload.failures import PeerLost
-from payload.job import STOP, Job
+from payload.job import STOP, TrainingJob
+from payload.launch import tpu_launch
 
 SETTLE_S = 1.0  # wait after a failure for other processes to fail: one of them may be the cause
 PEER_SETTLE_S = 5.0  # the same, if the failed process lost another process
@@ -42,7 +42,7 @@ class SupervisorStopped(BaseException):
 class Rank:
     """One process, and the thread that reads its output until it ends."""
 
-    def __init__(self, job: Job, ended: queue.Queue[Rank], environment: dict[str, str]) -> None:
+    def __init__(self, job: TrainingJob, ended: queue.Queue[Rank], environment: dict[str, str]) -> None:
         self.number = job.local_rank
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._ended = ended
@@ -78,7 +78,7 @@ class Rank:
         return self.process.poll()
 
 
-def run(job: Job) -> int:
+def run(job: TrainingJob) -> int:
     """Run the processes and return the exit code of the host.
 
     0, the code of the process that caused a failure, or 128 + the signal that stopped the supervisor.
@@ -101,7 +101,7 @@ def run(job: Job) -> int:
         _end_all(ranks)
 
 
-def _request_checkpoint(ranks: list[Rank], job: Job) -> None:
+def _request_checkpoint(ranks: list[Rank], job: TrainingJob) -> None:
     """Wait until process 0 of all hosts has written a checkpoint at the end of its step and ended.
 
     Other hosts continue, because process 0 needs them to complete its step; they fail when it ends. A second signal ends the
@@ -120,7 +120,7 @@ def _request_checkpoint(ranks: list[Rank], job: Job) -> None:
             print(f"no step ended within {SAVE_S:.0f} s: no checkpoint was written", file=sys.stderr, flush=True)
 
 
-def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: Job) -> int:
+def _wait(ranks: list[Rank], ended: queue.Queue[Rank], job: TrainingJob) -> int:
     gone: list[Rank] = []
     deadline: float | None = None
     while len(gone) < len(ranks):
@@ -155,7 +155,7 @@ def _failure_order(rank: Rank) -> int:
     return 2 if rank.code == PeerLost.exit_code else 1
 
 
-def _report_failure(failed: Rank, job: Job) -> int:
+def _report_failure(failed: Rank, job: TrainingJob) -> int:
     """Print which process caused the failure, and return the exit code of the host."""
     code = failed.code
     assert code
@@ -184,7 +184,7 @@ def _raise_stopped(signum: int, _frame: FrameType | None) -> None:
     raise SupervisorStopped(signum)
 
 
-def _environment(job: Job) -> dict[str, str]:
+def _environment(job: TrainingJob) -> dict[str, str]:
     threads = str(job.cores_each(len(os.sched_getaffinity(0))))
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if job.backend == "xla":
@@ -208,7 +208,7 @@ def _environment(job: Job) -> dict[str, str]:
     return environment
 
 
-def _place(job: Job) -> dict[str, str]:
+def _place(job: TrainingJob) -> dict[str, str]:
     """Return torchrun's environment variables for the rank of a process, for libraries that read them."""
     if job.backend == "xla":
         return {}  # torch_xla would take RANK and WORLD_SIZE for its own
