@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli import help_text, tree
+from orchestrator.cli import help_text, typer_app
 from orchestrator.cli.commands import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ EXIT_CODES = {
 
 def page_text() -> str:
     """Return the text of docs/cli.md."""
-    found = tree.everything()
+    found = typer_app.everything()
     pages = []
     for title, group in GROUPS.items():
         named = [name for name, command in group.items() if command.function]

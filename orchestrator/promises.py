@@ -1,7 +1,8 @@
 """The promised bounds: how long a slice may still be billed after its claim ended, by event. Written by hand.
 
-docs/guarantee.md prints this table; `tpujob drill`, the fault matrix and the simulator compare their measurements with it. It
-imports nothing of the code that keeps the promises, and that code must not import it: a changed period cannot change a promise.
+docs/bounds.md prints this table with its formulas, docs/guarantee.md the main rows; `tpujob drill`, the fault matrix and the
+simulator compare their measurements with it. It imports nothing of the code that keeps the promises, and that code does not
+import it (tests/unit/test_imports.py): a changed period cannot change a promise.
 tests/unit/test_promises.py derives each number from the periods of the code, so it fails after such a change. All times are
 seconds.
 """
@@ -31,13 +32,13 @@ class Term:
 
 
 TERMS = {
-    "command": Term("the command's own", 10, 0, real_s=10),
-    "guardian": Term("the guardian's own", 5, 0, real_s=5),
+    "command": Term("the command's own work", 10, 0, real_s=10),
+    "guardian": Term("the guardian's own work", 5, 0, real_s=5),
     "timer": Term("until the timer", 300, 0, real_s=300),
-    "gc": Term("the gc run's own", 5, 0, real_s=5),
-    "watchdog": Term("the watchdog's own", 20, real_s=3),  # processes start no faster there
+    "gc": Term("the gc run's own work", 5, 0, real_s=5),
+    "watchdog": Term("the watchdog's own work", 20, real_s=3),  # processes start no faster there
     "retry": Term("the longest pause between two tries", 30, 0, real_s=30),
-    "look": Term("the next read", LOOK_S),
+    "look": Term("until the next read", LOOK_S),
     "heartbeat": Term("heartbeat", 60),
     "poll": Term("poll", 60),
     "rare poll": Term("poll of a worker that is not the first", 300),
@@ -60,7 +61,7 @@ TERMS = {
 
 @dataclass(frozen=True, slots=True)
 class PromisedBound:
-    """A line of the page. `formula` names terms; it is empty if another line has the bound, or if there is none."""
+    """A row of the table. `formula` names terms; it is empty if another line has the bound, or if there is none."""
 
     class_: str
     event: str
@@ -72,7 +73,7 @@ class PromisedBound:
 
 PROMISES = {
     "command": PromisedBound(
-        "C0", "the end of a run, Ctrl-C, SIGTERM, an error", "the command",
+        "C0", "the end of a run, Ctrl-C, SIGTERM, an error", "command",
         "command + D", "10 s + D", "10 s + D",
     ),
     "guardian": PromisedBound(
@@ -84,7 +85,7 @@ PROMISES = {
         "guardian + READY + look + D", "45 m 35 s + D", "7.5 s + D",
     ),
     "timer": PromisedBound(
-        "C2", "the guardian was killed, too; the machine lives", "timer; without one, as C3",
+        "C2", "the guardian was killed, too; the machine lives", "timer; without a timer, as C3",
         "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D",
     ),
     "watchdog": PromisedBound(
@@ -92,15 +93,15 @@ PROMISES = {
         "ttl + grace + watchdog + D", "18 m 20 s + D", "39.7 s + D",
     ),
     "watchdog of a detached run": PromisedBound(
-        "C3", "… the run was detached: after the end of its job", "watchdog",
+        "C3", "… the run was detached; counted from the end of its job", "watchdog",
         "linger + grace + 3 poll + watchdog + D", "1 h 6 m + D", "2 m 16 s + D",
     ),
     "watchdog of a held slice": PromisedBound(
-        "C3", "… the slice was held: after the end of its time", "watchdog",
+        "C3", "… the slice was held; counted from the end of its time", "watchdog",
         "grace + grace + 3 poll + watchdog + D", "9 m 20 s + D", "21.7 s + D",
     ),
     "watchdog of a create": PromisedBound(
-        "C3'", "… everything on this machine died while the slice was CREATING or booting", "watchdog",
+        "C3'", "the machine died while the slice was CREATING or booting", "watchdog",
         "READY + boot + ttl + grace + watchdog + D", "1 h 13 m + D", "1 m 2 s + D",
     ),
     "cut off": PromisedBound(
@@ -108,7 +109,7 @@ PROMISES = {
         "", "as C3", "as C3",
     ),
     "outage": PromisedBound(
-        "C5", "the API was unreachable; the command or its guardian lives", "it",
+        "C5", "the API was unreachable; the command or its guardian lives", "command or guardian",
         "command + O + retry + D", "40 s + O + D", "40 s + O + D",
     ),
     "watchdog after an outage": PromisedBound(
@@ -116,11 +117,11 @@ PROMISES = {
         "ttl + grace + watchdog + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
     ),
     "dead VM": PromisedBound(
-        "C6", "a VM hangs or died, the client lives", "the command",
-        "", "as C0, at the latest 10 min after its last reply", "the same",
+        "C6", "a VM hangs or died, the client lives", "command",
+        "", "as C0, at the latest 10 m after the last reply of the VM", "the same",
     ),
     "gc": PromisedBound(
-        "C7", "C3, and the watchdog is dead, not armed, or may not delete", "gc",
+        "C7", "as C3, and the watchdog is dead, not armed, or may not delete", "gc",
         "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
     "revoked": PromisedBound(

@@ -1,4 +1,4 @@
-"""Draws unclaimed.svg and writes the table of docs/guarantee.md from unclaimed.csv. Standard library only.
+"""Draws unclaimed.svg and writes the measured table of docs/bounds.md from unclaimed.csv. Standard library only.
 
 The curve of a layer says which share of its slices was billed for at most so many seconds after the last claim ended.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE, CSV, SVG = HERE.parent / "guarantee.md", HERE / "unclaimed.csv", HERE / "unclaimed.svg"
+PAGE, CSV, SVG = HERE.parent / "bounds.md", HERE / "unclaimed.csv", HERE / "unclaimed.svg"
 BEGIN, END = "<!-- measured: written by docs/guarantee/plot.py -->", "<!-- end of measured -->"
 LAYERS = {
     "local": ("command, guardian or timer", "#0b6e4f"),
@@ -70,7 +70,7 @@ def table(measured: Measured) -> str:
     lines = [
         f"{where[:1].upper()}{where[1:]}:",
         "",
-        "| deleted by | slices | median | 99 % | longest | most of its bound |",
+        "| layer with the shortest bound | slices | median | 99 % | longest | largest share of its own bound |",
         "|---|---|---|---|---|---|",
     ]
     for layer, (label, _) in LAYERS.items():
@@ -78,7 +78,7 @@ def table(measured: Measured) -> str:
         times = " | ".join(f"{measured.quantile(layer, share):.1f} s" for share in (0.5, 0.99, 1.0))
         used = f"{tightest.unclaimed_s / tightest.bound_s:.0%}".replace("%", " %")
         lines.append(f"| {label} | {tightest.slices:,} | {times} | {used} |")
-    lines.append(f"| no layer could act | {measured.unbounded:,} | nothing is promised | | | |")
+    lines.append(f"| none: no layer could act, so there is no bound | {measured.unbounded:,} | | | | |")
     return "\n".join(lines)
 
 

@@ -51,6 +51,6 @@ def _print_about(words: list[str]) -> bool:
 
 
 def _dispatch() -> int:
-    from orchestrator.cli.dispatch import dispatch  # `--help` needs none of it
+    from orchestrator.cli.exit_codes import dispatch  # `--help` needs none of it
 
     return dispatch()

@@ -1,6 +1,6 @@
 """How commands declare their parameters, the options that several commands share, and durations given as options.
 
-`Option` and `Argument` are those of typer; importing typer takes longer than many a command, and `cli.tree` does it when
+`Option` and `Argument` are those of typer; importing typer takes longer than many a command, and `cli.typer_app` does it when
 there is something to parse.
 """
 

@@ -16,7 +16,7 @@ from orchestrator.client.events import Event, Reporter, RunResult
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
 from orchestrator.client.history import RunSummary
 from orchestrator.client.job import Duration, Job, ProvisioningKind, path_of, spec_of
-from orchestrator.client.jobs import ending, following, logs
+from orchestrator.client.jobs import attach, ending, logs
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
@@ -152,7 +152,7 @@ class Client:
         run goes on: `error.result.detached` says so.
         """
         with self._session(on_event) as session:
-            result = following.attach(session, _id(run))
+            result = attach.attach(session, _id(run))
             return _successful(session, result)
 
     def cancel(self, run: str | Run) -> None:
@@ -267,7 +267,7 @@ class Client:
             return slices.bring_up(session, options)
 
     def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
-        """Delete a slice and prove that it is absent. Without a name: the one that `up` brought without one.
+        """Delete a slice and prove that it is absent. Without a name: the slice of `up` without a name.
 
         `everything`: every slice of this machine's ledger. Raises TeardownUnproven for one that is not proven absent; UserError
         for an unknown name.

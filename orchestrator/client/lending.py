@@ -27,8 +27,8 @@ from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.monitor import check_slice
+from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.provision.drafts import PlanDrafter
-from orchestrator.engine.provision.search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
 from orchestrator.errors import (

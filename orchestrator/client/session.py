@@ -427,7 +427,7 @@ class Session:
         """Return the run whose results are the only reason to hold this slice; None if there is another one."""
         if lease.run is None:
             return None
-        from orchestrator.core.lease.attempt import has_uncollected_results
+        from orchestrator.core.lease.run_and_attempt import has_uncollected_results
 
         try:
             _, attempt = self.ledger.find_run(lease.run)

@@ -1,6 +1,6 @@
 """The ledger: one SQLite file with every lease, run and attempt. Transactions and reads; decisions are in `core`.
 
-Every write is one transaction. It changes a row by the pure transition of `core.lease.lease` or `core.lease.attempt`, appends
+Every write is one transaction. It changes a row by a pure transition (`core.lease.lease`, `core.lease.run_and_attempt`), appends
 the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import fork
-from orchestrator.core.lease import attempt as attempts
 from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease.attempt import Attempt, AttemptEvent, AttemptState, Began, RunRecord
+from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunRecord
 from orchestrator.core.lease.slices import SliceName
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun

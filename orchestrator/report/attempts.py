@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.core.lease.attempt import Attempt, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs

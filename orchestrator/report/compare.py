@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.core.lease.attempt import LOCAL
+from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_usd
 from orchestrator.report.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.layout import aligned

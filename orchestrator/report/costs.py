@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.ledger.ledger import Ledger
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.report import timing as timings
 from orchestrator.report.artifact_files import count, measured, read_object, section, short_text
 from orchestrator.report.timing import Timing

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.clouds.google import advice
-from orchestrator.core.lease.attempt import LOCAL
 from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.report.layout import clock, day_clock
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, compare, costs

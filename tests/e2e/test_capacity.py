@@ -56,7 +56,8 @@ import re
 import time
 from dataclasses import replace
 
-from payload import sources, train
+from payload import train
+from payload.data import sources
 
 
 def main(backend, run):

@@ -119,7 +119,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
     paused = tpujob.start("collect", "big", env={"TPUJOB_CRASH_AT": "WaitForCollection:1:before:STOP"})
     until(lambda: is_stopped(paused.pid), "the moment before the results are looked for")
     second = tpujob("collect", "big")
-    assert second.returncode == 64 and "another process is bringing the results of" in second.stderr
+    assert second.returncode == 64 and "another process is collecting the results of" in second.stderr
     press(paused)
     press(paused, signal.SIGCONT)
     paused.communicate()

@@ -79,10 +79,10 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ),
     ("10-shell", COMMAND + "tpu: {zone: '; rm -rf ~'}\n", "`; rm -rf ~` is not a zone or a known region"),
     ("10-path", COMMAND + "tpu: {zone: ../..}\n", "`../..` is not a zone or a known region"),
-    ("12-shell-in-the-name", COMMAND + 'name: "$(reboot)"\n', "`$(reboot)` is not a job name: letters a-z"),
+    ("12-shell-in-the-name", COMMAND + 'name: "$(reboot)"\n', "`$(reboot)` is not a valid name: letters a-z"),
     ("12-200-letters", COMMAND + f"name: {'a' * 200}\n", "has 200 characters; at most 40 are allowed"),
-    ("12-homoglyph", COMMAND + "name: mn\u0456st\n", "is not a job name: letters a-z"),
-    ("12-hyphen-last", COMMAND + "name: mnist-\n", "`mnist-` is not a job name: letters a-z"),
+    ("12-homoglyph", COMMAND + "name: mn\u0456st\n", "is not a valid name: letters a-z"),
+    ("12-hyphen-last", COMMAND + "name: mnist-\n", "`mnist-` is not a valid name: letters a-z"),
     *(
         (
             f"13-duration-{word}",
@@ -168,9 +168,9 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
         )
         for project in ("-oProxyCommand=x", "ACME-project", "a" * 31, "acme/../x", "acme project", "acme\x1b[31m")
     ),
-    ("12-shell", ("up", "$(reboot)"), "'$(reboot)' is not a job name"),
+    ("12-shell", ("up", "$(reboot)"), "'$(reboot)' is not a valid name"),
     ("12-long", ("up", "a" * 200), "has 200 characters; at most 40 are allowed"),
-    ("12-option", ("up", "--", "-oProxyCommand=x"), "'-oProxyCommand=x' is not a job name"),
+    ("12-option", ("up", "--", "-oProxyCommand=x"), "'-oProxyCommand=x' is not a valid name"),
     ("20-no-file", ("run", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
     ("20-a-directory", ("run", "."), ".: cannot be read: Is a directory"),
     ("20-endless", ("run", "/dev/zero"), "/dev/zero:1: the file has more than 1 MiB"),

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease.attempt import (
+from orchestrator.core.lease.lease import Intent
+from orchestrator.core.lease.run_and_attempt import (
     Attempt,
     AttemptEnded,
     AttemptState,
@@ -21,7 +22,6 @@ from orchestrator.core.lease.attempt import (
     RunRecord,
     Tried,
 )
-from orchestrator.core.lease.lease import Intent
 from orchestrator.errors import UnknownLease
 from orchestrator.ledger.ledger import Ledger
 from tests.simulation.model.ledger import InMemoryLedger

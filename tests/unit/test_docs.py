@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator import __version__, errors
-from orchestrator.cli import tree
+from orchestrator.cli import typer_app
 from orchestrator.cli.commands import COMMANDS
 from tests import ROOT
 
@@ -56,7 +56,7 @@ def all_code() -> list[Any]:
 
 def commands() -> dict[str, Any]:
     """Every command by its full name, groups too: `emulator up`, `emulator`."""
-    return tree.everything()
+    return typer_app.everything()
 
 
 # -- the command line ----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The commands, one room for each group of the help, and the table by which they are found without an import.
 
-The command tree (`cli.tree`), the help and the completion read this table; only the tree imports a command, when it is
+The command tree (`cli.typer_app`), the help and the completion read this table; only the tree imports a command, when it is
 called. Commands parse arguments and render; they reach engine, ledger, clouds and workers through the client alone.
 """
 
@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "attach": Command(
             "Follow a detached run to its end: log, artifacts, proof.",
             "jobs.attach:attach",
-            ("tpujob attach mnist  # the newest run of this job", "tpujob attach 20261122-0930-mnist-7k2f"),
+            ("tpujob attach mnist  # the newest run of this job", "tpujob attach x6qn33t5b8"),
         ),
         "collect": Command(
             "Collect the results that a run left on its slice, then release the slice, proven.",
@@ -192,7 +192,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "emulator requests": Command(
             "List the newest calls to the emulated API: caller, reply, method, path, and the faults they met.",
             "emulator.faults:requests",
-            ("tpujob emulator requests", "tpujob emulator requests --node tpujob-mnist-7k2f --last 10"),
+            ("tpujob emulator requests", "tpujob emulator requests --node tpujob-tcmsq6-x6qn33t5b8 --last 10"),
         ),
         "emulator fault": Command("Add, list and clear faults: what fails, at which calls."),
         "emulator fault add": Command(
@@ -221,27 +221,27 @@ GROUPS: dict[str, dict[str, Command]] = {
         "emulator preempt": Command(
             "Preempt a node as Google preempts spot capacity: PREEMPTED, still listed, not billed, its hosts off.",
             "emulator.nodes:preempt",
-            ("tpujob emulator preempt tpujob-mnist-7k2f --notice 30s",),
+            ("tpujob emulator preempt tpujob-tcmsq6-x6qn33t5b8 --notice 30s",),
         ),
         "emulator maintain": Command(
             "Start a maintenance event: announced to the VMs and in the API, then the hosts go off and boot again.",
             "emulator.nodes:maintain",
-            ("tpujob emulator maintain tpujob-mnist-7k2f --notice 30s --lasts 10s",),
+            ("tpujob emulator maintain tpujob-tcmsq6-x6qn33t5b8 --notice 30s --lasts 10s",),
         ),
         "emulator vanish": Command(
             "Delete a node as another user would: the API no longer shows it.",
             "emulator.nodes:vanish",
-            ("tpujob emulator vanish tpujob-mnist-7k2f",),
+            ("tpujob emulator vanish tpujob-tcmsq6-x6qn33t5b8",),
         ),
         "emulator put": Command(
             "Put a node into a state, as a failing host does.",
             "emulator.nodes:put",
-            ("tpujob emulator put tpujob-mnist-7k2f REPAIRING --for 20s",),
+            ("tpujob emulator put tpujob-tcmsq6-x6qn33t5b8 REPAIRING --for 20s",),
         ),
         "emulator worker": Command(
             "Make one worker refuse or ignore SSH connections, or freeze its whole machine.",
             "emulator.nodes:worker",
-            ("tpujob emulator worker tpujob-mnist-7k2f 0 frozen",),
+            ("tpujob emulator worker tpujob-tcmsq6-x6qn33t5b8 0 frozen",),
         ),
         "emulator rehearse": Command(
             "Start a rehearsal from a file, or show the current one.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.jobs.job_files import environment, read_file
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.core.jobfile import model, variants
-from orchestrator.core.lease.attempt import LOCAL, AttemptState
+from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
 from orchestrator.engine.jobs import prepare
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
-from orchestrator.core.lease.attempt import (
+from orchestrator.core.lease.lease import Lease, LeaseState, Mode
+from orchestrator.core.lease.run_and_attempt import (
     LOCAL,
     Attempt,
     AttemptEnded,
@@ -18,7 +19,6 @@ from orchestrator.core.lease.attempt import (
     RunRecord,
     has_uncollected_results,
 )
-from orchestrator.core.lease.lease import Lease, LeaseState, Mode
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.monitor import STOP_GRACE_S
 from orchestrator.engine.slices import held

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
-from orchestrator.client.jobs.output import JobOutput, make_directory
+from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
-from orchestrator.core.lease.attempt import LOCAL
+from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.engine.jobs import local, prepare
 from orchestrator.remote.fleet.local import LocalWorker, free_port, remove_leftovers
 

@@ -13,7 +13,7 @@ from orchestrator.errors import UnknownRun
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.lease.attempt import Attempt, RunRecord
+    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 POLL_S = 0.2
 

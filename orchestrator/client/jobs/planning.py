@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client import plan_report
 from orchestrator.client.jobs import job_files
 from orchestrator.client.plan_inputs import known_to
-from orchestrator.core.lease.attempt import LOCAL
 from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
 from orchestrator.engine.jobs import prepare
 from orchestrator.engine.provision.drafts import PlanDrafter

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.session import OFF, Session
-from orchestrator.core.lease.attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.errors import SliceLost, TpujobError
 from orchestrator.report import costs

@@ -13,12 +13,13 @@ from orchestrator.client import plan_report
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.local_run import run_here
-from orchestrator.client.jobs.output import JobOutput, make_directory
+from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs import prepare
+from orchestrator.engine.jobs.environment import Emulation
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.errors import UserError
@@ -83,7 +84,7 @@ def _run_on_slice(
         prepare.check_local_training()
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
     session.announce()
-    emulation = prepare.Emulation(_emulated_cores(session, spec, plan)) if emulated else None
+    emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     if not options.detach and (held := _held(session, plan, spec)) is not None:
         text = f"on {held.name.node} ({held.handle}), the held slice of `tpujob up`; if it is busy or gone:"
         session.reporter.notice("plan", text)

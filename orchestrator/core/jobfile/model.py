@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from pydantic import WithJsonSchema as Shape
 
 from orchestrator.core.jobfile import rules, values, yaml_source
+from orchestrator.core.jobfile.json_schema import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain
-from orchestrator.core.jobfile.schema import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section, schema_of
 from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, with_any_of, written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names

@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema as Shape
 
 from orchestrator import catalog
 from orchestrator.core.jobfile import tpu_rules as rules
-from orchestrator.core.jobfile.schema import OR_NULL, TEXT, Section
+from orchestrator.core.jobfile.json_schema import OR_NULL, TEXT, Section
 from orchestrator.core.jobfile.yaml_source import Path, YamlSource
 from orchestrator.core.planning.capacity_request import Provisioning
 

@@ -1,7 +1,7 @@
 """A lease: the obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
 
 `_ALLOWED` below is the whole state machine. The ledger stores a lease and appends the event that changed it in one
-transaction; nothing else changes a lease. The attempt that uses a lease has states of its own (`core.lease.attempt`): it may
+transaction; nothing else changes a lease. The attempt that uses a lease has its own states (`core.lease.run_and_attempt`): it may
 fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence`
 produces it.
 

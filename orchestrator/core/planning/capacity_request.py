@@ -95,8 +95,9 @@ def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs
         elif place in catalog.zones() or request.unlisted:
             found.append((place, "from your settings" if from_settings else "asked for"))
         else:
-            near = ", ".join(catalog.nearest_place(place)) or "`tpujob offers` names them all"
-            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
+            near = ", ".join(catalog.nearest_place(place))
+            hint = f"nearest: {near}" if near else "`tpujob offers` lists them all"
+            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=hint)
     return found
 
 

@@ -2,7 +2,7 @@
 
 `run` and `up` follow the plan that they printed. They send one candidate at a time: the next one follows when the cloud has
 no capacity for the one before, preempts it, does not answer, or refuses it for quota or permission
-(`core.planning.next_candidate`), and only when the one before is proven gone. In a race all queued candidates are sent at
+(`core.planning.refusals`), and only when the one before is proven gone. In a race all queued candidates are sent at
 once.
 """
 

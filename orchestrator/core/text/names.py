@@ -110,7 +110,7 @@ def job_name_problem(text: str) -> str | None:
     """Return what is wrong with a job's name."""
     if len(text) > MAX_JOB_NAME_CHARS:
         return f"has {len(text)} characters; at most {MAX_JOB_NAME_CHARS} are allowed"
-    return None if _NODE.fullmatch(text) else f"is not a job name: {_RULE}"
+    return None if _NODE.fullmatch(text) else f"is not a valid name: {_RULE}"
 
 
 def node_problem(text: str) -> str | None:

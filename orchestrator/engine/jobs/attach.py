@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Moved, RunRecord
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Moved, RunRecord
 from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Lock, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers

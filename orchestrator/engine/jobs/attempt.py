@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.core.lease.attempt import AttemptState, Leased, Moved
 from orchestrator.core.lease.lease import Lease, Mode
+from orchestrator.core.lease.run_and_attempt import AttemptState, Leased, Moved
 from orchestrator.core.lease.slices import Capabilities, SliceState, WorkerAddress
 from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report
 from orchestrator.engine.effects.cloud import Get, Workers
@@ -20,8 +20,8 @@ from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.jobs.saved_work import PeriodicSave
 from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
+from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.race import LoserRelease
-from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.lease.attempt import AttemptEnded, AttemptState, Leased
+from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased
 from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Now, Program, Unlock
 from orchestrator.engine.effects.workers import Disconnect

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.engine.provision.drafts import Draft, Drafter
 
 if TYPE_CHECKING:

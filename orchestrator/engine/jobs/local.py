@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, Began, Moved, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
 from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, World
 from orchestrator.engine.jobs import monitor
@@ -138,7 +138,7 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
             why = "limits.max_duration"
             raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=f"raise {why}")
     what = "the setup" if phase == "setup" else "the job"
-    hint = "its last lines are above; `tpujob logs` shows them again"
+    hint = "`tpujob logs RUN` prints what it wrote"
     if ended.rc is None:
         raise PayloadFailed(f"{what} was lost: {ended.why}", rc=63, hint=hint)
     if ended.rc != 0:

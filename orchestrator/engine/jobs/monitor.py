@@ -196,7 +196,7 @@ async def classify_failure(lease: Lease, status: FleetStatus) -> None:
 def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:
     worker, rc = status.first_failure
     what = "the setup" if phase == "setup" else "the job"
-    hint = f"the last lines of worker{worker} are above; `tpujob logs` shows them again"
+    hint = f"`tpujob logs RUN --worker {worker}` prints what worker{worker} wrote"
     if rc is None:
         return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", rc=63, hint=hint)
     return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import catalog
 from orchestrator.core.jobfile.rules import secret_sources
-from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import Plan
 from orchestrator.core.text import names, scripts
+from orchestrator.engine.jobs.environment import Emulation, worker_environment
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.provision.drafts import Drafter
 from orchestrator.errors import JobSpecError, UserError
@@ -111,13 +111,6 @@ def _directory(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, .
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class Emulation:
-    """The emulated cloud: so many processes stand for the cores of a host, or as many as the host has cores."""
-
-    cores: int
-
-
 def phases(
     spec: JobSpec,
     run: RunRecord,
@@ -168,7 +161,7 @@ class PhaseScript:
             bundle_sha256=self.bundle_sha256,
             script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
             env_by_worker=[
-                {**_variables(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
+                {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
                 for index in range(len(hosts))
             ],
         )
@@ -190,36 +183,6 @@ def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[
         text = "the emulated cloud has no Cloud Storage; remove this, or set STORAGE_EMULATOR_HOST to an emulator of it"
         raise JobSpecError([spec.mistake(("bucket",), text)])
     return {"STORAGE_EMULATOR_HOST": host}
-
-
-def _variables(
-    run: RunRecord,
-    attempt: Attempt,
-    lease: Lease,
-    index: int,
-    hosts: Sequence[str],
-    coordinator: str,
-    emulation: Emulation | None,
-) -> dict[str, str]:
-    """Return the variables that tpujob sets for one worker (docs/job-file.md)."""
-    variables = {
-        "TPU_NAME": lease.name.node,
-        "TPUJOB_RUN": run.id,
-        "TPUJOB_ATTEMPT": attempt.id,
-        "TPUJOB_WORKER": str(index),
-        "TPUJOB_WORKERS": str(len(hosts)),
-        "TPUJOB_HOSTS": ",".join(hosts),
-        "TPUJOB_COORDINATOR": coordinator,
-        "PJRT_DEVICE": "CPU" if emulation else "TPU",
-    }
-    kind = catalog.lookup(lease.accelerator_type)
-    if kind is not None:
-        variables["TPUJOB_TOPOLOGY"] = kind.topology
-    if emulation is None:
-        return variables
-    return variables | {
-        "TPUJOB_EMULATED_CORES": str(min(emulation.cores, kind.cores_per_host if kind else emulation.cores))
-    }
 
 
 def _printable(path: Path) -> str:

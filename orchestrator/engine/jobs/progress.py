@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.release import Released

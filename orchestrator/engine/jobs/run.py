@@ -6,8 +6,8 @@ lease is released in any case, and a release without a proof decides the exit co
 
 from __future__ import annotations
 
-from orchestrator.core.lease.attempt import Attempt, AttemptEnded, AttemptState, Began
 from orchestrator.core.lease.lease import LeaseState
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began
 from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
@@ -55,7 +55,7 @@ async def _attempts(job: JobRun, capabilities: Capabilities, progress: JobProgre
 
 
 def _is_borrowed(job: JobRun, progress: JobProgress) -> bool:
-    """Whether the attempt works on the slice that `tpujob up` brought."""
+    """Whether the attempt works on a held slice (`tpujob up`)."""
     return job.held is not None and progress.lease is not None and progress.lease.id == job.held.id
 
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from orchestrator.core.lease.lease import Lease, NotAllowed
 from orchestrator.core.lease.slices import Capabilities, SliceRequest
-from orchestrator.core.planning import next_candidate
-from orchestrator.core.planning.next_candidate import Step
+from orchestrator.core.planning import refusals
+from orchestrator.core.planning.refusals import Step
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Now, Report, Shield, Sleep, Unlock
 from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, is_recorded, report_loser
@@ -111,9 +111,9 @@ class _Race:
         self.waiting.pop(lease.id, None)
         if self.recorder.record_refusal(draft.request, error) is Step.STOP:
             raise error
-        self.dropped[lease.id] = draft, next_candidate.describe(error)
+        self.dropped[lease.id] = draft, refusals.describe(error)
         if await is_recorded(lease):
-            await send_deletes([lease], reason=next_candidate.describe(error))
+            await send_deletes([lease], reason=refusals.describe(error))
             await Shield(raised=False)
 
     async def release_dropped(self, budget_s: float) -> None:

@@ -12,8 +12,8 @@ from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep_
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
+from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
-from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
 

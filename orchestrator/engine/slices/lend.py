@@ -19,7 +19,7 @@ from orchestrator.engine.effects.workers import Connect, Disconnect, SendHeartbe
 from orchestrator.engine.jobs.monitor import LOOK_S, check_slice
 from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.leases.renewal import LeaseRenewal
-from orchestrator.engine.provision.search import Search, find
+from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, SliceLost, TpujobError
 

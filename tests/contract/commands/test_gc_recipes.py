@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli import tree
+from orchestrator.cli import typer_app
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.engine.leases.gc import DEADLINE_S
 from tests import ROOT
@@ -81,7 +81,7 @@ def every_recipe() -> list[list[str]]:
 @pytest.mark.parametrize("number", range(4))
 def test_our_own_parser_takes_the_command_line_and_it_names_the_cloud_and_the_project(number: int) -> None:
     words = every_recipe()[number]
-    context = tree.everything()[words[0]].make_context(words[0], list(words[1:]))
+    context = typer_app.everything()[words[0]].make_context(words[0], list(words[1:]))
     assert words[0] == "gc"
     assert (context.params["cloud"], context.params["project"]) == ("google", "my-project")
     assert context.params["all_zones"] and not context.params["dry_run"] and not context.params["local"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.core.lease import attempt as attempts
 from orchestrator.core.lease import lease as leases
-from orchestrator.core.lease.attempt import Attempt, AttemptEvent, Began
+from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import LedgerUnavailable

@@ -17,7 +17,7 @@ from orchestrator.core.lease.lease import (
 from orchestrator.engine.effects.base import Lock, Now, Record, StartGuardian
 from orchestrator.engine.effects.cloud import Create
 from orchestrator.engine.leases import release
-from orchestrator.engine.provision import acquire, search
+from orchestrator.engine.provision import acquire, candidate_search
 from orchestrator.errors import CloudUnavailable
 from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import (
@@ -80,7 +80,7 @@ def create_before_intent() -> Iterator[None]:
             lease, capabilities, give_up_at=await Now() + capabilities.timings.provision_s
         )
 
-    with patch.object(search, "acquire", acquired):
+    with patch.object(candidate_search, "acquire", acquired):
         yield
 
 
@@ -145,7 +145,7 @@ def next_zone_before_proof() -> Iterator[None]:
     async def let_go(held: Any, capabilities: Any, reason: str) -> None:
         await release.try_record(release.Down(held.lease.id, await Now(), reason))
 
-    with patch.object(search, "release_owed", let_go):
+    with patch.object(candidate_search, "release_owed", let_go):
         yield
 
 

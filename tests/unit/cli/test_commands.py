@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from orchestrator.cli import app, help_text, tree
-from orchestrator.cli import dispatch as dispatching
+from orchestrator.cli import app, help_text, typer_app
+from orchestrator.cli import exit_codes as dispatching
 from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, load
 from tests import ROOT
 
@@ -30,7 +30,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_the_summary_of_the_table_is_the_first_sentence_of_the_docstring(name: str) -> None:
-    assert COMMANDS[name].summary == first_sentence(tree.everything()[name].help)
+    assert COMMANDS[name].summary == first_sentence(typer_app.everything()[name].help)
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -40,13 +40,13 @@ def test_every_command_has_examples_that_its_parser_takes(name: str) -> None:
         words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", example), comments=True)
         own = ["tpujob", *name.split()]
         assert words[: len(own)] == own
-        tree.everything()[name].make_context(name, words[len(own) :])
+        typer_app.everything()[name].make_context(name, words[len(own) :])
 
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_a_light_command_that_is_called_without_typer_gets_what_typer_would_pass(name: str) -> None:
     defaults = {each.name: each.default for each in inspect.signature(load(name)).parameters.values()}
-    assert tree.everything()[name].make_context(name, []).params == defaults
+    assert typer_app.everything()[name].make_context(name, []).params == defaults
 
 
 def test_light_commands_are_called_without_typer_unless_a_shell_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_commands_import_at_the_top_because_they_are_loaded_when_they_are_called
 
 
 def test_the_help_of_tpujob_names_its_own_options_as_typer_has_them() -> None:
-    assert help_text.options(tree.root()) == list(help_text.OPTIONS)
+    assert help_text.options(typer_app.root()) == list(help_text.OPTIONS)
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -92,7 +92,7 @@ def test_no_help_page_cuts_a_line_or_is_wider_than_80_columns(monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", str(columns))
     root = help_text.of_tpujob()
     pages = [root]
-    for name, command in tree.everything().items():
+    for name, command in typer_app.everything().items():
         if name:
             pages.append(help_text.of_command(name, command) if name in LEAVES else help_text.of_group(name))
     assert [line for page in pages for line in page.splitlines() if len(line) > 80] == []
@@ -108,7 +108,7 @@ def test_the_help_of_each_command_ends_with_its_examples(
     assert call(monkeypatch, "emulator", "put", "--help") == 0
     text = capsys.readouterr().out
     assert text.startswith("Usage: tpujob emulator put [OPTIONS] NODE STATE\n")
-    assert text.endswith("\nExamples:\n  tpujob emulator put tpujob-mnist-7k2f REPAIRING --for 20s\n")
+    assert text.endswith("\nExamples:\n  tpujob emulator put tpujob-tcmsq6-x6qn33t5b8 REPAIRING --for 20s\n")
 
 
 @pytest.mark.parametrize(

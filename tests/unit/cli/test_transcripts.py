@@ -228,7 +228,7 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
         (["show", "../../x"], 64, "there is no run '../../x'"),
         (["collect", "nobody"], 64, "there is no run 'nobody'"),
         (["run", "missing.yaml"], 64, "missing.yaml: there is no such file"),
-        (["up", "Bad_Name"], 64, "'Bad_Name' is not a job name"),
+        (["up", "Bad_Name"], 64, "'Bad_Name' is not a valid name"),
         (["up", "--zone", "us-centrall1"], 64, "'us-centrall1' is not a zone or region with TPUs"),
         (["up", "--accelerator", "v99-8"], 64, "'v99-8' is not a known accelerator type"),
         (["up", "--ttl", "0"], 64, "--ttl 0: "),

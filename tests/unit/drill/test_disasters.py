@@ -32,7 +32,7 @@ def test_a_line_shows_the_disaster_what_ended_the_slice_the_billed_time_and_the_
     text = line(Finding(cut, "watchdog", 9.44, None))
     assert text == (
         " 4 power cut · kill -9 of everything local while the job runs · ended by watchdog · billed unclaimed 9.4 s · "
-        "bound 15.5 s = time to live 9 s + grace 1.8 s + the watchdog's own 3.2 s + deletion 1.5 s "
+        "bound 15.5 s = time to live 9 s + grace 1.8 s + the watchdog's own work 3.2 s + deletion 1.5 s "
         "(on Google Cloud 18 m 20 s + D) · ok"
     )
 

@@ -1,4 +1,4 @@
-"""docs/guarantee.md agrees with the code: bounds, periods, and measurements."""
+"""docs/guarantee.md and docs/bounds.md agree with the code: bounds, periods, and measurements."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import yaml
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text.durations import parse_duration
+from orchestrator.promises import PROMISES
 from tests import ROOT
 from tests.simulation.oracle.invariants import STATEMENTS
 
 FOLDER = ROOT / "docs"
-PAGE = (FOLDER / "guarantee.md").read_text(encoding="utf-8")
+BOUNDS_PAGE = (FOLDER / "bounds.md").read_text(encoding="utf-8")
 EMULATED = claim_timings.emulated()
-ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+ROWS = [line.strip("| ").split(" | ") for line in BOUNDS_PAGE.splitlines() if line.startswith("| ")]
 
 
 def script(name: str) -> ModuleType:
@@ -32,8 +33,18 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def test_the_bounds_of_the_page_are_those_of_the_table_of_promises() -> None:
-    assert script("bounds").page_text(PAGE) == PAGE, "run `python docs/guarantee/bounds.py`"
+@pytest.mark.parametrize("name", ["bounds.md", "guarantee.md"])
+def test_the_bounds_of_a_page_are_those_of_the_table_of_promises(name: str) -> None:
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    assert script("bounds").page_text(name, text) == text, "run `python docs/guarantee/bounds.py`"
+
+
+def test_a_formula_has_each_term_with_its_length_and_a_letter_for_what_tpujob_cannot_promise() -> None:
+    bounds = script("bounds")
+    assert bounds.formula(PROMISES["watchdog"]) == (
+        "time to live 15 m + grace 3 m + the watchdog's own work 20 s + D"
+    )
+    assert bounds.formula(PROMISES["cut off"]) == ""
 
 
 def test_every_class_has_its_row() -> None:
@@ -61,7 +72,7 @@ def test_the_periods_of_the_page_are_those_of_the_code(name: str, google_s: floa
 
 def test_the_table_and_the_curves_are_drawn_from_the_measured_rows() -> None:
     plot = script("plot")
-    assert plot.page_text(PAGE) == PAGE, "run `python docs/guarantee/plot.py`"
+    assert plot.page_text(BOUNDS_PAGE) == BOUNDS_PAGE, "run `python docs/guarantee/plot.py`"
     assert (FOLDER / "guarantee" / "unclaimed.svg").read_text(encoding="utf-8") == plot.svg()
 
 

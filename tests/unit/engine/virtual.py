@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.lease.slices import (
     Capabilities,
     Listing,
@@ -532,6 +532,6 @@ def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
 
 
 def _running() -> Any:
-    from orchestrator.core.lease.attempt import AttemptState
+    from orchestrator.core.lease.run_and_attempt import AttemptState
 
     return AttemptState.RUNNING

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.report import compare
 from orchestrator.report.figures import RunFigures, figures
 from tests.unit.engine.virtual import lease_and_request

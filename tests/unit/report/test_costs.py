@@ -7,16 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.attempt import (
-    Attempt,
-    AttemptEnded,
-    AttemptState,
-    Began,
-    Leased,
-    ResultsCollected,
-    RunRecord,
-    Tried,
-)
 from orchestrator.core.lease.lease import (
     Created,
     CreateRefused,
@@ -30,6 +20,16 @@ from orchestrator.core.lease.lease import (
     Ready,
     Sent,
     Settled,
+)
+from orchestrator.core.lease.run_and_attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    Began,
+    Leased,
+    ResultsCollected,
+    RunRecord,
+    Tried,
 )
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs

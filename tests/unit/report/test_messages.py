@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.lease.absence import Verdict
-from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.client.guarantee.doctor import Diagnosis, diagnose
 from orchestrator.client.guarantee.health_checks import SliceHealth

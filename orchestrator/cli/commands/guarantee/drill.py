@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Option
 from orchestrator.core.text.durations import format_duration
 from orchestrator.drill.bound_text import formula, symbolic

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, NoReturn
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.guarantee.gc import FoundSlice, GcResult, collect_garbage, finish_own

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument
 from orchestrator.cli.session import open_session
-from orchestrator.client.jobs import following
+from orchestrator.client.jobs import attach as attaching
 
 
 def attach(
@@ -15,5 +15,5 @@ def attach(
 ) -> None:
     """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
     session = open_session()
-    result = following.attach(session, run)
+    result = attaching.attach(session, run)
     raise ExitCode(result.exit_code)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli.commands.results.compare import print_table
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Cloud, Csv, Json, Markdown, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.benches import run_bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from orchestrator.cli.console import emit
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs import ending

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Cloud, Json, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.planning import PlanPreview, preview_file

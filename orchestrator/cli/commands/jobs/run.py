@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli.console import console
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Cloud, EventStream, Option, Project, duration
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.runs import RunOptions, run_file

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Csv, Json, Markdown
 from orchestrator.cli.session import open_session
 from orchestrator.client import reports

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json
 from orchestrator.cli.session import open_session
 from orchestrator.client import history
 from orchestrator.client.history import RunSummary
-from orchestrator.core.lease.attempt import LOCAL
+from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.report.layout import day_clock
 

@@ -6,7 +6,7 @@ import json
 from typing import Annotated
 
 from orchestrator.cli.console import emit
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Json, Option, Worker
 from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.logs import read_logs

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.console import emit
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Cloud, Name, Option, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.session import Session
@@ -25,7 +25,7 @@ def down(
 ) -> None:
     """Delete a slice and prove that it is gone. Nothing to delete is no error.
 
-    Without a NAME, the slice that `tpujob up` brought without one. If there is none, it asks for another one on a terminal,
+    Without a NAME, the slice of `tpujob up` without a NAME. If there is none, it asks for another one on a terminal,
     and elsewhere lists the others (exit code 64). A slice that is not in the ledger is looked for in the API.
     """
     if name and everything:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.console import emit
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Cloud, Name, Project
 from orchestrator.cli.session import open_session
 from orchestrator.client.slices import slices

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit import ExitCode
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Cloud, Option, Project, duration
 from orchestrator.cli.session import open_session
 from orchestrator.client.session import Session

@@ -8,8 +8,8 @@ import pytest
 from orchestrator.cli.commands.slices.status import table
 from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
-from orchestrator.core.lease.attempt import Attempt, Began, Leased, RunRecord
 from orchestrator.core.lease.lease import Intent
+from orchestrator.core.lease.run_and_attempt import Attempt, Began, Leased, RunRecord
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.settings import Target
 from tests.unit.engine.virtual import lease_and_request

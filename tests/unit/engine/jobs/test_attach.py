@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import LeaseState
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover

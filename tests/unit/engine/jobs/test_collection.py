@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import AttemptState, has_uncollected_results
 from orchestrator.core.lease.lease import Down, Lease, LeaseState, Mode, Purpose
+from orchestrator.core.lease.run_and_attempt import AttemptState, has_uncollected_results
 from orchestrator.core.lease.timings import emulated
 from orchestrator.engine.jobs.attach import attach
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again, progress_text

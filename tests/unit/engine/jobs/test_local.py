@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.jobfile import model
-from orchestrator.core.lease.attempt import LOCAL, AttemptState
+from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.engine.jobs import local
 from orchestrator.engine.jobs.prepare import new_run
 from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError

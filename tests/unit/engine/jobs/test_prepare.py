@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from orchestrator.core.jobfile import model
-from orchestrator.core.lease.attempt import Attempt, RunRecord
 from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make

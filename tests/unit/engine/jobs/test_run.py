@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import Down, LeaseState, Purpose
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job

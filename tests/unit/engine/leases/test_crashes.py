@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.attempt import AttemptState
 from orchestrator.core.lease.lease import Held, LeaseState, Purpose
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import Program
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover

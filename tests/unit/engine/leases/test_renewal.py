@@ -12,8 +12,8 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
+from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.slices.extend import extend
 from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request

@@ -9,8 +9,8 @@ from orchestrator.core.lease.lease import Down, Lease, LeaseState, Purpose
 from orchestrator.core.lease.slices import QueueTerms
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
+from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.provision.search import Search, find
 from orchestrator.engine.slices.held import UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.lease.lease import Down, Lease, LeaseState
 from orchestrator.engine.leases.recover import recover
-from orchestrator.engine.provision.search import Search
+from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
 from orchestrator.errors import CapacityError, DeadlineExceeded, Interrupted, Preempted, Vanished
 from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, lease_and_request

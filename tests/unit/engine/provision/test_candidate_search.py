@@ -20,9 +20,9 @@ from orchestrator.core.lease.slices import (
     SliceView,
 )
 from orchestrator.engine.leases.obligations import Obligations, release_owed
+from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.race import LoserRelease
-from orchestrator.engine.provision.search import Search, find
 from orchestrator.errors import (
     AuthError,
     BadRequest,

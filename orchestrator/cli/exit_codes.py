@@ -1,4 +1,4 @@
-"""Runs a command, and turns what it raises into one line and an exit code."""
+"""Runs a command, and decides the exit code of the process: from its ExitCode, or from the error that it raises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from pathlib import Path
 
 from orchestrator.cli.commands import COMPLETION, LIGHT, load
 from orchestrator.cli.console import console
-from orchestrator.cli.exit import ExitCode
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _USAGE = 2  # typer's code for usage errors
+
+
+class ExitCode(Exception):
+    """End the command with `code`. `typer.Exit` cannot: 2 is Typer's code for usage errors and may be a job's own code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def dispatch() -> int:
@@ -43,10 +50,10 @@ def _call() -> int:
     if name in LIGHT and COMPLETION not in os.environ:
         load(name)()
         return 0
-    from orchestrator.cli import tree  # imports typer, 25 ms
+    from orchestrator.cli import typer_app  # imports typer, 25 ms
 
     try:
-        tree.root()(prog_name=tree.PROGRAM)
+        typer_app.root()(prog_name=typer_app.PROGRAM)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else TpujobError.exit_code
         return UserError.exit_code if code == _USAGE else code

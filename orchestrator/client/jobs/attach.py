@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
+from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.logs import stored_lines
-from orchestrator.client.jobs.output import JobOutput
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.jobs import attach as engine
 from orchestrator.errors import UserError
@@ -19,7 +19,7 @@ from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.lease.attempt import Attempt, RunRecord
+    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
     from orchestrator.engine.jobs.progress import Outcome
 
 

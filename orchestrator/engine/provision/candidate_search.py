@@ -1,6 +1,6 @@
 """Finding a slice: candidates in order, the next one only when the one before is proven gone, repeated until the wait is over.
 
-After each refusal `core.planning.next_candidate` decides: a candidate without capacity is tried again later; one without
+After each refusal `core.planning.refusals` decides: a candidate without capacity is tried again later; one without
 quota or permission is left out, with all others under the same quota; an error that is not understood stops the search.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from orchestrator.core.lease.attempt import Tried
 from orchestrator.core.lease.lease import Lease, NotAllowed
+from orchestrator.core.lease.run_and_attempt import Tried
 from orchestrator.core.lease.slices import Capabilities, SliceRequest
-from orchestrator.core.planning import next_candidate
-from orchestrator.core.planning.next_candidate import QuotaKey, Step
+from orchestrator.core.planning import refusals
+from orchestrator.core.planning.refusals import QuotaKey, Step
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep
 from orchestrator.engine.leases.obligations import Obligations, release_owed
@@ -80,7 +80,7 @@ class _SearchState:
         """The candidates whose quota was not refused."""
 
         def excluded(draft: Draft) -> bool:
-            return any(next_candidate.is_excluded(draft.request, key) for key in self.excluded)
+            return any(refusals.is_excluded(draft.request, key) for key in self.excluded)
 
         return [draft for draft in drafts if not excluded(draft)]
 
@@ -132,7 +132,7 @@ class _SearchState:
         """Release the candidate: the next one must not be tried before its create is proven to have no effect."""
         if self.record_refusal(draft.request, error) is Step.STOP:
             raise error
-        where, why = describe_candidate(draft.request), next_candidate.describe(error)
+        where, why = describe_candidate(draft.request), refusals.describe(error)
         await release_owed(self.owed, self.capabilities, why)
         if self.owed.unproven:
             raise TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
@@ -150,9 +150,9 @@ class _SearchState:
 
     def record_refusal(self, request: SliceRequest, error: CloudError) -> Step:
         self.refusals[describe_candidate(request)] = error
-        step = next_candidate.step_after(error)
+        step = refusals.step_after(error)
         if step is Step.SKIP:
-            self.excluded.add(next_candidate.quota_key(request, error))
+            self.excluded.add(refusals.quota_key(request, error))
         return step
 
     async def _race(self, drafts: list[Draft]) -> Lease | None:
