@@ -22,8 +22,6 @@ MAIN = (
     "outage",
     "watchdog after an outage",
     "gc",
-    "stuck",
-    "frozen",
 )
 
 
@@ -44,7 +42,9 @@ def table(header: str, rows: list[tuple[str, ...]]) -> str:
 
 def full_table() -> str:
     rows = [(p.class_, p.event, p.deleted_by, p.google, p.emulated, formula(p)) for p in PROMISES.values()]
-    return table("| class | event | deleted by | Google Cloud | emulated | formula, with the terms of Google Cloud |", rows)
+    return table(
+        "| class | event | deleted by | Google Cloud | emulated | formula, with the terms of Google Cloud |", rows
+    )
 
 
 def main_table() -> str:

@@ -41,9 +41,7 @@ def test_the_bounds_of_a_page_are_those_of_the_table_of_promises(name: str) -> N
 
 def test_a_formula_has_each_term_with_its_length_and_a_letter_for_what_tpujob_cannot_promise() -> None:
     bounds = script("bounds")
-    assert bounds.formula(PROMISES["watchdog"]) == (
-        "time to live 15 m + grace 3 m + the watchdog's own work 20 s + D"
-    )
+    assert bounds.formula(PROMISES["watchdog"]) == ("time to live 15 m + grace 3 m + the watchdog's own work 20 s + D")
     assert bounds.formula(PROMISES["cut off"]) == ""
 
 
