@@ -1,7 +1,7 @@
 """The periods of the claim protocol between the client, the watchdog on the VM and gc. Pure.
 
 One value travels with the cloud (`Capabilities.timings`), because the emulated cloud runs thirty times faster. All figures
-are seconds; docs/guarantee.md derives its bounds from them.
+are seconds; docs/bounds.md derives its bounds from them.
 """
 
 from __future__ import annotations

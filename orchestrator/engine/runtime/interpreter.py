@@ -166,6 +166,7 @@ class _Signals:
     def __init__(self) -> None:
         self._hearing: list[Interpreter] = []
         self._before: dict[int, Any] = {}
+        self._mask: set[int] | None = None  # of the forking thread, during a fork
         fork.register(self)
 
     @contextmanager
@@ -203,13 +204,18 @@ class _Signals:
             interpreter.interrupt(number)
 
     def before_fork(self) -> None:
-        pass
+        """Block the signals: one that reaches the child before its handlers are restored would be lost there."""
+        if self._before:
+            self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._before))
 
     def after_fork(self, *, in_child: bool) -> None:
         """A child runs no program: signals must end it as they would have without one in its parent."""
         if in_child:
             self._hearing.clear()
             self._restore()
+        mask, self._mask = self._mask, None
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 _signals = _Signals()

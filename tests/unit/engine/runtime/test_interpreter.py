@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from orchestrator import fork
 from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
@@ -303,6 +304,31 @@ def test_a_handler_that_python_did_not_install_stays(interpreter: Interpreter, m
 
 
 # -- forks -------------------------------------------------------------------------------------------------------------
+
+
+class SignalledInChild:
+    """What a forked child closes first of all; a signal arrives there just then."""
+
+    def close(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_reaches_a_child_before_its_handlers_are_restored_is_not_lost(interpreter: Interpreter) -> None:
+    @dataclass(frozen=True)
+    class ForkInThread(Effect[int]):
+        def perform(self, world: World) -> int:
+            thing = SignalledInChild()
+            fork.close_in_child(thing)
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(HANG_S)
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    async def program() -> int:
+        return await ForkInThread()
+
+    assert interpreter.run(program()) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
