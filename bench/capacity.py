@@ -61,7 +61,7 @@ def main() -> None:
             )
     report.notes = [
         "Without delays of the emulator: creating, deleting and getting capacity take no time there.",
-        "A training's work is brought home every 5 minutes (emulated: 10 s), so this interval, too, bounds what is lost; the "
+        "A training's work is saved every 5 minutes (emulated: 10 s), so this interval, too, bounds what is lost; the "
         "steps are those of a tiny network, some thousand of them in 10 s. With notice (30 s on Google) it saves what it has.",
     ]
     report.publish(arguments)

@@ -1,7 +1,7 @@
 """The ledger: one SQLite file with every lease, run and attempt. Transactions and reads; decisions are in `core`.
 
-Every write is one transaction. It changes a row by a pure transition (`core.lease.lease`, `core.lease.run_and_attempt`), appends
-the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
+Every write is one transaction. It changes a row by a pure transition (`core.lease.lease`, `core.lease.run_and_attempt`),
+appends the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
 """
 
 from __future__ import annotations

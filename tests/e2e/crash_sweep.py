@@ -1,7 +1,7 @@
 """Every crash point with real processes: `make kill-sweep` (half an hour of two cores; stops by itself).
 
 SIGKILL before and after each effect of `tpujob run`, for the CLI alone (its guardian finishes, nobody types anything), for
-CLI and guardian at one moment (the next command finishes) and for everything on this machine, which stays off (the switch on
+CLI and guardian at one moment (the next command finishes) and for everything on this machine, which stays off (the watchdog on
 the VM finishes). Then the guardian's own points, and every effect of the recovery that it starts. The emulator's billing
 meter says how long anything billed without a claim. Ends with 1 if a point was not clean, or was never reached.
 """

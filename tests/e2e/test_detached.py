@@ -1,4 +1,4 @@
-"""Detached runs through the real CLI: submitted and left, attached to, cancelled, extended, and ended by their own switch."""
+"""Detached runs through the real CLI: submitted and left, attached to, cancelled, extended, and ended by their own watchdog."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ command: |
 
 @pytest.fixture
 def detached(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
-    """Nobody collects unless the test says so. `submit` waits for the switch's next look, which here comes soon."""
+    """Nobody collects unless the test says so. `submit` waits for the watchdog's next look, which here comes soon."""
     monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
     periods(monkeypatch, poll_s=6.0)
     return tpujob
@@ -227,7 +227,7 @@ def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujo
 def test_a_detached_run_is_refused_where_the_vm_may_not_delete(
     detached: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    periods(monkeypatch, boot_s=30.0)  # so long the switch has for showing that it may
+    periods(monkeypatch, boot_s=30.0)  # so long the watchdog has to prove that it may
     detached.settings(vm_may=["get"])
     done = detached("submit", detached.job(SLOW))
     assert done.returncode == 74, done.stderr
@@ -250,7 +250,7 @@ def test_signals_before_the_hand_over_end_in_a_proven_release(detached: Tpujob) 
 
 def test_an_idle_hold_tells_its_switch_when_to_end_it(detached: Tpujob) -> None:
     assert detached("up", "alice", "--zone", "us-central1-a", "--idle", "1m").returncode == 0
-    # The switch's own clock decides; a minute is the shortest that can be asked for, so only its wish is checked here.
+    # The watchdog's own clock decides; a minute is the shortest idle time, so only the request is checked here.
     (script,) = detached.emulator_directory.glob("vms/*/worker0/startup-script")
     assert '"idle_s": 60.0' in script.read_text()
     assert detached("down", "alice").returncode == 0

@@ -1,4 +1,4 @@
-"""A whole run on VMs whose `python3` is 3.10, as that of today's TPU VM images: switch, agent and job."""
+"""A whole run on VMs whose `python3` is 3.10, as that of today's TPU VM images: watchdog, agent and job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ command: |
 """
 
 
-def switches(worker: Path) -> list[str]:
-    """The programs in which this worker's switch runs."""
+def watchdogs(worker: Path) -> list[str]:
+    """The programs in which this worker's watchdog runs."""
     script = str(worker.resolve() / "watchdog" / "watchdog.py")
     found = [process.info for process in psutil.process_iter(["cmdline", "exe"])]
     return [each["exe"] for each in found if script in (each["cmdline"] or []) and "python" in str(each["exe"])]
@@ -46,6 +46,6 @@ def test_a_run_on_python_3_10_brings_its_artifacts_while_its_switch_watches(tpuj
     (artifact,) = tpujob.directory.glob("runs/older-*/worker0/artifacts/result.txt")
     assert artifact.read_text() == "result\n"
     assert f"exec {python310}" in python3.read_text(), "the worker kept it"
-    assert switches(worker) == [os.path.realpath(python310)]
+    assert watchdogs(worker) == [os.path.realpath(python310)]
     assert tpujob("down", "alice").returncode == 0
     assert tpujob.alive() == []

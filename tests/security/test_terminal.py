@@ -97,8 +97,8 @@ def test_json_carries_controls_escaped(capfd: pytest.CaptureFixture[str]) -> Non
     "text", ["[" * 5000, '{"worker": 0, "armed": true, "lease": ' + "9" * 4000 + "}", '{"lease": 1e999}', "\0", "7"]
 )
 def test_whatever_a_job_publishes_as_the_switch_is_read_as_armed_or_not(text: str) -> None:
-    (switch,) = watchdog_report.read_watchdogs([{watchdog_report.ATTRIBUTE: text}], 1)
-    assert switch.armed is (text.startswith('{"worker": 0, "armed": true'))
+    (watchdog,) = watchdog_report.read_watchdogs([{watchdog_report.ATTRIBUTE: text}], 1)
+    assert watchdog.armed is (text.startswith('{"worker": 0, "armed": true'))
 
 
 @pytest.mark.parametrize("size", ["1e999", "-Infinity", "null", '"many"', "[]"])

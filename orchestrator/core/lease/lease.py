@@ -1,8 +1,8 @@
 """A lease: the obligation for one billable slice, from intent to proven absence. Pure: states, events, transitions.
 
 `_ALLOWED` below is the whole state machine. The ledger stores a lease and appends the event that changed it in one
-transaction; nothing else changes a lease. The attempt that uses a lease has its own states (`core.lease.run_and_attempt`): it may
-fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence`
+transaction; nothing else changes a lease. The attempt that uses a lease has its own states (`core.lease.run_and_attempt`): it
+may fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence`
 produces it.
 
 (No `slots` here, in `slices` and in `attempt`: they double the time to create a class, and every command pays that.)

@@ -160,7 +160,7 @@ class Connection:
         except paramiko.BadHostKeyException as error:
             raise HostKeyMismatch(
                 f"{self.name} at {self.worker.host} shows another host key than the cloud published for it",
-                hint="somebody else may be answering at its address; delete the node and run again",
+                hint="another machine may answer at its address; delete the node and run again",
             ) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             if self._wakeup.cancelled.is_set():

@@ -50,7 +50,7 @@ class KnownHosts:
         if known != key:
             raise HostKeyMismatch(
                 f"{alias(index)} shows another host key than it must ({key[:40]}… instead of {known[:40]}…)",
-                hint="somebody else may be answering at its address; delete the node and run again",
+                hint="another machine may answer at its address; delete the node and run again",
             )
 
     def _write(self) -> None:

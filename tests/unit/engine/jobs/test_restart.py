@@ -52,7 +52,7 @@ def test_a_queued_slice_whose_request_is_suspending_was_preempted(world: Virtual
 
 @dataclass
 class Bag:
-    """Luggage of which it is only known when it was packed and unpacked."""
+    """Saved work that records when it was saved and restored."""
 
     world: VirtualWorld
     directory: Path = Path("saved")

@@ -1,4 +1,4 @@
-"""What may still be brought home, where several workers share one disk."""
+"""What may still be collected, where several workers share one disk."""
 
 from pathlib import Path
 from types import SimpleNamespace
