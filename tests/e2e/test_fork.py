@@ -162,11 +162,11 @@ def test_the_workers_of_a_dataloader_inherit_nothing_that_the_guarantee_needs(tm
 
         def __getitem__(self, index: int) -> int:
             open_now = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-            writable = {os.readlink(path) for path in open_now if path.lstat().st_mode & 0o200}
+            writable = {str(path.readlink()) for path in open_now if path.lstat().st_mode & 0o200}
             return len(writable & pipes)
 
     read_end, write_end = fork.pipe()
-    pipes = {os.readlink(f"/proc/self/fd/{write_end.fileno()}")}
+    pipes = {str(Path(f"/proc/self/fd/{write_end.fileno()}").readlink())}
     assert [batch.tolist() for batch in DataLoader(Open(), num_workers=2, batch_size=2)] == [[0, 0], [0, 0]]  # type: ignore[arg-type]
     write_end.close()
     assert os.read(read_end, 1) == b""

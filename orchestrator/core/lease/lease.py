@@ -5,7 +5,7 @@ transaction; nothing else changes a lease. The attempt that uses a lease has its
 may fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence`
 produces it.
 
-(No `slots` here, in `slices` and in `attempt`: they double the time to create a class, and every command pays that.)
+(No `slots` here, in `slices` and in `run_and_attempt`: they double the time to create a class, and every command pays that.)
 """
 
 from __future__ import annotations
