@@ -1,4 +1,4 @@
-"""Results of a size that nobody copies twice: one file beyond 5 GiB, and a hundred thousand small ones, collected.
+"""Large results: one file beyond 5 GiB, and a hundred thousand small ones, collected.
 
 Whole runs on the emulator. The large file is sparse on the worker, and takes its room at home.
 """

@@ -1,6 +1,6 @@
 """Writes what the docs say about the job file out of its model: docs/job.schema.json and the tables of docs/job-file.md.
 
-Run it (`python docs/job_reference.py`) after changing `orchestrator/core/jobfile/model.py`; a test fails until somebody does.
+Run it (`python docs/job_reference.py`) after changing `orchestrator/core/jobfile/model.py`; a test fails until then.
 """
 
 from __future__ import annotations

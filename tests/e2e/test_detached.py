@@ -43,7 +43,7 @@ command: |
 
 @pytest.fixture
 def detached(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
-    """Nobody collects unless the test says so. `submit` waits for the watchdog's next look, which here comes soon."""
+    """No process collects unless the test starts one. `submit` waits for the watchdog's next look, which here comes soon."""
     monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
     periods(monkeypatch, poll_s=6.0)
     return tpujob

@@ -45,7 +45,7 @@ class Heartbeats:
                     self._failures += 1
                     self._complain(error)
                 self._wakeup.sleep(min(RETRY_FIRST_S * 2 ** min(self._failures, 9), RETRY_MOST_S))
-        except (FanOutAbandoned, HostKeyMismatch):  # the latter is raised by another call, where somebody hears it
+        except (FanOutAbandoned, HostKeyMismatch):  # the latter is raised by another call, whose caller handles it
             return
 
     def _complain(self, error: CommandFailed) -> None:

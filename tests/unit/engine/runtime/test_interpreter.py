@@ -55,7 +55,7 @@ class Signal(Effect[None]):
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[None]:
-    """Whoever runs the tests in the background has SIGINT ignored, and the interpreter leaves ignored signals alone."""
+    """Tests that run in the background have SIGINT ignored, and the interpreter leaves ignored signals alone."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
