@@ -37,7 +37,7 @@ sim-long:  ## the same in a million worlds: about an hour on two cores; continue
 	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
 
 kill-sweep:  ## SIGKILL before and after every effect of a run, with real processes: about 40 minutes on two cores
-	$(PYTHON) -m tests.e2e.crash_sweep
+	$(PYTHON) -m tests.e2e.deaths.crash_sweep
 
 stress:  ## all tests repeatedly, on a loaded and on a quiet machine: hours; continues where it was stopped, for the same code
 	$(PYTHON) bench/stress.py

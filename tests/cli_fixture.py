@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cli import app, console
+from orchestrator.cli import console, main
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
 from orchestrator.engine.runtime.locks import FileLocks
@@ -225,7 +225,7 @@ class Tpujob(Cli):
                 patch.setenv(name, value)
             made = _collect_locks(patch)
             try:
-                app.main()
+                main.main()
             except _Ended as ended:
                 (code,) = ended.args
             for locks in made:  # as the end of a process does

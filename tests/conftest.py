@@ -16,7 +16,7 @@ sys.dont_write_bytecode = False
 
 # Assertions in the fault matrix explain themselves as those of tests do; said before anybody has imported it.
 ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person", "api")
-pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows_{topic}" for topic in ROWS))
+pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows.{topic}" for topic in ROWS))
 
 from orchestrator import peers  # noqa: E402
 from tests import evidence  # noqa: E402
@@ -28,7 +28,7 @@ from tests.waiting import HANG_S  # noqa: E402
 FIXTURES = (cli, clouds, emulator, left_as_found, python310, python310_with_torch, shared_emulator, tpujob)
 
 # Their rows, kills, builds and trainings.
-IN_ONE_PIECE = ("faults/test_matrix.py", "e2e/test_kill.py", "e2e/test_wheel.py", "tests/payload/")
+IN_ONE_PIECE = ("faults/test_matrix.py", "deaths/test_kill.py", "install/test_wheel.py", "tests/payload/")
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
 PROCESSES_PER_CORE = 2  # much of what these tests do is wait
 

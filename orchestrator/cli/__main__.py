@@ -1,5 +1,5 @@
 """Run `tpujob` as `python -m orchestrator.cli`."""
 
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 
 main()

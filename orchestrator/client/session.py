@@ -34,7 +34,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.slices import Capabilities, Cloud, SliceRequest
+    from orchestrator.core.lease.cloud_api import Capabilities, Cloud, SliceRequest
     from orchestrator.emulator.daemon.control import Endpoint
     from orchestrator.engine.effects.base import Program
     from orchestrator.engine.guardian.process import Guardian

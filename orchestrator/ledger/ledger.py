@@ -21,9 +21,9 @@ from typing import Any
 from orchestrator import fork
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunRecord
-from orchestrator.core.lease.slices import SliceName
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
-from orchestrator.clouds.google import advice
+from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
@@ -147,8 +147,8 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     if watchdog_by is not None:
         lines.append(f"   watchdog    deletes it by {day_clock(watchdog_by)} if its VM is up and may")
     if not emulated:
-        lines.append(f"   do now      {advice.delete_command(name)}")
-        lines.append(f"   check       {advice.list_command(name, lease_id=lease.id)}")
+        lines.append(f"   do now      {gcloud.delete_command(name)}")
+        lines.append(f"   check       {gcloud.list_command(name, lease_id=lease.id)}")
     lines.append(f"   give up     `tpujob forget {lease.handle}` lists how to verify it, and records that you did")
     lines.append("   exit status 75 (teardown unverified)")
     return "\n".join(lines)

@@ -28,7 +28,7 @@ class Row:
 
     @property
     def family(self) -> str:
-        return self.play.__module__.rpartition("rows_")[2]
+        return self.play.__module__.rpartition("rows.")[2]
 
 
 ROWS: list[Row] = []

@@ -33,7 +33,7 @@ ALWAYS = {  # one row of each family is in the default tier
     "api": "61a",
 }
 for topic in ALWAYS:
-    importlib.import_module(f"tests.faults.rows_{topic}")
+    importlib.import_module(f"tests.faults.rows.{topic}")
 
 ACT_AT_ONCE = int(os.environ.get("TPUJOB_FAULTS_AT_ONCE", 2 * (os.cpu_count() or 1)))
 OPEN_AT_ONCE = 6 * ACT_AT_ONCE  # including rows that wait for the clock of the cloud

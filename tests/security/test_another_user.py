@@ -22,7 +22,7 @@ from orchestrator.clouds.google.fetch import fetch
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import SliceName
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import Endpoint
 from orchestrator.errors import CloudUnavailable

@@ -21,7 +21,7 @@ SCIENCE = {"torch", "torch_xla", "numpy"}
 STATE = {"pydantic", "yaml", "sqlite3"}
 HEAVY = {"rich"} | CLOUD_AND_SSH | SCIENCE | STATE
 OFTEN = ("run", "list", "emulator")  # each command is a process: the second tier starts the others
-MAIN = "import sys; from orchestrator.cli.app import main; sys.argv[0] = 'tpujob'; main()"
+MAIN = "import sys; from orchestrator.cli.main import main; sys.argv[0] = 'tpujob'; main()"
 
 
 def imported(code: str, *argv: str) -> set[str]:

@@ -13,8 +13,8 @@ from orchestrator.client.guarantee import health_checks
 from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.client.session import Session
 from orchestrator.core.lease import claim_labels, watchdog_report
+from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import SliceState
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import CloudError, TpujobError

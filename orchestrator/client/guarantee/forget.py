@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.client.session import Session
-from orchestrator.clouds.google import advice
+from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Verdict
+from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
-from orchestrator.core.lease.slices import SliceState
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, release, try_record
 from orchestrator.engine.runtime.retry import until
@@ -113,9 +113,9 @@ def _how_to_verify(lease: Lease) -> tuple[str, ...]:
         return ("# it is emulated and not billed; `tpujob emulator status` shows what the emulator has", again)
     return (
         "# look, and delete it if it is there:",
-        advice.describe_command(lease.name),
-        advice.list_command(lease.name, lease_id=lease.id),
-        advice.delete_command(lease.name),
+        gcloud.describe_command(lease.name),
+        gcloud.list_command(lease.name, lease_id=lease.id),
+        gcloud.delete_command(lease.name),
         "# and when you have verified that it is gone:",
         again,
     )

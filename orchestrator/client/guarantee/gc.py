@@ -12,9 +12,9 @@ from orchestrator import boot_clock, catalog, settings
 from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import teardown_client
 from orchestrator.client.session import Session
-from orchestrator.clouds.google import advice
+from orchestrator.clouds.tpu import gcloud
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import SliceView
+from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
 from orchestrator.engine.effects.base import Report, World
@@ -221,4 +221,4 @@ def _alert(ended: engine.Expired, *, emulated: bool) -> str:
     name, price = ended.view.name, format_usd_per_hour(ended.usd_per_hour)
     bill = "emulated, not billed" if emulated else f"may be billing {price}"
     head = f"!! NOT VERIFIED GONE: {name.node} ({name.zone}, project {name.project}; {bill}): {ended.problem}"
-    return head if emulated else f"{head}\n   do now      {advice.delete_command(name)}"
+    return head if emulated else f"{head}\n   do now      {gcloud.delete_command(name)}"

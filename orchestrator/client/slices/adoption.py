@@ -6,9 +6,9 @@ from orchestrator import catalog
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
-from orchestrator.clouds.google import advice
+from orchestrator.clouds.tpu import gcloud
+from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.lease.lease import Intent, Lease, Mode, adopted
-from orchestrator.core.lease.slices import SliceView
 from orchestrator.core.text import names
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError
 
@@ -79,7 +79,7 @@ def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
         why = f"its label {names.LEASE_ID}={lease.id} is that of another slice"
     if lease is None or why is not None:
         raise TeardownUnproven(
-            f"{view.name.node} is {view.native_state}, and {why}", hint=advice.delete_command(view.name)
+            f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud.delete_command(view.name)
         )
     session.reporter.notice("found", f"{view.name.node} ({_owner_text(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.slices import EVERYWHERE
+from orchestrator.core.lease.cloud_api import EVERYWHERE
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TeardownUnproven
 from orchestrator.report.layout import clock
@@ -20,8 +20,8 @@ from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.core.lease.cloud_api import Cloud, SliceName, SliceView
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.slices import Cloud, SliceName, SliceView
 
 ASK_S = 20.0  # for all questions of a command together
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0

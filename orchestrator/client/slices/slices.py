@@ -17,8 +17,8 @@ from orchestrator.client import plan_report
 from orchestrator.client.plan_inputs import known_to
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import adoption
+from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
-from orchestrator.core.lease.slices import SliceState
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import Plan, make
 from orchestrator.core.text import names

@@ -12,8 +12,8 @@ from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
+from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.lease.slices import SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 from orchestrator.report import costs

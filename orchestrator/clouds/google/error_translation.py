@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.clouds.google.advice import TABLE, AdviceRule, fill
+from orchestrator.clouds.google.known_errors import TABLE, KnownError, fill
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,
@@ -205,7 +205,7 @@ def _classify(refusal: ApiRefusal) -> CloudError:
     return kind(message, hint=hint, details=details)
 
 
-def _matches(rule: AdviceRule, refusal: ApiRefusal) -> bool:
+def _matches(rule: KnownError, refusal: ApiRefusal) -> bool:
     if rule.statuses and refusal.status not in rule.statuses:
         return False
     if rule.reasons and refusal.info().get("reason") in rule.reasons:

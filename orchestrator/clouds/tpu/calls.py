@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import replies
 from orchestrator.core.lease import timings as claim_timings
-from orchestrator.core.lease.slices import EVERYWHERE, Capabilities, Listing, Operation, SliceName, SliceView
+from orchestrator.core.lease.cloud_api import EVERYWHERE, Capabilities, Listing, Operation, SliceName, SliceView
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongState

@@ -1,4 +1,4 @@
-"""The Cloud TPU API (v2, REST) on google-cloud-tpu: all of `core.lease.slices.Cloud`, for Google and for the emulator.
+"""The Cloud TPU API (v2, REST) on google-cloud-tpu: all of `core.lease.cloud_api.Cloud`, for Google and for the emulator.
 
 Every call has a timeout, is tried once, and raises a CloudError. google-cloud-tpu is imported with the first client, so that
 importing this module is cheap.
@@ -16,7 +16,7 @@ from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import replies
 from orchestrator.clouds.tpu.calls import GOOGLE, ApiCalls, ApiReply, parent, path
 from orchestrator.clouds.tpu.queued_request import queued_request
-from orchestrator.core.lease.slices import Operation, SliceName, SliceRequest, WorkerAddress
+from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, WorkerAddress
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.lease.watchdog_report import min_read_interval_s
 from orchestrator.errors import BadRequest, CloudUnavailable, Vanished

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.clouds.tpu.calls import GOOGLE, parent, queue_path
-from orchestrator.core.lease.slices import QueueTerms, SliceRequest
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceRequest
 from orchestrator.errors import BadRequest
 
 LONGEST_FLEX_START_S = 7 * 86400.0  # Google's own limit

@@ -1,4 +1,4 @@
-"""Replies of the API about nodes, operations and workers, read into the values of `core.lease.slices`. Pure.
+"""Replies of the API about nodes, operations and workers, read into the values of `core.lease.cloud_api`. Pure.
 
 It reads the JSON, not generated messages: those reject a whole reply for one type name that is newer than themselves, and
 importing them takes most of a small process's memory.
@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from orchestrator.clouds.google import error_translation
-from orchestrator.clouds.google.advice import OTHER_ZONE
-from orchestrator.core.lease.slices import Operation, SliceName, SliceState, SliceView, WorkerAddress
+from orchestrator.clouds.google.known_errors import OTHER_ZONE
+from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceState, SliceView, WorkerAddress
 from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 
 T = TypeVar("T")

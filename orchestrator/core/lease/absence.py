@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceView
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import Capabilities, Listing, Operation, SliceView
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 

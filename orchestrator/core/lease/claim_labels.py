@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.lease.lease import Lease, Mode
-from orchestrator.core.lease.slices import SliceView
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
 

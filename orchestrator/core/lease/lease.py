@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from orchestrator.core.lease.slices import SliceName, SliceView
+from orchestrator.core.lease.cloud_api import SliceName, SliceView
 from orchestrator.core.text import names
 
 

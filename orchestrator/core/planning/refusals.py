@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from orchestrator.core.lease.slices import SliceRequest
+from orchestrator.core.lease.cloud_api import SliceRequest
 from orchestrator.errors import (
     AuthError,
     BadRequest,

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent
-from orchestrator.core.lease.slices import Cloud, WorkerAddress
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet

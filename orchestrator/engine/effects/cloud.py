@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.lease.slices import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
+from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.engine.effects.base import Effect, World
 from orchestrator.errors import CloudError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.engine.effects.base import Effect, Report, World
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Moved, RunRecord
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Lock, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, FollowPhase, SendHeartbeats

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState, WorkerAddress
 from orchestrator.core.lease.lease import Lease, Mode
 from orchestrator.core.lease.run_and_attempt import AttemptState, Leased, Moved
-from orchestrator.core.lease.slices import Capabilities, SliceState, WorkerAddress
 from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Down, Held, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Workers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Now, Program, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of

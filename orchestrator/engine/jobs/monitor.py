@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.lease.slices import SliceState, SliceView
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Now, ReadLease, Report
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes

@@ -6,9 +6,9 @@ lease is released in any case, and a release without a proof decides the exit co
 
 from __future__ import annotations
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs import monitor

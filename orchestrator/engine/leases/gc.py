@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from orchestrator import catalog
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.slices import Capabilities, Listing, SliceName, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Capabilities, Listing, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
 from orchestrator.engine.effects.base import Effect, Now, Report, Sleep

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Held, Lease
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
 from orchestrator.engine.leases.renewal import move_claim

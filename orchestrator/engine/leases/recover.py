@@ -6,9 +6,9 @@ As a database replays its log on start, it reads the obligations from the ledger
 
 from __future__ import annotations
 
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Lease, LeaseState, release_reason
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState
-from orchestrator.core.lease.slices import Capabilities, SliceState
 from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record

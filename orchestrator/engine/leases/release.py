@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Evidence, Verdict
+from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.run_and_attempt import AttemptEvent
-from orchestrator.core.lease.slices import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll, Get, GetOperation, ListOperations, ListSlices
 from orchestrator.engine.runtime.retry import pauses

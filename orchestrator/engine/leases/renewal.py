@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from orchestrator.core.lease import absence, claim_labels, watchdog_report
+from orchestrator.core.lease.cloud_api import Capabilities, Listing, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
-from orchestrator.core.lease.slices import Capabilities, Listing, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
+from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.lease import (
     Created,
     CreateRefused,
@@ -21,7 +22,6 @@ from orchestrator.core.lease.lease import (
     Sent,
     Settled,
 )
-from orchestrator.core.lease.slices import Capabilities, SliceRequest, SliceState, SliceView
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.engine.effects.cloud import Create, Get, GetOperation, ListSlices

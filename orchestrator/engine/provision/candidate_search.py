@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
 from orchestrator.core.lease.lease import Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Tried
-from orchestrator.core.lease.slices import Capabilities, SliceRequest
 from orchestrator.core.planning import refusals
 from orchestrator.core.planning.refusals import QuotaKey, Step
 from orchestrator.core.text.durations import format_duration

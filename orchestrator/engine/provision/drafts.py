@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.planning.plan import Candidate, Plan

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
 from orchestrator.core.lease.lease import Lease, NotAllowed
-from orchestrator.core.lease.slices import Capabilities, SliceRequest
 from orchestrator.core.planning import refusals
 from orchestrator.core.planning.refusals import Step
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour

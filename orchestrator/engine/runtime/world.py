@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import Cloud, WorkerAddress
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Extended, Lease, LeaseState
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.effects.base import Now

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Held, Lease
-from orchestrator.core.lease.slices import Capabilities, SliceState, SliceView
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Report, Shield, Sleep, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep_slice, release_owed

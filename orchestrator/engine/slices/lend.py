@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import Capabilities
 from orchestrator.engine.effects.base import Make, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, SendHeartbeats

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.ssh.known_hosts import alias
 
 

@@ -1,4 +1,4 @@
-"""The client and the emulator, which share no code: the life of a slice through `core.lease.slices.Cloud`."""
+"""The client and the emulator, which share no code: the life of a slice through `core.lease.cloud_api.Cloud`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, connect, connect_light, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import Cloud, Operation, SliceName, SliceRequest, SliceState
+from orchestrator.core.lease.cloud_api import Cloud, Operation, SliceName, SliceRequest, SliceState
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,

@@ -15,7 +15,7 @@ from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest, SliceState
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState
 from orchestrator.errors import (
     AuthError,
     BadRequest,

@@ -17,8 +17,8 @@ from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import connect, connect_light
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState

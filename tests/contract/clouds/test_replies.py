@@ -17,7 +17,7 @@ from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import SliceName, SliceRequest, SliceState, WorkerAddress
+from orchestrator.core.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,

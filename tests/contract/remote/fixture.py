@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
 from orchestrator.remote.ssh import agent

@@ -44,6 +44,6 @@ def fill_disk(text: str) -> None:
 
 if __name__ == "__main__":
     patch_constants(json.loads(sys.argv.pop(1)))
-    from orchestrator.cli.app import main
+    from orchestrator.cli.main import main
 
     main()

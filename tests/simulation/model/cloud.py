@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.clouds.google.error_translation import NotFound, http_error, operation_error
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.clouds.tpu.replies import STATES
-from orchestrator.core.lease.slices import (
-    Operation,
-    SliceName,
-    SliceRequest,
-    SliceState,
-    SliceView,
-)
+from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Settings

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.slices import (
-    Listing,
-    Operation,
-    SliceName,
-    SliceRequest,
-    SliceView,
-    WorkerAddress,
-)
+from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
@@ -52,7 +45,7 @@ CALLS = {
 
 
 class CloudClient:
-    """`core.lease.slices.Cloud` for one process. Requests and replies travel, and may get lost."""
+    """`core.lease.cloud_api.Cloud` for one process. Requests and replies travel, and may get lost."""
 
     __slots__ = ("_outcome", "capabilities", "cloud", "machine", "process")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestrator.core.lease.slices import Capabilities
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.engine.effects.base import OpenAttempts, OpenLeases, Program
 from orchestrator.engine.leases import renewal
 from orchestrator.engine.leases.recover import close_attempts, overdue, recover

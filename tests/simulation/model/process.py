@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import WorkerAddress
 from orchestrator.engine.effects import base, cloud, workers
 from orchestrator.engine.effects.base import Now, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll

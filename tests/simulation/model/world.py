@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from orchestrator.core.lease.slices import Capabilities
+from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.timings import Timings, emulated
 from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Verdict
+from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.core.lease.lease import (
     Settled,
 )
-from orchestrator.core.lease.slices import Listing
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.jobs import run
 from orchestrator.engine.leases import obligations, recover, release

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import (
     Held,
 )
-from orchestrator.core.lease.slices import SliceState
 from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
 from orchestrator.engine.jobs import collection
 from orchestrator.engine.provision import acquire

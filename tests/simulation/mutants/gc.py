@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.slices import Listing
+from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.core.text import names
 from orchestrator.engine.leases import gc
 from orchestrator.engine.leases.gc import collect_garbage

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
-from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.jobs.attach import Attachment, attach

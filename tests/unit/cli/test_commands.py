@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from orchestrator.cli import app, help_text, typer_app
 from orchestrator.cli import exit_codes as dispatching
+from orchestrator.cli import help_text, main, typer_app
 from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, load
 from tests import ROOT
 
@@ -169,5 +169,5 @@ def test_a_completion_is_one_line_also_where_its_help_is_long(
 
 def test_help_and_version_are_left_to_typer_where_stdout_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # noqa: SIM115, PTH123
-    assert not app._print_about(["--help"])
-    assert not app._print_about(["--version"])
+    assert not main._print_about(["--help"])
+    assert not main._print_about(["--version"])

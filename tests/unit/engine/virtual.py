@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.lease.slices import (
+from orchestrator.core.lease.cloud_api import (
     Capabilities,
     Listing,
     Operation,
@@ -24,6 +22,8 @@ from orchestrator.core.lease.slices import (
     SliceView,
     WorkerAddress,
 )
+from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun

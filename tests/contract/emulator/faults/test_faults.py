@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import emulator_credentials
-from orchestrator.core.lease.slices import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import (
     AlreadyExists,

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.cloud_api import SliceName, WorkerAddress
 from orchestrator.core.lease.lease import Lease, Mode, Purpose
-from orchestrator.core.lease.slices import SliceName, WorkerAddress
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_watchdogs
 from orchestrator.core.text import names

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.client.events import Reporter
 from orchestrator.client.slices import availability
-from orchestrator.core.lease.slices import Listing
+from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.errors import AuthError, CloudUnavailable
 
 

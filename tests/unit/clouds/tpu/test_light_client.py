@@ -19,7 +19,7 @@ from orchestrator.clouds.google import credentials, fetch
 from orchestrator.clouds.google.credentials import GoogleToken
 from orchestrator.clouds.tpu.connect import EmulatorToken, connect_light
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.slices import EVERYWHERE, SliceName
+from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply
 from orchestrator.settings import Target
 from tests import ROOT

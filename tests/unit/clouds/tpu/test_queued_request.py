@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.clouds.tpu.client import preview
-from orchestrator.core.lease.slices import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.errors import BadRequest
 
 ID = "6f1c2d3e-0000-4000-8000-0123456789ab"

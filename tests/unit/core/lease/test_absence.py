@@ -6,8 +6,8 @@ from math import inf
 import pytest
 
 from orchestrator.core.lease.absence import Evidence, judge, settles_at
+from orchestrator.core.lease.cloud_api import Listing, Operation, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.slices import Listing, Operation, SliceState, SliceView
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable
 from tests.unit.engine.virtual import CAN, lease_and_request
 

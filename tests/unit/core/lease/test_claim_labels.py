@@ -13,8 +13,8 @@ from orchestrator.core.lease.claim_labels import (
     read_claim,
     watchdog_acts_by,
 )
+from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
-from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
 from orchestrator.core.lease.timings import GOOGLE, emulated
 
 NOW = 1_800_000_000.0

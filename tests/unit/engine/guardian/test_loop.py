@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
-from orchestrator.core.lease.slices import SliceName
 from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.guardian.loop import guardian_loop

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.lease.lease import Extended, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.core.lease.slices import SliceName, SliceState, SliceView
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.jobs.progress import Outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.slices import Capabilities, Listing, Operation, SliceName, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.leases.gc import Collected, collect_garbage

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, SliceName, SliceView
 from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, Lease, LeaseState, Ready, Sent
-from orchestrator.core.lease.slices import Listing, Operation, QueueTerms, SliceName, SliceView
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
 from orchestrator.ledger.ledger import LedgerUnavailable

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName
 from orchestrator.core.lease.lease import Detached, Held, LeaseState, Mode
-from orchestrator.core.lease.slices import Operation, QueueTerms, SliceName
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import Down, Lease, LeaseState
-from orchestrator.core.lease.slices import (
+from orchestrator.core.lease.cloud_api import (
     Listing,
     Operation,
     QueueTerms,
@@ -19,6 +18,7 @@ from orchestrator.core.lease.slices import (
     SliceState,
     SliceView,
 )
+from orchestrator.core.lease.lease import Down, Lease, LeaseState
 from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft

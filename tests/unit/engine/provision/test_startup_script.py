@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.slices import SliceName
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import (
     startup_script,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.slices import Operation, SliceName
+from orchestrator.core.lease.cloud_api import Operation, SliceName
 from orchestrator.engine.effects.cloud import DeleteAll
 from orchestrator.errors import CloudUnavailable
 from tests.waiting import HANG_S

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import QueueTerms
 from orchestrator.core.lease.lease import Down, Lease, LeaseState, Purpose
-from orchestrator.core.lease.slices import QueueTerms
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.candidate_search import Search, find

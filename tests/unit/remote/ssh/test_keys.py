@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, HostKeyMismatch
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.remote.ssh.known_hosts import KnownHosts

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import tpujob as api
-from orchestrator.core.lease.slices import WorkerAddress
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, Tpujob
 from tests.contract.remote.fixture import Road, Slice, one, road

@@ -14,7 +14,7 @@ from tests.faults.row import row
 from tests.faults.world import Command, World
 from tests.waiting import until
 
-NOTEBOOK = Path(__file__).with_name("notebook.py")
+NOTEBOOK = Path(__file__).parent.with_name("notebook.py")
 
 
 @row("61a", "kill -9 of a Python program in a run; its forked children live")

@@ -127,7 +127,7 @@ def expired(w: World) -> None:
 
     from orchestrator.clouds.tpu.client import TpuApi
     from orchestrator.clouds.tpu.light_client import LightApi
-    from orchestrator.core.lease.slices import SliceName
+    from orchestrator.core.lease.cloud_api import SliceName
     from orchestrator.emulator.daemon import control
 
     assert w.do("up", "alice", "--zone", "us-central1-a").code() == 0

@@ -1,19 +1,16 @@
-"""Advice for the user: hints for the API's known refusals, and gcloud commands for what tpujob cannot prove.
+"""The known errors of Google APIs: each row of `TABLE` names the CloudError it becomes, with a hint for the user.
 
-In `TABLE` the first row that matches wins. Its texts are regular expressions over literal messages that were observed; a
+The first row that matches wins. Its texts are regular expressions over literal messages that were observed; a
 typed reason (ErrorInfo) is preferred wherever the API is known to give one.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.lease.slices import SliceName
-from orchestrator.core.text import names
 from orchestrator.errors import (
     AuthError,
     BadRequest,
@@ -31,7 +28,7 @@ OTHER_ZONE = "try another zone: a region or a comma list as the zone tries one a
 
 
 @dataclass(frozen=True, slots=True)
-class AdviceRule:
+class KnownError:
     """A refusal and its kind of error. Matches one of `reasons`, or `text`; only within `statuses`, if there are any."""
 
     kind: type[CloudError]
@@ -41,95 +38,95 @@ class AdviceRule:
     hint: str | None = None
 
 
-TABLE: tuple[AdviceRule, ...] = (
-    AdviceRule(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
-    AdviceRule(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
-    AdviceRule(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
-    AdviceRule(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
-    AdviceRule(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
-    AdviceRule(
+TABLE: tuple[KnownError, ...] = (
+    KnownError(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
+    KnownError(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
+    KnownError(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
+    KnownError(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
+    KnownError(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
+    KnownError(
         CloudUnavailable,
         text=r"per minute|rate limit",
         reasons=("RATE_LIMIT_EXCEEDED",),
         statuses=("RESOURCE_EXHAUSTED",),
     ),
-    AdviceRule(
+    KnownError(
         QuotaError,
         text=r"quota limit '|quota '[^']*' (exhausted|exceeded)|quota [^.]*\bexceeded\b",
         statuses=("RESOURCE_EXHAUSTED", "PERMISSION_DENIED"),
         hint="ask for more at https://console.cloud.google.com/iam-admin/quotas, or use another zone, type or tier",
     ),
-    AdviceRule(
+    KnownError(
         BadRequest,
         text=r"accelerator configuration .*could not be found|was not found in zone|requested zone .* is not supported",
         statuses=("INVALID_ARGUMENT",),
         hint="the zone does not offer this type to you; " + OTHER_ZONE,
     ),
-    AdviceRule(
+    KnownError(
         BadRequest,
         text=r"migrate to TPU VM Architecture",
         hint="this type or runtime is of the old TPU Node architecture, which is shut down; choose another",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"permission denied on 'locations/|location \S+ is not found or access is unauthorized",
         reasons=("LOCATION_POLICY_VIOLATED",),
         hint="this project may not use that zone (or it does not exist); " + OTHER_ZONE,
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"submit requests into this queue",
         hint="this project has no access to that type there; ask Google for it, or " + OTHER_ZONE,
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"has not been used in project .* or it is disabled|API .* is not enabled",
         reasons=("SERVICE_DISABLED",),
         hint="enable it with `gcloud services enable tpu.googleapis.com --project={project}` (or at {link}), "
         "wait a few minutes, then try again",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"requires billing to be enabled|billing (account|must be|is disabled)",
         reasons=("BILLING_DISABLED",),
         hint="link a billing account at https://console.cloud.google.com/billing/linkedaccount?project={project}",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"requires a quota project",
         hint="set one with `gcloud auth application-default set-quota-project {project}`",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"iam\.serviceAccounts\.actAs|permission to act as|act as (the )?service account",
         hint="you need the role roles/iam.serviceAccountUser on the service account: "
         "`gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
         "--role=roles/iam.serviceAccountUser`",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         reasons=("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"),
         hint="check the project id, and that you may use it: `gcloud projects describe {project}`",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"insufficient authentication scopes",
         reasons=("ACCESS_TOKEN_SCOPE_INSUFFICIENT",),
         hint="log in with the scope cloud-platform: `gcloud auth application-default login`",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"permission '?[\w.]+'? (was )?denied|required '[\w.]+' permission",
         statuses=("PERMISSION_DENIED",),
         hint="the role roles/tpu.admin on project {project} has {permission}",
     ),
-    AdviceRule(
+    KnownError(
         AuthError,
         text=r"organization'?s? policy|vpcServiceControls",
         statuses=("PERMISSION_DENIED",),
         hint="a policy of your organization forbids it; ask its administrators",
     ),
-    AdviceRule(WrongState, text=r"unable to queue the operation"),
+    KnownError(WrongState, text=r"unable to queue the operation"),
 )
 
 _FACTS = {
@@ -153,29 +150,3 @@ def fill(hint: str | None, message: str, metadata: Mapping[str, Any]) -> str | N
     text = f"{message} {metadata.get('consumer', '')} {metadata.get('activationUrl', '')}"
     found = {name: pattern.search(text) for name, pattern in _FACTS.items()}
     return hint.format_map({name: match.group(1) if match else _UNKNOWN[name] for name, match in found.items()})
-
-
-def delete_command(name: SliceName) -> str:
-    """Return the gcloud command that deletes the slice; of a queued one the request and its node."""
-    return _gcloud(name, "delete", name.node, *_place(name), *(["--force"] if name.queued else []), "--quiet")
-
-
-def list_command(name: SliceName, lease_id: str | None = None) -> str:
-    """Return the gcloud command that lists the slice's zone: nodes of one lease, by label, or all of tpujob."""
-    wanted = f"labels.{names.LEASE_ID}={lease_id}" if lease_id else f"labels.{names.PREFIX}=1"
-    if name.queued:  # the labels are those of the nodes in it
-        wanted = f"name~/{name.node if lease_id else names.PREFIX}"
-    return _gcloud(name, "list", *_place(name), f"--filter={wanted}")
-
-
-def describe_command(name: SliceName) -> str:
-    """Return the gcloud command that shows the slice."""
-    return _gcloud(name, "describe", name.node, *_place(name))
-
-
-def _place(name: SliceName) -> tuple[str, str]:
-    return f"--zone={name.zone}", f"--project={name.project}"
-
-
-def _gcloud(name: SliceName, *arguments: str) -> str:
-    return shlex.join(["gcloud", "compute", "tpus", "queued-resources" if name.queued else "tpu-vm", *arguments])

@@ -14,8 +14,8 @@ import pytest
 from orchestrator.emulator.daemon import control
 from orchestrator.engine.guardian.process import CRASH_POINTS
 from tests.cli_fixture import Cli, Tpujob
-from tests.e2e import crash_sweep
-from tests.e2e.crash_sweep import BOTH, CLI, GUARDIAN, LOCAL, RECOVERY, Point, Verdict
+from tests.e2e.deaths import crash_sweep
+from tests.e2e.deaths.crash_sweep import BOTH, CLI, GUARDIAN, LOCAL, RECOVERY, Point, Verdict
 from tests.waiting import until
 
 MOMENTS = [

@@ -113,7 +113,7 @@ def mypy(path: Path) -> tuple[int, str]:
 
 
 def test_mypy_accepts_a_user_of_the_api_and_refuses_what_is_wrong(tmp_path: Path) -> None:
-    _, output = mypy(ROOT / "tests" / "e2e" / "api_user.py")
+    _, output = mypy(ROOT / "tests" / "e2e" / "install" / "api_user.py")
     assert [line for line in output.splitlines() if "api_user.py" in line] == []
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)

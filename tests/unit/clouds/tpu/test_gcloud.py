@@ -5,24 +5,24 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from orchestrator.clouds.google import advice
-from orchestrator.core.lease.slices import SliceName
+from orchestrator.clouds.tpu import gcloud
+from orchestrator.core.lease.cloud_api import SliceName
 
 NAME = SliceName("acme", "us-west4-a", "tpujob-k3f9ab-7q2m4x1pzt-0")
 
 
 def test_the_commands_are_valid_for_gcloud() -> None:
-    assert advice.delete_command(NAME) == (
+    assert gcloud.delete_command(NAME) == (
         "gcloud compute tpus tpu-vm delete tpujob-k3f9ab-7q2m4x1pzt-0 --zone=us-west4-a --project=acme --quiet"
     )
-    assert advice.list_command(NAME, lease_id="7q2m4x1pzt") == (
+    assert gcloud.list_command(NAME, lease_id="7q2m4x1pzt") == (
         "gcloud compute tpus tpu-vm list --zone=us-west4-a --project=acme --filter=labels.tpujob-lease-id=7q2m4x1pzt"
     )
-    assert advice.list_command(NAME).endswith("--filter=labels.tpujob=1")
+    assert gcloud.list_command(NAME).endswith("--filter=labels.tpujob=1")
 
 
 def test_shell_characters_are_quoted() -> None:
-    command = advice.delete_command(SliceName("example.com:p", "us-west4-a", "a; rm -rf ~"))
+    command = gcloud.delete_command(SliceName("example.com:p", "us-west4-a", "a; rm -rf ~"))
     assert shlex.split(command)[5] == "a; rm -rf ~"
     assert "'a; rm -rf ~'" in command
 
@@ -30,9 +30,9 @@ def test_shell_characters_are_quoted() -> None:
 def test_a_queued_slice_is_deleted_with_its_request() -> None:
     queued = replace(NAME, queued=True)
     place = "--zone=us-west4-a --project=acme"
-    assert advice.delete_command(queued) == (
+    assert gcloud.delete_command(queued) == (
         f"gcloud compute tpus queued-resources delete {NAME.node} {place} --force --quiet"
     )
-    assert advice.describe_command(queued) == f"gcloud compute tpus queued-resources describe {NAME.node} {place}"
-    assert advice.list_command(queued, lease_id="7q2m4x1pzt").endswith(f"list {place} '--filter=name~/{NAME.node}'")
-    assert advice.list_command(queued).endswith("'--filter=name~/tpujob'")
+    assert gcloud.describe_command(queued) == f"gcloud compute tpus queued-resources describe {NAME.node} {place}"
+    assert gcloud.list_command(queued, lease_id="7q2m4x1pzt").endswith(f"list {place} '--filter=name~/{NAME.node}'")
+    assert gcloud.list_command(queued).endswith("'--filter=name~/tpujob'")

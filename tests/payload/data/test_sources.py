@@ -18,7 +18,7 @@ from payload.config import Config
 from payload.data import download, idx, sources
 from payload.data.download import PublishedFile
 from payload.failures import DataError
-from tests.payload.test_idx import write_set
+from tests.payload.data.test_idx import write_set
 from tests.waiting import HANG_S
 
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.cli_fixture import Cli
-from tests.e2e.test_guardian import guarded, guardians, until_no_guardian
+from tests.e2e.deaths.test_guardian import guarded, guardians, until_no_guardian
 from tests.e2e.test_life import HELLO
 
 __all__ = ["guarded"]

@@ -1,0 +1,1 @@
+"""The command, a notebook or the guardian is killed, forked or gets a wrong clock: nothing stays billed."""

@@ -1,0 +1,1 @@
+"""The installed package: the wheel, the Python API, and other Pythons."""

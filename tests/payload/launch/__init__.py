@@ -1,0 +1,1 @@
+"""Tests of the launch: placement of processes on hosts and chips."""
