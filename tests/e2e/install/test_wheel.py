@@ -159,7 +159,7 @@ def test_a_disaster_is_rehearsed(wheel_cli: Cli) -> None:
 @pytest.mark.exhaustive
 def test_mypy_strict_accepts_a_user_of_the_installed_wheel(installed: Installed, tmp_path: Path) -> None:
     user = tmp_path / "api_user.py"
-    shutil.copy(ROOT / "tests" / "e2e" / "api_user.py", user)
+    shutil.copy(ROOT / "tests" / "e2e" / "install" / "api_user.py", user)
     argv = [
         sys.executable,
         "-m",
