@@ -189,13 +189,7 @@ class Ledger:
                 self._insert_run(run)
                 self._put_attempt(attempt)
                 self._append(event.at or run.created_at, attempt.id, event)
-            case (
-                attempts.Tried()
-                | attempts.Leased()
-                | attempts.Moved()
-                | attempts.AttemptEnded()
-                | attempts.ResultsCollected()
-            ):
+            case attempts.AttemptChange():
                 before = self._attempt(event.attempt_id)
                 self._put_attempt(attempts.apply(before, event))
                 self._append(event.at, event.attempt_id, event)

@@ -8,7 +8,7 @@ create the slice later. Timeouts, 5xx, 403 and partial lists prove nothing: unkn
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceView
 from orchestrator.core.lease.lease import Lease
@@ -94,15 +94,9 @@ def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabiliti
                 missing.append("not yet listed")
     certain_at = settles_at(lease, evidence.creates, now, capabilities, seen=evidence.seen)
     if certain_at is not None:
-        missing.append(
-            "the create call has not settled" if isfinite(certain_at) else "the create call is still under way"
-        )
-    return Verdict(
-        gone=not missing,
-        missing=tuple(missing),
-        last_seen=last_seen,
-        quiet_until=certain_at if evidence.view is None and certain_at != inf else None,
-    )
+        missing.append(f"the create call {'is still under way' if certain_at == inf else 'has not settled'}")
+    quiet_until = certain_at if evidence.view is None and certain_at != inf else None
+    return Verdict(gone=not missing, missing=tuple(missing), last_seen=last_seen, quiet_until=quiet_until)
 
 
 def belongs(view: SliceView, lease: Lease) -> bool:

@@ -35,10 +35,8 @@ def first_claimed_until(lease: Lease, sent_at: float, timings: Timings) -> float
 
 def claimed_until_once_ready(lease: Lease, timings: Timings) -> float:
     """Return what is left of the first claim once a queued slice is READY: enough to boot and to connect."""
-    return min(
-        (lease.ready_at or lease.created_at) + max(timings.label_ttl_s, timings.provision_s + timings.boot_s),
-        lease.deadline,
-    )
+    ready_at = lease.ready_at or lease.created_at
+    return min(ready_at + max(timings.label_ttl_s, timings.provision_s + timings.boot_s), lease.deadline)
 
 
 def labels(

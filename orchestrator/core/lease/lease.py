@@ -5,7 +5,7 @@ transaction; nothing else changes a lease. The attempt that uses a lease has its
 may fail, succeed or be lost, and none of that ends the obligation. Only `Gone` does, and only the proof in `core.lease.absence`
 produces it.
 
-(No `slots` here, in `slices` and in `run_and_attempt`: they double the time to create a class, and every command pays that.)
+(No `slots` here, in `cloud_api` and in `run_and_attempt`: they double the time to create a class.)
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class Mode(StrEnum):
     RUN = "run"  # the process that created the slice, while it sends heartbeats
     HOLD = "hold"  # the user, until `hold_until`
     DETACHED = "detached"  # the job on the VM, until it ends
+
+
+CANCEL, DOWN = "tpujob cancel", "tpujob down"  # the reasons of a release that cancels the run on the slice
 
 
 class Purpose(StrEnum):
@@ -89,6 +92,11 @@ class Lease:
         return self.state not in (LeaseState.GONE, LeaseState.FORGOTTEN)
 
     @property
+    def cancelled_by(self) -> str | None:
+        """The command with which the user ended the slice, and the run on it; None: it has not ended, or for another reason."""
+        return self.reason if self.reason in (CANCEL, DOWN) else None
+
+    @property
     def mode(self) -> Mode:
         """What the claim rests on now."""
         if self.detached_at is not None:
@@ -110,106 +118,82 @@ class Intent:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """Recorded before every create call, retries included: from here on the slice may exist."""
+class LeaseChange:
+    """Base of the events of a lease that exists. `at`: ledger time."""
 
     lease_id: str
     at: float
+
+
+class Sent(LeaseChange):
+    """Recorded before every create call, retries included: from here on the slice may exist."""
 
 
 @dataclass(frozen=True)
-class CreateRefused:
+class CreateRefused(LeaseChange):
     """The API refused a create: that call has no effect, now or later."""
 
-    lease_id: str
-    at: float
     why: str
 
 
 @dataclass(frozen=True)
-class Created:
+class Created(LeaseChange):
     """The API accepted a create and named its operation."""
 
-    lease_id: str
-    at: float
     operation: str
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(LeaseChange):
     """The operation of every create that left is done."""
 
-    lease_id: str
-    at: float
 
-
-@dataclass(frozen=True)
-class Ready:
+class Ready(LeaseChange):
     """The slice was seen READY."""
 
-    lease_id: str
-    at: float
-
 
 @dataclass(frozen=True)
-class Held:
+class Held(LeaseChange):
     """The slice outlives the process that created it, until `until` (at most the deadline)."""
 
-    lease_id: str
-    at: float
     until: float
 
 
-@dataclass(frozen=True)
-class Detached:
+class Detached(LeaseChange):
     """The claim passed from this process to the job on the VM, and the watchdog there confirmed it."""
 
-    lease_id: str
-    at: float
-
 
 @dataclass(frozen=True)
-class Extended:
+class Extended(LeaseChange):
     """The user moved the end: `hold_until` of a held slice, the deadline otherwise."""
 
-    lease_id: str
-    at: float
     until: float
 
 
 @dataclass(frozen=True)
-class Down:
+class Down(LeaseChange):
     """The slice is to be deleted. No event but `Gone` and `Forgotten` ends this state."""
 
-    lease_id: str
-    at: float
     reason: str
 
 
 @dataclass(frozen=True)
-class Gone:
+class Gone(LeaseChange):
     """The slice is proven absent."""
 
-    lease_id: str
-    at: float
     evidence: str
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Forgotten(LeaseChange):
     """The user looked, and declares that the slice does not exist or is not theirs. Nothing is proven."""
 
-    lease_id: str
-    at: float
     why: str
 
 
-LeaseEvent = (
-    Intent | Sent | CreateRefused | Created | Settled | Ready | Held | Detached | Extended | Down | Gone | Forgotten
-)
+LeaseEvent = Intent | LeaseChange
 
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`); Sent and Settled change no state.
-_ALLOWED: dict[type, frozenset[LeaseState]] = {
+_ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
     Sent: frozenset({LeaseState.INTENT}),
     CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
@@ -229,7 +213,6 @@ class NotAllowed(Exception):
 
     def __init__(self, lease: Lease, event: LeaseEvent) -> None:
         super().__init__(f"lease {lease.id} is {lease.state}: {type(event).__name__} does not apply")
-        self.lease, self.event = lease, event
 
 
 def apply(lease: Lease, event: LeaseEvent) -> Lease:
@@ -249,15 +232,13 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Ready(at=at):
             # With one create, READY is its end. A second one, whose reply was lost, may still be under way.
             settled = lease.settled or lease.sends <= 1
-            deadline = lease.deadline
+            ready_at, deadline = lease.ready_at or at, lease.deadline
             if lease.ready_by is not None and lease.ready_at is None:
                 deadline -= max(lease.ready_by - at, 0.0)  # waiting time that was not used does not prolong the lease
-            ready_at = lease.ready_at or at
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
         case Held(until=until):
             # A detached run: its job has ended, and the slice is held for its results.
-            end = min(until, lease.deadline)
-            return replace(lease, purpose=Purpose.HOLD, hold_until=end, detached_at=None)
+            return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline), detached_at=None)
         case Detached(at=at):
             return replace(lease, detached_at=at)
         case Extended(until=until):

@@ -16,7 +16,7 @@ LOCAL = "local"  # the cloud of a run that has none: `on: local`
 
 
 class AttemptState(StrEnum):
-    """The states of an attempt, in order; the last four are final."""
+    """The states of an attempt, in order; the last five are final."""
 
     PENDING = "pending"  # no slice yet
     SETUP = "setup"
@@ -24,7 +24,8 @@ class AttemptState(StrEnum):
     COLLECTING = "collecting"
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # the payload failed: see `rc`
-    INTERRUPTED = "interrupted"  # by a signal, by `tpujob down`, or because the process was killed
+    CANCELLED = "cancelled"  # by `tpujob cancel`, or by `tpujob down` of its slice
+    INTERRUPTED = "interrupted"  # by a signal, by the loss of its slice, or because the process was killed
     ERROR = "error"  # tpujob or the cloud failed: see `detail`
 
     @property
@@ -33,7 +34,13 @@ class AttemptState(StrEnum):
         return self in _ENDED
 
 
-_ENDED = {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.INTERRUPTED, AttemptState.ERROR}
+_ENDED = {
+    AttemptState.SUCCEEDED,
+    AttemptState.FAILED,
+    AttemptState.CANCELLED,
+    AttemptState.INTERRUPTED,
+    AttemptState.ERROR,
+}
 
 
 @dataclass(frozen=True)
@@ -74,40 +81,40 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A candidate was requested and could not be had; its lease is proven gone."""
+class AttemptChange:
+    """Base of the events of an attempt that has begun. `at`: ledger time."""
 
     attempt_id: str
     at: float
+
+
+@dataclass(frozen=True)
+class Tried(AttemptChange):
+    """A candidate was requested and could not be had; its lease is proven gone."""
+
     lease_id: str
     where: str  # accelerator type, zone and provisioning, for display
     why: str
 
 
 @dataclass(frozen=True)
-class Leased:
+class Leased(AttemptChange):
     """The attempt uses this lease from now on; it may have lost an earlier one to a stockout."""
 
-    attempt_id: str
-    at: float
     lease_id: str
 
 
 @dataclass(frozen=True)
-class Moved:
+class Moved(AttemptChange):
     """The attempt entered this state."""
 
-    attempt_id: str
-    at: float
     state: AttemptState
 
 
 @dataclass(frozen=True)
-class AttemptEnded:
+class AttemptEnded(AttemptChange):
     """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command."""
 
-    attempt_id: str
-    at: float
     state: AttemptState
     rc: int | None = None
     detail: str = ""
@@ -116,28 +123,24 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True)
-class ResultsCollected:
+class ResultsCollected(AttemptChange):
     """After its end, the attempt's results were collected from its slice; `state` replaces how it had ended."""
 
-    attempt_id: str
-    at: float
     state: AttemptState
     detail: str = ""
     exit_code: int | None = None
 
 
-AttemptEvent = Began | Tried | Leased | Moved | AttemptEnded | ResultsCollected
+AttemptEvent = Began | AttemptChange
 
 
-def apply(attempt: Attempt, event: Tried | Leased | Moved | AttemptEnded | ResultsCollected) -> Attempt:
+def apply(attempt: Attempt, event: AttemptChange) -> Attempt:
     """Return the attempt after the event. An ended attempt changes only with `ResultsCollected`."""
     if isinstance(event, ResultsCollected):
         return replace(attempt, state=event.state, detail=event.detail, exit_code=event.exit_code)
     if attempt.state.ended:
         return attempt
     match event:
-        case Tried():
-            return attempt
         case Leased(lease_id=lease_id):
             return replace(attempt, lease_id=lease_id)
         case Moved(at=at, state=state):
@@ -145,6 +148,7 @@ def apply(attempt: Attempt, event: Tried | Leased | Moved | AttemptEnded | Resul
             return replace(attempt, state=state, started_at=started)
         case AttemptEnded(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
             return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)
+    return attempt  # Tried: only its event is stored
 
 
 def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:

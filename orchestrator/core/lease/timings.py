@@ -18,9 +18,7 @@ class Timings:
     grace_s: float = 180.0  # after an outage a claim is judged no earlier than this: three heartbeats
     poll_s: float = 60.0  # between two reads of its node's labels by the watchdog
     renew_s: float = 1800.0  # between two writes of the label `tpujob-claimed-until` by an attached client
-    label_ttl_s: float = (
-        4500.0  # how far ahead that label is set; an API outage shorter than the difference costs nothing
-    )
+    label_ttl_s: float = 4500.0  # how far ahead that label is set; a shorter API outage than the difference is harmless
     boot_s: float = 600.0  # from READY to a watchdog that reports that it is armed
     provision_s: float = 2700.0  # from the create call to READY; the first claim label covers this and `boot_s`
     linger_s: float = 3600.0  # how long results that are not collected stay on the VM

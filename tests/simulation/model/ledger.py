@@ -46,13 +46,7 @@ class InMemoryLedger:
                 case Began(run=run, attempt=attempt):
                     new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
-                case (
-                    attempts.Tried()
-                    | attempts.Leased()
-                    | attempts.Moved()
-                    | attempts.AttemptEnded()
-                    | attempts.ResultsCollected()
-                ):
+                case attempts.AttemptChange():
                     before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
                     after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
                     if after_attempt.lease_id not in {None, *self.leases, *new_leases}:
