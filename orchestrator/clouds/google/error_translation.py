@@ -1,7 +1,7 @@
 """Errors of the API, of the network and of google-auth, each translated into one CloudError with advice.
 
 The kind follows from code, status, typed details and, where Cloud TPU gives nothing better, from its literal message
-(`advice.TABLE`). The original stays in `details`, error ids included. Only `clouds` imports this module.
+(`known_errors.TABLE`). The original stays in `details`, error ids included. Only `clouds` imports this module.
 """
 
 from __future__ import annotations
@@ -138,10 +138,7 @@ def operation_error(error: Mapping[str, Any]) -> CloudError:
 
 def json_object(text: str, host: str) -> dict[str, Any]:
     """Return the JSON object of a reply. Raises UnexpectedReply for anything else."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
+    found = _parsed(text)
     if not isinstance(found, dict):
         shown = " ".join(text[:80].split()) or "an empty reply"
         raise UnexpectedReply(f"{host} answered something that is not JSON: {shown}", details=_cut(text))
@@ -273,14 +270,19 @@ def _cause(error: BaseException) -> str:
 
 
 def _error_object(body: str) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    found = _parsed(body)
     if isinstance(found, list) and found:
         found = found[0]
     error = found.get("error") if isinstance(found, dict) else None
     return error if isinstance(error, dict) else None
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text; None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _dicts(value: object) -> tuple[Mapping[str, Any], ...]:

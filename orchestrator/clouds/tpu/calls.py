@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import replies
 from orchestrator.core.lease import timings as claim_timings
@@ -24,6 +26,8 @@ from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongSta
 GOOGLE = "https://tpu.googleapis.com"
 MAX_PAGES = 10_000
 EMULATED_VISIBLE_S = 2.0  # the emulator shows a create at once, unless it is set to delay it
+Row = TypeVar("Row", SliceView, Operation)
+
 _TYPE = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
 
 
@@ -43,18 +47,20 @@ class ApiReply:
             return None
 
 
+def read_reply(status: int, body: bytes, headers: Mapping[str, str], *, host: str, emulated: bool) -> ApiReply:
+    """Return the reply; `headers` by names in lower case. Raises a CloudError unless it is JSON with a status below 300."""
+    text = body.decode("utf-8", "replace")
+    if status >= 300:
+        retry_after = headers.get("retry-after")
+        raise error_translation.http_error(status, text, host=host, retry_after=retry_after, emulated=emulated)
+    return ApiReply(error_translation.json_object(text, host), headers.get("date"))
+
+
 class ApiCalls(ABC):
     """The calls that both clients share. `endpoint` None is Google's."""
 
     def __init__(
-        self,
-        endpoint: str | None,
-        *,
-        emulated: bool,
-        timeout_s: float,
-        visible_within_s: float | None,
-        settles_within_s: float | None,
-        timings: Timings | None,
+        self, endpoint: str | None, *, emulated: bool, timeout_s: float = 15.0, timings: Timings | None = None
     ) -> None:
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
         self.emulated = emulated
@@ -66,8 +72,8 @@ class ApiCalls(ABC):
             owner_filter="client",
             preempt_action="tombstone",
             # Counted from when a create left: 5 minutes from its arrival (A1, docs/assumptions.md), and its timeout of 30 s.
-            visible_within_s=_either(visible_within_s, EMULATED_VISIBLE_S if emulated else 330.0),
-            settles_within_s=_either(settles_within_s, 60.0 if emulated else 2700.0),
+            visible_within_s=EMULATED_VISIBLE_S if emulated else 330.0,
+            settles_within_s=60.0 if emulated else 2700.0,
             timings=timings or (claim_timings.emulated() if emulated else claim_timings.GOOGLE),
         )
         self._timeout_s = timeout_s
@@ -122,41 +128,43 @@ class ApiCalls(ABC):
         return data
 
     def list(self, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
-        nodes = ("list_nodes", "nodes", replies.slice_view)
+        # All zones (AIP-159), as `gcloud compute tpus tpu-vm list --zone=-` requests them.
+        full = f"{_project(project)}/locations/{EVERYWHERE}" if zone == EVERYWHERE else parent(project, zone)
+        where, place = {"parent": full}, SliceName(project, zone, "")
+        read_node, read_request = partial(replies.slice_view, asked=place), partial(replies.queue_view, asked=place)
         if not queued:
-            return self._listed(project, zone, *nodes)
-        requests = self._listed(project, zone, "list_queued_resources", "queuedResources", replies.queue_view)
-        listing = self._listed(project, zone, *nodes)
+            return self._listed("list_nodes", where, "nodes", read_node)
+        requests = self._listed("list_queued_resources", where, "queuedResources", read_request)
+        listing = self._listed("list_nodes", where, "nodes", read_node)
         with_node = {(row.name.zone, row.name.node) for row in listing.rows}
         waiting = (row for row in requests.rows if (row.name.zone, row.name.node) not in with_node)
         unreachable = dict.fromkeys((*requests.unreachable, *listing.unreachable))
         return Listing((*listing.rows, *waiting), tuple(unreachable), requests.server_now)
 
     def _listed(
-        self, project: str, zone: str, call: str, field: str, read: Callable[[Mapping[str, Any], SliceName], SliceView]
-    ) -> Listing[SliceView]:
-        place = SliceName(project, zone, "")
-        # All zones (AIP-159), as `gcloud compute tpus tpu-vm list --zone=-` requests them.
-        full = f"{_project(project)}/locations/{EVERYWHERE}" if zone == EVERYWHERE else parent(project, zone)
-        rows: dict[SliceName, SliceView] = {}
+        self, call: str, request: Mapping[str, str], field: str, read: Callable[[Mapping[str, Any]], Row]
+    ) -> Listing[Row]:
+        rows: dict[object, Row] = {}
         unreachable: dict[str, None] = {}
         first: ApiReply | None = None
-        for page in self._pages(call, {"parent": full}):
+        for page in self._pages(call, request):
             first = first or page
-            rows.update((view.name, view) for view in (read(row, place) for row in _objects(page.data, field)))
-            unreachable.update(dict.fromkeys(_texts(page.data, "unreachable")))
+            rows.update((found.name, found) for found in map(read, _objects(page.data, field)))
+            unreachable.update(dict.fromkeys(_list(page.data, "unreachable", str, "names")))
         return Listing(tuple(rows.values()), tuple(unreachable), first.server_now if first else None)
 
     def zones(self, project: str) -> Listing[str]:
-        pages = self._pages("list_locations", {"name": _project(project)})
-        zones = (str(row.get("locationId", "")) for page in pages for row in _objects(page.data, "locations"))
-        return Listing(tuple(zone for zone in dict.fromkeys(zones) if names.zone_problem(zone) is None))
+        zones = self._texts("list_locations", {"name": _project(project)}, "locations", "locationId")
+        return Listing(tuple(zone for zone in zones if names.zone_problem(zone) is None))
 
     def accelerator_types(self, project: str, zone: str) -> Listing[str]:
         """Return the accelerator types that the API lists for the project in that zone."""
-        pages = self._pages("list_accelerator_types", {"parent": parent(project, zone)})
-        types = (str(row.get("type", "")) for page in pages for row in _objects(page.data, "acceleratorTypes"))
-        return Listing(tuple(kind for kind in dict.fromkeys(types) if _TYPE.fullmatch(kind)))
+        types = self._texts("list_accelerator_types", {"parent": parent(project, zone)}, "acceleratorTypes", "type")
+        return Listing(tuple(kind for kind in types if _TYPE.fullmatch(kind)))
+
+    def _texts(self, call: str, request: Mapping[str, str], field: str, key: str) -> dict[str, None]:
+        rows = (row for page in self._pages(call, request) for row in _objects(page.data, field))
+        return dict.fromkeys(str(row.get(key, "")) for row in rows)
 
     def delete(self, name: SliceName) -> Operation | None:
         if not name.queued:
@@ -183,12 +191,7 @@ class ApiCalls(ABC):
             return None
 
     def operations(self, project: str, zone: str) -> Listing[Operation]:
-        rows: dict[str, Operation] = {}
-        unreachable: dict[str, None] = {}
-        for page in self._pages("list_operations", {"name": parent(project, zone)}):
-            rows.update((found.name, found) for found in map(replies.operation, _objects(page.data, "operations")))
-            unreachable.update(dict.fromkeys(_texts(page.data, "unreachable")))
-        return Listing(tuple(rows.values()), tuple(unreachable))
+        return self._listed("list_operations", {"name": parent(project, zone)}, "operations", replies.operation)
 
     def guest_attributes(self, name: SliceName) -> tuple[Mapping[str, str], ...]:
         """Return nothing if the node publishes nothing or they may not be read: then `remote` reports missing host keys."""
@@ -235,16 +238,8 @@ def _objects(data: Mapping[str, Any], field: str) -> tuple[dict[str, Any], ...]:
     return _list(data, field, dict, "objects")
 
 
-def _texts(data: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    return _list(data, field, str, "names")
-
-
 def _list(data: Mapping[str, Any], field: str, kind: type[Any], what: str) -> tuple[Any, ...]:
     rows = data.get(field, [])
     if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
         raise UnexpectedReply(f"the API answered {field} that are not a list of {what}", details=dict(data))
     return tuple(rows)
-
-
-def _either(given: float | None, default: float) -> float:
-    return default if given is None else given

@@ -7,7 +7,8 @@ importing this module is cheap.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from orchestrator.clouds.google import error_translation
@@ -33,20 +34,11 @@ class TpuApi(ApiCalls):
         emulated: bool,
         timeout_s: float = 15.0,
         create_timeout_s: float = 30.0,
-        visible_within_s: float | None = None,
-        settles_within_s: float | None = None,
         timings: Timings | None = None,
     ) -> None:
         from orchestrator.clouds.tpu import transport
 
-        super().__init__(
-            endpoint,
-            emulated=emulated,
-            timeout_s=timeout_s,
-            visible_within_s=visible_within_s,
-            settles_within_s=settles_within_s,
-            timings=timings,
-        )
+        super().__init__(endpoint, emulated=emulated, timeout_s=timeout_s, timings=timings)
         self._create_timeout_s = create_timeout_s
         self._library_errors, self._parse_error = transport.LIBRARY_ERRORS, transport.PARSE_ERROR
         self._adapter = transport.Adapter(self._host, emulated=emulated)
@@ -66,34 +58,25 @@ class TpuApi(ApiCalls):
         return replies.operation(reply.data)
 
     def start(self, name: SliceName) -> Operation:
-        return self._start_or_stop(self._client.start_node, name)
+        return self._change(self._client.start_node, name, {"name": path(name)})
 
     def stop(self, name: SliceName) -> Operation:
-        return self._start_or_stop(self._client.stop_node, name)
-
-    def _start_or_stop(self, call: Callable[..., Any], name: SliceName) -> Operation:
-        try:
-            return replies.operation(self._send(call, {"name": path(name)}).data)
-        except NotFound as error:
-            raise _vanished(name, error) from error
+        return self._change(self._client.stop_node, name, {"name": path(name)})
 
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
         request = {"node": {"name": path(name), "labels": dict(labels)}, "update_mask": {"paths": ["labels"]}}
-        try:
-            return replies.operation(self._send(self._client.update_node, request).data)
-        except NotFound as error:
-            raise _vanished(name, error) from error
+        return self._change(self._client.update_node, name, request)
+
+    def _change(self, call: Callable[..., Any], name: SliceName, request: Mapping[str, Any]) -> Operation:
+        with _must_exist(name):
+            return replies.operation(self._send(call, request).data)
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
-        try:
+        with _must_exist(name):
             node = self._node(name)
-        except NotFound as error:
-            raise _vanished(name, error) from error
-        replies.addresses(
-            node
-        )  # raises before the guest attributes, which may be read a few times a minute, are needed
+        replies.addresses(node)  # raises before the guest attributes, whose reads are limited to a few a minute
         try:
             published = self.guest_attributes(name)
         except CloudUnavailable as error:
@@ -162,5 +145,10 @@ def preview(request: SliceRequest, endpoint: str = GOOGLE) -> dict[str, Any]:
     return {"method": sent.method, "url": sent.url, "body": body}
 
 
-def _vanished(name: SliceName, error: NotFound) -> Vanished:
-    return Vanished(f"{name.node} does not exist in {name.zone} (any more)", details=error.details)
+@contextmanager
+def _must_exist(name: SliceName) -> Iterator[None]:
+    try:
+        yield
+    except NotFound as error:
+        message = f"{name.node} does not exist in {name.zone} (any more)"
+        raise Vanished(message, details=error.details) from error

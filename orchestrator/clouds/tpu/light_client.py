@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.credentials import Bearer
-from orchestrator.clouds.google.fetch import fetch
-from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply
+from orchestrator.clouds.google.fetch import Reply, fetch
+from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply, read_reply
 from orchestrator.core.lease.timings import Timings
-from orchestrator.errors import CloudError
 
 # google-cloud-tpu's name of a call → method, and path after /v2/ as a template for the request's fields
 CALLS = {
@@ -43,18 +41,9 @@ class LightApi(ApiCalls):
         *,
         emulated: bool,
         timeout_s: float = 15.0,
-        visible_within_s: float | None = None,
-        settles_within_s: float | None = None,
         timings: Timings | None = None,
     ) -> None:
-        super().__init__(
-            endpoint,
-            emulated=emulated,
-            timeout_s=timeout_s,
-            visible_within_s=visible_within_s,
-            settles_within_s=settles_within_s,
-            timings=timings,
-        )
+        super().__init__(endpoint, emulated=emulated, timeout_s=timeout_s, timings=timings)
         self._bearer = bearer
 
     def _ask(self, call: str, request: Mapping[str, Any]) -> ApiReply:
@@ -63,42 +52,16 @@ class LightApi(ApiCalls):
         query = {"pageToken": request.get("page_token"), "force": "true" if request.get("force") else None}
         parameters = urlencode({key: value for key, value in query.items() if value})
         url = f"{self.endpoint}/v2/{path}{'?' + parameters if parameters else ''}"
-        try:
-            return self._send(method, url)
-        except _RefusedToken as refused:
-            if not self._bearer.renewable:
-                raise refused.error from refused
-        self._bearer.renew()
-        try:
-            return self._send(method, url)
-        except _RefusedToken as refused:
-            raise refused.error from refused
+        reply = self._send(method, url)
+        if reply.status == 401 and self._bearer.renewable:
+            self._bearer.renew()
+            reply = self._send(method, url)
+        return read_reply(reply.status, reply.body, reply.headers, host=self._host, emulated=self.emulated)
 
-    def _send(self, method: str, url: str) -> ApiReply:
+    def _send(self, method: str, url: str) -> Reply:
         headers = {"Authorization": f"Bearer {self._bearer.token()}", "Accept": "application/json"}
         body = b"{}" if method == "POST" else None
         if body is not None:
             headers["Content-Type"] = "application/json"
         emulated = self.emulated
-        reply = fetch(method, url, body, headers, timeout_s=self._timeout_s, proxies=not emulated, ours=emulated)
-        text = reply.body.decode("utf-8", "replace")
-        if reply.status >= 300:
-            error = error_translation.http_error(
-                reply.status,
-                text,
-                host=self._host,
-                retry_after=reply.headers.get("retry-after"),
-                emulated=self.emulated,
-            )
-            if reply.status == 401:
-                raise _RefusedToken(error)
-            raise error
-        return ApiReply(error_translation.json_object(text, self._host), reply.headers.get("date"))
-
-
-class _RefusedToken(Exception):
-    """A 401: the token is not, or no longer, valid."""
-
-    def __init__(self, error: CloudError) -> None:
-        super().__init__(error.message)
-        self.error = error
+        return fetch(method, url, body, headers, timeout_s=self._timeout_s, proxies=not emulated, ours=emulated)

@@ -36,11 +36,8 @@ def queued_request(
     }
     version, provisioning = _provisioning(request, queue)
     query = f"queuedResourceId={name.node}&requestId={queue.request_id}"
-    return {
-        "method": "POST",
-        "url": f"{endpoint}/{version}/{place}/queuedResources?{query}",
-        "body": body | provisioning,
-    }
+    url = f"{endpoint}/{version}/{place}/queuedResources?{query}"
+    return {"method": "POST", "url": url, "body": body | provisioning}
 
 
 def _provisioning(request: SliceRequest, queue: QueueTerms) -> tuple[str, dict[str, Any]]:

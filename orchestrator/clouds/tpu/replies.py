@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -90,10 +89,7 @@ _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENS
 
 def slice_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a node as a slice; `asked` has its project, and whether the caller's slice is queued. Raises UnexpectedReply."""
-    match = _NODE.fullmatch(reply["name"]) if isinstance(reply.get("name"), str) else None
-    if match is None:
-        message = f"the API listed a node with the unexpected name {reply.get('name')!r:.200}"
-        raise UnexpectedReply(message, details=dict(reply))
+    match = _name_parts(reply, _NODE, "node")
     native_state = _enum(reply, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
     health = _enum(reply, "health", _HEALTH_NUMBERS, _NO_HEALTH)
     scheduling = _typed(reply, "schedulingConfig", dict, {})
@@ -114,10 +110,7 @@ def slice_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
 
 def queue_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a queued resource without a node as a slice; its first node specification describes the slice."""
-    match = _QUEUED.fullmatch(reply["name"]) if isinstance(reply.get("name"), str) else None
-    if match is None:
-        message = f"the API listed a queued resource with the unexpected name {reply.get('name')!r:.200}"
-        raise UnexpectedReply(message, details=dict(reply))
+    match = _name_parts(reply, _QUEUED, "queued resource")
     state = _typed(reply, "state", dict, {})
     native_state = _enum(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
     specs = _typed(_typed(reply, "tpu", dict, {}), "nodeSpec", list, [])
@@ -133,6 +126,16 @@ def queue_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
         spot=reply.get("spot") is not None or reply.get("provisioningModel") == "SPOT",
         error=_why_failed(state) if native_state == "FAILED" else None,
     )
+
+
+def _name_parts(reply: Mapping[str, Any], pattern: re.Pattern[str], kind: str) -> re.Match[str]:
+    """The zone and the id in the full name. Raises UnexpectedReply."""
+    name = reply.get("name")
+    match = pattern.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        message = f"the API listed a {kind} with the unexpected name {name!r:.200}"
+        raise UnexpectedReply(message, details=dict(reply))
+    return match
 
 
 def _has_own_request(node: Mapping[str, Any], node_id: str) -> bool:
@@ -197,8 +200,7 @@ def worker_addresses(
     hosts = addresses(reply)
     sets = _by_worker(published, len(hosts))
     internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in reply["networkEndpoints"]]
-    workers = (_worker(index, host, sets[index], emulated) for index, host in enumerate(hosts))
-    return tuple(replace(worker, internal=internal[worker.index]) for worker in workers)
+    return tuple(_worker(index, *each, emulated) for index, each in enumerate(zip(hosts, internal, sets, strict=True)))
 
 
 def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence[Mapping[str, str]]:
@@ -212,17 +214,17 @@ def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence
     return [sets.get(index, {}) for index in range(workers)]
 
 
-def _worker(index: int, host: str, published: Mapping[str, str], emulated: bool) -> WorkerAddress:
+def _worker(index: int, host: str, internal: str, published: Mapping[str, str], emulated: bool) -> WorkerAddress:
     key = published.get(HOST_KEY, "").strip().removeprefix("ssh-ed25519 ").partition(" ")[0]
     if key and not _KEY.fullmatch(key):
         raise UnexpectedReply(f"worker {index} published an invalid host key", details=key[:200])
     host_key = f"ssh-ed25519 {key}" if key else None
     if not emulated:
-        return WorkerAddress(index, host, host_key=host_key)
+        return WorkerAddress(index, host, host_key=host_key, internal=internal)
     port = published.get(EMULATED_PORT, "")
     if not _LOOPBACK.fullmatch(host) or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise UnexpectedReply(f"the emulator published no loopback address for worker {index}: {host!r}, {port!r}")
-    return WorkerAddress(index, host, int(port), host_key)
+    return WorkerAddress(index, host, int(port), host_key, internal)
 
 
 def attributes(entry: Mapping[str, Any]) -> dict[str, str]:

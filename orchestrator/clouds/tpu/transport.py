@@ -23,8 +23,8 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
 from orchestrator import peers
-from orchestrator.clouds.google import error_translation
-from orchestrator.clouds.tpu.calls import ApiReply
+from orchestrator.clouds.tpu.calls import ApiReply, read_reply
+from orchestrator.errors import CloudError
 
 LIBRARY_ERRORS = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
 PARSE_ERROR = ParseError
@@ -57,30 +57,15 @@ class Adapter(HTTPAdapter):
         if emulated:
             self.poolmanager.pool_classes_by_scheme = {"http": _OwnPool}
 
-    def send(
-        self,
-        request: requests.PreparedRequest,
-        stream: bool = False,
-        timeout: float | tuple[float, float] | tuple[float, None] | None = None,
-        verify: bool | str = True,
-        cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
-        proxies: Mapping[str, str] | None = None,
-    ) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         self._seen.reply = ApiReply({})
-        reply = super().send(request, stream, timeout, verify, cert, proxies)
-        text = reply.content.decode("utf-8", "replace")
-        if reply.status_code >= 300:
-            error = error_translation.http_error(
-                reply.status_code,
-                text,
-                host=self._host,
-                retry_after=reply.headers.get("Retry-After"),
-                emulated=self._emulated,
-            )
-            if reply.status_code == 401 and not self._emulated and isinstance(error.details, dict):
-                return reply
-            raise error
-        self._seen.reply = ApiReply(error_translation.json_object(text, self._host), reply.headers.get("Date"))
+        reply = super().send(request, *arguments, **options)
+        sent = (reply.status_code, reply.content, reply.headers)
+        try:
+            self._seen.reply = read_reply(*sent, host=self._host, emulated=self._emulated)
+        except CloudError as error:
+            if reply.status_code != 401 or self._emulated or not isinstance(error.details, dict):
+                raise
         return reply
 
     def last_reply(self) -> ApiReply:

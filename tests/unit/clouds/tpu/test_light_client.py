@@ -49,7 +49,7 @@ def test_a_call_to_the_emulator_imports_neither_google_nor_requests(stub: StubAp
     code = f"""
 import sys
 from orchestrator.clouds.tpu.connect import connect_light
-from orchestrator.core.lease.slices import SliceName
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.settings import Target
 api = connect_light(Target("emulated", "emulated"), {stub.url!r}, "t")
 assert api.get(SliceName("acme-project", "us-central1-a", {NAME.node!r})).native_state == "READY"
