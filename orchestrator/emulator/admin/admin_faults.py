@@ -4,97 +4,85 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiohttp import web
-
 from orchestrator.emulator import api_errors
+from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import check_list, check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.vms.worker_faults import CONDITIONS
-from orchestrator.emulator.wire.json_body import NUMBER, json_object
+from orchestrator.emulator.wire.json_body import NUMBER
 
 
-class FaultAdmin:
+class FaultAdmin(Api):
     """The routes of faults, the request log and events of nodes."""
 
     def __init__(self, driver: Driver, log: RequestLog) -> None:
-        self.driver, self.state, self.log = driver, driver.state, log
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/_emulator/faults", self.list_faults),
-            web.post("/_emulator/faults", self.add_faults),
-            web.delete("/_emulator/faults", self.clear_faults),
-            web.delete("/_emulator/faults/{id}", self.clear_faults),
-            web.get("/_emulator/requests", self.requests),
-            web.post("/_emulator/nodes/{node:[^:]+}:{action:preempt|maintain|vanish|put|worker}", self.act),
-        ]
+        super().__init__(driver)
+        self.log = log
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    async def list_faults(self, request: web.Request) -> web.Response:
-        return web.json_response({"faults": self.state.faults.dump()})
+    @route("GET", "/_emulator/faults")
+    async def list_faults(self, call: ApiCall) -> Json:
+        return {"faults": self.state.faults.dump()}
 
-    async def add_faults(self, request: web.Request) -> web.Response:
+    @route("POST", "/_emulator/faults")
+    async def add_faults(self, call: ApiCall) -> Json:
         """Add one fault, or `{"faults": [...]}`: all of them or none."""
-        data = await json_object(request)
+        data = await call.body()
         rows = check_list("faults", data["faults"]) if list(data) == ["faults"] else [data]
         added = self.state.faults.add_all(rows, self.driver.clock())
         self.driver.changed()
-        return web.json_response({"faults": [fault.as_json() for fault in added]})
+        return {"faults": [fault.as_json() for fault in added]}
 
-    async def clear_faults(self, request: web.Request) -> web.Response:
-        name = request.match_info.get("id")
+    @route("DELETE", "/_emulator/faults")
+    @route("DELETE", "/_emulator/faults/{id}")
+    async def clear_faults(self, call: ApiCall) -> Json:
+        name = call.parts.get("id")
         count = self.state.faults.clear(None if name is None else [name])
         if name is not None and not count:
             raise ApiError("NOT_FOUND", f'There is no fault "{name}".')
         self.driver.changed()
-        return web.json_response({"cleared": count})
+        return {"cleared": count}
 
-    async def requests(self, request: web.Request) -> web.Response:
+    @route("GET", "/_emulator/requests")
+    async def requests(self, call: ApiCall) -> Json:
         """List the calls after `?after=NUMBER` that concern `?node=ID` (or its full name); by default all."""
-        after = request.query.get("after", "0")
+        after = call.query.get("after", "0")
         if not NUMBER.fullmatch(after):
             raise bad_field(f"after must be the number of a request, not {after!r}.")
-        return web.json_response({"requests": self.log.rows(int(after), request.query.get("node"))})
+        return {"requests": self.log.rows(int(after), call.query.get("node"))}
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    async def act(self, request: web.Request) -> web.Response:
+    @route("POST", "/_emulator/nodes/{node:[^:]+}:{action:preempt|maintain|vanish|put|worker}")
+    async def act(self, call: ApiCall) -> Json:
         """Act on a node, and reply with its state after that.
 
         preempt {"notice_s"}; maintain {"notice_s", "lasts_s", "kind"}; vanish; put {"state", "lasts_s"};
         worker {"worker", "condition"}.
         """
-        self.driver.advance()
-        node, body, now = self._find(request.match_info["node"]), await json_object(request), self.driver.clock()
-        match request.match_info["action"]:
+        node, body, now = self._find(call.parts["node"]), await call.body(), self.driver.clock()
+        match call.parts["action"]:
             case "preempt":
                 self.state.preempt(node.name, now, _seconds(body, "notice_s") or 0.0)
             case "maintain":
-                kind, notice_s, lasts_s = (body.get("kind"), _seconds(body, "notice_s"), _seconds(body, "lasts_s"))
-                self.state.maintain(
-                    node.name,
-                    now,
-                    notice_s=self.state.settings.notice_s if notice_s is None else notice_s,
-                    lasts_s=lasts_s,
-                    kind="SCHEDULED" if kind == "SCHEDULED" else "UNSCHEDULED",
-                )
+                notice_s, lasts_s = _seconds(body, "notice_s"), _seconds(body, "lasts_s")
+                notice_s = self.state.settings.notice_s if notice_s is None else notice_s
+                kind = "SCHEDULED" if body.get("kind") == "SCHEDULED" else "UNSCHEDULED"
+                self.state.maintain(node.name, now, notice_s=notice_s, lasts_s=lasts_s, kind=kind)
             case "vanish":
                 self.state.vanish(node.name, now)
             case "put":
                 self.state.set_state(node.name, str(body.get("state", "")), now, _seconds(body, "lasts_s"))
             case "worker":
-                await self._worker(node, body)
+                await self._worker(node, body.get("worker"), body.get("condition"))
         self.driver.changed()
-        return web.json_response({"name": node.name, "uid": node.uid, "state": node.state})
+        return {"name": node.name, "uid": node.uid, "state": node.state}
 
-    async def _worker(self, node: Node, body: dict[str, Any]) -> None:
-        index: Any = body.get("worker")
-        condition: Any = body.get("condition")
+    async def _worker(self, node: Node, index: Any, condition: Any) -> None:
         check_value("condition", condition, str, choices=tuple(CONDITIONS))
         hosts = self.driver.hosts.get(node.uid)
         if node.state != "READY" or hosts is None:
@@ -112,6 +100,6 @@ class FaultAdmin:
         return found[0]
 
 
-def _seconds(body: dict[str, Any], name: str) -> float | None:
+def _seconds(body: Json, name: str) -> float | None:
     value = body.get(name)
     return None if value is None else float(check_value(name, value, float))

@@ -14,9 +14,9 @@ from email.utils import format_datetime
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from orchestrator.emulator.api.api_call import method_of, resource_of
 from orchestrator.emulator.api.authentication import cut
 from orchestrator.emulator.api.request_log import UNAUTHENTICATED, RequestLog
-from orchestrator.emulator.api.rest_calls import method_of, resource_of
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults import replies
 from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, NoReply

@@ -14,14 +14,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from aiohttp import web
 from yarl import URL
 
+from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.plain_data import check_value
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.wire import transcoding
-from orchestrator.emulator.wire.json_body import json_object
 from orchestrator.emulator.wire.transcoding import HttpCall, Refusal, RpcStatus
 
 if TYPE_CHECKING:
@@ -31,31 +30,29 @@ log = logging.getLogger(__name__)
 NO_REPLY = RpcStatus(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
 
 
-class GrpcApi:
+class GrpcApi(Api):
     """The gRPC server of a daemon, and its state: not started, at first."""
 
     def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+        super().__init__(driver)
         self._server: GrpcServer | None = None
         self._starting = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes that start and show the server."""
-        return [web.post("/_emulator/grpc", self.start), web.get("/_emulator/grpc", self.status)]
+    @route("GET", "/_emulator/grpc")
+    async def status(self, call: ApiCall) -> Json:
+        return {"target": self._server.target if self._server else None}
 
-    async def status(self, request: web.Request) -> web.Response:
-        return web.json_response({"target": self._server.target if self._server else None})
-
-    async def start(self, request: web.Request) -> web.Response:
+    @route("POST", "/_emulator/grpc")
+    async def start(self, call: ApiCall) -> Json:
         """Start the server on `{"port": 0}` (0: a free port). One that runs already stays."""
-        port = check_value("port", (await json_object(request)).get("port", 0), int, most=65535)
+        port = check_value("port", (await call.body()).get("port", 0), int, most=65535)
         async with self._starting:
             if self._server is None:
                 self._server = await self._start(port)
         if port not in (0, self._server.port):
             raise ApiError("FAILED_PRECONDITION", f"The gRPC server runs at {self._server.target} already.")
-        return await self.status(request)
+        return await self.status(call)
 
     async def close(self) -> None:
         """Stop the server, if it runs."""
@@ -100,7 +97,7 @@ class GrpcApi:
 
     def _version(self, service: str, request: dict[str, Any]) -> str:
         """Return the API version of a call. Over gRPC operations have none: take that of the call that began the operation."""
-        operation = self.driver.state.operations.get(request.get("name", ""))
+        operation = self.state.operations.get(request.get("name", ""))
         version = operation.api_version if operation is not None else "v2"
         return transcoding.TPU_VERSIONS.get(service, version if version in ("v2", "v2alpha1") else "v2")
 

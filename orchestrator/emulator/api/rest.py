@@ -1,240 +1,201 @@
-"""The Cloud TPU REST API, /v2 and /v2alpha1, and the part of /v1 that gcloud still reads.
+"""The Cloud TPU REST API, /v2 and /v2alpha1, without queued resources, and the part of /v1 that gcloud still reads.
 
-Each route is one call of the state machine and one reply of `wire`.
+Each route is one call of the state machine and one reply of `wire`. Google has turned off the TPU Nodes of /v1: it still lists
+catalogs, lists no node, and refuses to create one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from aiohttp import web
-
 from orchestrator import catalog
 from orchestrator.emulator import api_errors
-from orchestrator.emulator.api.rest_calls import (
-    ANY_ZONE,
-    ZONE,
-    changed,
-    effect_on,
-    node_name,
-    page,
-    parent_of,
-    place,
-    query_of,
-    unreachable_field,
-)
-from orchestrator.emulator.api.rest_queue import QueueApi
-from orchestrator.emulator.api_errors import bad_field
-from orchestrator.emulator.vms.driver import Driver
-from orchestrator.emulator.wire import node_json, node_request
-from orchestrator.emulator.wire.json_body import NUMBER, json_object
-from orchestrator.emulator.wire.node_schema import camel
+from orchestrator.emulator.api.api_call import ZONE, Api, ApiCall, Json, route
+from orchestrator.emulator.api_errors import ApiError, bad_field
+from orchestrator.emulator.model.records import OperationRecord
+from orchestrator.emulator.wire import node_request
+from orchestrator.emulator.wire.json_body import NUMBER
+from orchestrator.emulator.wire.node_json import guest_attributes_json, node_json, unreachable_field
 from orchestrator.emulator.wire.queue_json import operation_json
 
 NODE = ZONE + "/nodes/{node:[^/:]+}"
+ANY_ZONE = "/{version:v1|v2|v2alpha1}/projects/{project}/locations/{zone}"
+RUNTIMES = ZONE + "/{collection:runtimeVersions}"
+V1_RUNTIMES = "/{version:v1}/projects/{project}/locations/{zone}/{collection:tensorflowVersions}"
+V1_NODES = "/{version:v1|v1alpha1}/projects/{project}/locations/{zone}/nodes"
+V1_NODE = V1_NODES + "/{node:[^/:]+}"
 
 
-class RestApi:
-    """The routes of nodes, operations, locations and catalogs, with those of `rest_queue`."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.state = driver.state
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/{version:v1|v2|v2alpha1}/projects/{project}/locations", self.list_locations),
-            web.get(ANY_ZONE, self.get_location),
-            web.get(ANY_ZONE + "/acceleratorTypes", self.list_accelerator_types),
-            web.get(ANY_ZONE + "/acceleratorTypes/{type}", self.get_accelerator_type),
-            web.get(ZONE + "/runtimeVersions", self.list_runtimes("runtimeVersions")),
-            web.get(ZONE + "/runtimeVersions/{runtime}", self.get_runtime("runtimeVersions")),
-            web.get(
-                ANY_ZONE.replace("v1|v2|v2alpha1", "v1") + "/tensorflowVersions",
-                self.list_runtimes("tensorflowVersions"),
-            ),
-            web.get(
-                ANY_ZONE.replace("v1|v2|v2alpha1", "v1") + "/tensorflowVersions/{runtime}",
-                self.get_runtime("tensorflowVersions"),
-            ),
-            web.post(ZONE + "/nodes", self.create_node),
-            web.get(ZONE + "/nodes", self.list_nodes),
-            web.get(NODE, self.get_node),
-            web.delete(NODE, self.delete_node),
-            web.patch(NODE, self.patch_node),
-            web.post(NODE + ":{verb:stop|start}", self.change_power),
-            web.post(NODE + ":getGuestAttributes", self.guest_attributes),
-            web.post(NODE + ":{verb:simulateMaintenanceEvent|performMaintenance}", self.maintain),
-            web.get(ANY_ZONE + "/operations", self.list_operations),
-            web.get(ANY_ZONE + "/operations/{operation}", self.get_operation),
-            web.get("/compute/v1/projects/{project}", self.compute_project),
-            *QueueApi(self.driver).routes(),
-        ]
+class RestApi(Api):
+    """The routes of nodes, operations, locations and catalogs."""
 
     # --- locations and catalogs ---------------------------------------------------------------------------------------
 
-    async def list_locations(self, request: web.Request) -> web.Response:
-        return page(
-            request,
-            "locations",
-            [_location(request, zone) for zone in sorted(catalog.zones()) if self.state.supply.may_use(zone)],
-        )
+    @route("GET", "/{version:v1|v2|v2alpha1}/projects/{project}/locations", "locations.list")
+    async def list_locations(self, call: ApiCall) -> Json:
+        zones = [zone for zone in sorted(catalog.zones()) if self.state.supply.may_use(zone)]
+        return call.page("locations", [_location(call.parts["project"], zone) for zone in zones])
 
-    async def get_location(self, request: web.Request) -> web.Response:
-        project, zone = place(request)
-        self.state.check_place(project, zone)
-        return web.json_response(_location(request, zone))
+    @route("GET", ANY_ZONE, "locations.get")
+    async def get_location(self, call: ApiCall) -> Json:
+        self.state.check_place(*call.place())
+        return _location(*call.project_and_zone)
 
-    async def list_accelerator_types(self, request: web.Request) -> web.Response:
-        parent = parent_of(request)
-        self.state.check_place(*place(request))
-        kinds = [_accelerator_type(parent, name) for name in catalog.types_in_zone(request.match_info["zone"])]
-        return page(request, "acceleratorTypes", kinds)
+    @route("GET", ANY_ZONE + "/acceleratorTypes", "acceleratorTypes.list")
+    async def list_accelerator_types(self, call: ApiCall) -> Json:
+        self.state.check_place(*call.place())
+        kinds = [_accelerator_type(call.name(), name) for name in catalog.types_in_zone(call.parts["zone"])]
+        return call.page("acceleratorTypes", kinds)
 
-    async def get_accelerator_type(self, request: web.Request) -> web.Response:
-        parent, name = parent_of(request), request.match_info["type"]
-        if name not in catalog.types_in_zone(request.match_info["zone"]):
+    @route("GET", ANY_ZONE + "/acceleratorTypes/{type}", "acceleratorTypes.get")
+    async def get_accelerator_type(self, call: ApiCall) -> Json:
+        parent, name = call.name(), call.parts["type"]
+        if name not in catalog.types_in_zone(call.parts["zone"]):
             raise api_errors.not_found(f"{parent}/acceleratorTypes/{name}")
-        return web.json_response(_accelerator_type(parent, name))
+        return _accelerator_type(parent, name)
 
-    def list_runtimes(self, collection: str) -> Callable[[web.Request], Any]:
-        async def list_runtimes(request: web.Request) -> web.Response:
-            parent = parent_of(request)
-            rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
-            return page(request, collection, rows)
+    @route("GET", RUNTIMES, "runtimeVersions.list")
+    @route("GET", V1_RUNTIMES, "runtimeVersions.list")
+    async def list_runtimes(self, call: ApiCall) -> Json:
+        parent, collection = call.name(), call.parts["collection"]
+        rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
+        return call.page(collection, rows)
 
-        return list_runtimes
-
-    def get_runtime(self, collection: str) -> Callable[[web.Request], Any]:
-        async def get_runtime(request: web.Request) -> web.Response:
-            version = request.match_info["runtime"]
-            name = f"{parent_of(request)}/{collection}/{version}"
-            if version not in node_request.runtimes():
-                raise api_errors.not_found(name)
-            return web.json_response({"name": name, "version": version})
-
-        return get_runtime
+    @route("GET", RUNTIMES + "/{runtime}", "runtimeVersions.get")
+    @route("GET", V1_RUNTIMES + "/{runtime}", "runtimeVersions.get")
+    async def get_runtime(self, call: ApiCall) -> Json:
+        name = call.name(call.parts["collection"], "runtime")
+        if call.parts["runtime"] not in node_request.runtimes():
+            raise api_errors.not_found(name)
+        return {"name": name, "version": call.parts["runtime"]}
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    async def create_node(self, request: web.Request) -> web.Response:
-        project, zone, version = (request.match_info[key] for key in ("project", "zone", "version"))
-        create = node_request.parse_create(
-            project, zone, query_of(request).get("nodeId", ""), await json_object(request), version
-        )
-        operation = self.state.create(
+    @route("POST", ZONE + "/nodes", "nodes.create")
+    async def create_node(self, call: ApiCall) -> OperationRecord:
+        project, zone = call.project_and_zone
+        create = node_request.parse_create(project, zone, call.query.get("nodeId", ""), await call.body(), call.version)
+        return self.state.create(
             project=project,
             zone=zone,
             node_id=create.node_id,
             spec=create.spec,
             workers=create.workers,
             usd_per_hour=create.usd_per_hour,
-            api_version=version,
+            api_version=call.version,
             now=self.driver.clock(),
-            effect=effect_on(request),
+            effect=call.effect,
         )
-        return changed(self.driver, request, operation)
 
-    async def list_nodes(self, request: web.Request) -> web.Response:
-        self.driver.advance()
-        project, zone = request.match_info["project"], request.match_info["zone"]
+    @route("GET", ZONE + "/nodes", "nodes.list")
+    async def list_nodes(self, call: ApiCall) -> Json:
+        project, zone = call.project_and_zone
         if zone != "-":
-            node_request.check_location(project, zone)
-            self.state.check_place(project, zone)
-        nodes, unreachable = self.state.listed(project, zone, effect_on(request))
-        rows = [node_json.node_json(node, request.match_info["version"]) for node in nodes]
-        return page(request, "nodes", rows, unreachable_field(project, unreachable))
+            self.state.check_place(*call.place())
+        nodes, unreachable = self.state.listed(project, zone, call.effect)
+        rows = [node_json(node, call.version) for node in nodes]
+        return call.page("nodes", rows, unreachable_field(project, unreachable))
 
-    async def get_node(self, request: web.Request) -> web.Response:
-        self.driver.advance()
-        return web.json_response(
-            node_json.node_json(self.state.node(node_name(request)), request.match_info["version"])
-        )
+    @route("GET", NODE, "nodes.get")
+    async def get_node(self, call: ApiCall) -> Json:
+        return node_json(self.state.node(_node_name(call)), call.version)
 
-    async def delete_node(self, request: web.Request) -> web.Response:
-        return changed(
-            self.driver,
-            request,
-            self.state.delete(
-                node_name(request), request.match_info["version"], self.driver.clock(), effect_on(request)
-            ),
-        )
+    @route("DELETE", NODE, "nodes.delete")
+    async def delete_node(self, call: ApiCall) -> OperationRecord:
+        return self.state.delete(_node_name(call), call.version, self.driver.clock(), call.effect)
 
-    async def patch_node(self, request: web.Request) -> web.Response:
-        name, version = node_name(request), request.match_info["version"]
-        body, mask = await json_object(request), query_of(request).get("updateMask", "")
-        changes = node_request.parse_patch(body, mask, version, self.state.node(name).spec)
-        return changed(
-            self.driver, request, self.state.patch(name, changes, version, self.driver.clock(), effect_on(request))
-        )
+    @route("PATCH", NODE, "nodes.patch")
+    async def patch_node(self, call: ApiCall) -> OperationRecord:
+        name, body, mask = _node_name(call), await call.body(), call.query.get("updateMask", "")
+        changes = node_request.parse_patch(body, mask, call.version, self.state.node(name).spec)
+        return self.state.patch(name, changes, call.version, self.driver.clock(), call.effect)
 
-    async def change_power(self, request: web.Request) -> web.Response:
-        verb, version = request.match_info["verb"], request.match_info["version"]
-        operation = self.state.change_power(node_name(request), verb, version, self.driver.clock(), effect_on(request))
-        return changed(self.driver, request, operation)
+    @route("POST", NODE + ":{verb:stop|start}", "nodes.{verb}")
+    async def change_power(self, call: ApiCall) -> OperationRecord:
+        now = self.driver.clock()
+        return self.state.change_power(_node_name(call), call.parts["verb"], call.version, now, call.effect)
 
-    async def guest_attributes(self, request: web.Request) -> web.Response:
-        self.driver.advance()
-        node, body = self.state.node(node_name(request)), await json_object(request)
-        fields = {camel(key): value for key, value in body.items()}
+    @route("POST", NODE + ":getGuestAttributes", "nodes.getGuestAttributes")
+    async def guest_attributes(self, call: ApiCall) -> Json:
+        node, fields = self.state.node(_node_name(call)), await call.fields()
         workers, query = fields.get("workerIds", []), fields.get("queryPath", "")
         if not isinstance(query, str) or not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
             raise bad_field("Invalid value at 'query_path' or 'worker_ids'.")
         if node.state != "READY":
             raise api_errors.wrong_state("getGuestAttributes", node.state)
-        return web.json_response(node_json.guest_attributes_json(node.hosts, workers, query))
+        return guest_attributes_json(node.hosts, workers, query)
 
-    async def maintain(self, request: web.Request) -> web.Response:
+    @route("POST", NODE + ":{verb:simulateMaintenanceEvent|performMaintenance}", "nodes.{verb}")
+    async def maintain(self, call: ApiCall) -> OperationRecord:
         """Announce maintenance, or begin what was announced. The operation is done at once."""
-        name, now, body = node_name(request), self.driver.clock(), await json_object(request)
+        name, now, fields = _node_name(call), self.driver.clock(), await call.fields()
         self.driver.advance()
         self.state.node(name)
-        if request.match_info["verb"] == "performMaintenance":
+        if call.parts["verb"] == "performMaintenance":
             node = self.state.begin_maintenance(name, now)
         else:
-            worker_ids = {camel(key): value for key, value in body.items()}.get("workerIds") or ["0"]
-            if not isinstance(worker_ids, list) or not all(
-                isinstance(w, str) and NUMBER.fullmatch(w) for w in worker_ids
-            ):
+            workers = fields.get("workerIds") or ["0"]
+            if not isinstance(workers, list) or not all(isinstance(w, str) and NUMBER.fullmatch(w) for w in workers):
                 raise bad_field("Invalid value at 'worker_ids'.")
-            notice_s, workers = self.state.settings.notice_s, [int(worker) for worker in worker_ids[:1]]
-            node = self.state.maintain(name, now, notice_s=notice_s, workers=workers)
-        return changed(
-            self.driver, request, self.state.completed_operation(node, "update", request.match_info["version"])
-        )
+            notice_s = self.state.settings.notice_s
+            node = self.state.maintain(name, now, notice_s=notice_s, workers=[int(worker) for worker in workers[:1]])
+        return self.state.completed_operation(node, "update", call.version)
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    async def list_operations(self, request: web.Request) -> web.Response:
-        self.driver.advance()
-        parent, version = parent_of(request), request.match_info["version"]
-        effect = effect_on(request)
-        forgotten = effect is not None and effect.kind == "operation_gone"
-        unreachable = effect is not None and effect.kind == "unreachable"
+    @route("GET", ANY_ZONE + "/operations", "operations.list")
+    async def list_operations(self, call: ApiCall) -> Json:
+        parent, kind = call.name(), call.effect and call.effect.kind
         rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
-        shown = [] if forgotten or unreachable else [operation_json(op, version) for op in reversed(rows)]
-        return page(request, "operations", shown, {"unreachable": [parent]} if unreachable else None)
+        if kind in ("operation_gone", "unreachable"):
+            rows = []
+        shown = [operation_json(op, call.version) for op in reversed(rows)]
+        return call.page("operations", shown, {"unreachable": [parent]} if kind == "unreachable" else None)
 
-    async def get_operation(self, request: web.Request) -> web.Response:
-        self.driver.advance()
-        name = f"{parent_of(request)}/operations/{request.match_info['operation']}"
-        operation = self.state.operation(name, effect_on(request))
-        return web.json_response(operation_json(operation, request.match_info["version"]))
+    @route("GET", ANY_ZONE + "/operations/{operation}", "operations.get")
+    async def get_operation(self, call: ApiCall) -> Json:
+        return operation_json(self.state.operation(call.name("operations", "operation"), call.effect), call.version)
 
-    async def compute_project(self, request: web.Request) -> web.Response:
+    # --- what gcloud asks for besides ---------------------------------------------------------------------------------
+
+    @route("GET", "/compute/v1/projects/{project}")
+    async def compute_project(self, call: ApiCall) -> Json:
         """Reply to the one request of `gcloud compute tpus tpu-vm ssh` to Compute Engine: the project has no SSH keys."""
-        project = request.match_info["project"]
         metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": []}
-        return web.json_response({"name": project, "commonInstanceMetadata": metadata})
+        return {"name": call.parts["project"], "commonInstanceMetadata": metadata}
+
+    @route("POST", ZONE + ":generateServiceIdentity")
+    async def generate_service_identity(self, call: ApiCall) -> Json:
+        project, _ = call.place()
+        number = node_request.project_number(project)
+        return {"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}}
+
+    @route("GET", V1_NODES)
+    async def list_tpu_nodes(self, call: ApiCall) -> Json:
+        if call.parts["zone"] != "-":
+            call.place()
+        return {}
+
+    @route("POST", V1_NODES)
+    async def create_tpu_node(self, call: ApiCall) -> Json:
+        call.place()
+        message = "Your request to provision TPU Node has been denied. Please migrate to TPU VM Architecture."
+        raise ApiError("FAILED_PRECONDITION", message)
+
+    @route("GET", V1_NODE)
+    @route("DELETE", V1_NODE)
+    @route("POST", V1_NODE + ":{verb:stop|start|reimage}")
+    async def no_tpu_node(self, call: ApiCall) -> Json:
+        raise api_errors.not_found(_node_name(call))
 
 
-def _location(request: web.Request, zone: str) -> dict[str, str]:
-    return {"name": f"projects/{request.match_info['project']}/locations/{zone}", "locationId": zone}
+def _node_name(call: ApiCall) -> str:
+    return call.name("nodes", "node")
 
 
-def _accelerator_type(parent: str, name: str) -> dict[str, Any]:
+def _location(project: str, zone: str) -> Json:
+    return {"name": f"projects/{project}/locations/{zone}", "locationId": zone}
+
+
+def _accelerator_type(parent: str, name: str) -> Json:
     kind = catalog.lookup(name)
     assert kind is not None, f"the catalog describes {name}"
     config = {"type": kind.api_type, "topology": kind.topology}

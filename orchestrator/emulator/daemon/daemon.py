@@ -13,16 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from orchestrator.emulator import access
 from orchestrator.emulator.admin.admin import Admin
 from orchestrator.emulator.admin.admin_faults import FaultAdmin
 from orchestrator.emulator.admin.admin_supply import SupplyAdmin
-from orchestrator.emulator.api import authentication, fault_middleware, rest_other
+from orchestrator.emulator.api import authentication, fault_middleware
 from orchestrator.emulator.api.grpc_api import GrpcApi
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest import RestApi
+from orchestrator.emulator.api.rest_queue import QueueApi
 from orchestrator.emulator.state.steady_clock import steady_clock
 from orchestrator.emulator.state.store import ENVIRONMENT, Store
 from orchestrator.emulator.vms.driver import Driver
@@ -48,12 +49,10 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     ]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(fault_middleware.date_header(driver))
-    app.add_routes([*RestApi(driver).routes(), *rest_other.routes()])
-    app.add_routes(
-        [*Admin(driver, shutdown).routes(), *FaultAdmin(driver, requests).routes(), *SupplyAdmin(driver).routes()]
-    )
     grpc_api = GrpcApi(driver)
-    app.add_routes(grpc_api.routes())
+    admins = Admin(driver, shutdown), FaultAdmin(driver, requests), SupplyAdmin(driver)
+    for api in (RestApi(driver), QueueApi(driver), *admins, grpc_api):
+        app.add_routes(api.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     if end_fd is not None:
@@ -111,16 +110,11 @@ class _Idle:
         self.limit_s = float(os.environ.get(f"{ENVIRONMENT}IDLE_S", IDLE_S))
         self.last = time.monotonic()
 
-    @property
-    def middleware(self) -> Middleware:
-        """The middleware that notes each request."""
-
-        @web.middleware
-        async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
-            self.last = time.monotonic()
-            return await handler(request)
-
-        return noted
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note the request."""
+        self.last = time.monotonic()
+        return await handler(request)
 
     async def watch(self, shutdown: asyncio.Event) -> None:
         """Set `shutdown` once the daemon has been idle for the limit."""

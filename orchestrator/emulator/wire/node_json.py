@@ -1,23 +1,17 @@
-"""Nodes, maintenance, guest attributes and pages as the API's JSON, for each version of the API.
+"""Nodes, maintenance and guest attributes as the API's JSON, for each version of the API.
 
 Pure. Enums are names, int64 are strings, times are RFC 3339.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.model.records import HostRecord, Maintenance, Node, is_spot
 from orchestrator.emulator.wire.node_schema import NODE
 
-T = TypeVar("T")
-DEFAULT_PAGE = 100
-MAX_PAGE = 1000
 V2_SCHEDULING = frozenset(NODE["v2"]["schedulingConfig"])
 
 
@@ -86,27 +80,6 @@ def guest_attributes_json(hosts: Sequence[HostRecord], workers: Sequence[str], q
     return {"guestAttributes": entries}
 
 
-def page(rows: Sequence[T], size: str | None, token: str | None) -> tuple[Sequence[T], str | None]:
-    """Return one page and the token of the next (None: the last page). Tokens hold the number of rows already shown.
-
-    Raises ApiError for a bad size or token.
-    """
-    start = 0
-    if token:
-        try:
-            start = int(base64.urlsafe_b64decode(token).decode().removeprefix("from:"))
-        except (binascii.Error, ValueError):
-            raise ApiError("INVALID_ARGUMENT", "The page token is invalid.") from None
-    try:
-        page_size = int(size or 0)
-    except ValueError:
-        raise ApiError("INVALID_ARGUMENT", f'The page size "{size}" is not a number.') from None
-    if page_size < 0 or start < 0:
-        raise ApiError("INVALID_ARGUMENT", "The page size must not be negative.")
-    end = start + min(page_size or DEFAULT_PAGE, MAX_PAGE)
-    return rows[start:end], token_from(end) if end < len(rows) else None
-
-
-def token_from(row: int) -> str:
-    """Return the token of the page that begins with this row, counted from 0."""
-    return base64.urlsafe_b64encode(f"from:{row}".encode()).decode()
+def unreachable_field(project: str, zones: Sequence[str]) -> dict[str, Any]:
+    """Return the field of a list that names unreachable zones; empty without any."""
+    return {"unreachable": [f"projects/{project}/locations/{zone}" for zone in zones]} if zones else {}

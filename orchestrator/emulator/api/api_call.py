@@ -1,0 +1,149 @@
+"""What a request names (the method, the resource, the query, the fault that it meets), and the routes that reply to it.
+
+For `rest`, `rest_queue`, `admin` and the middlewares. Faults and the request log use the same names.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from orchestrator.emulator import api_errors
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.model.records import OperationRecord
+from orchestrator.emulator.vms.driver import Driver
+from orchestrator.emulator.wire import node_request
+from orchestrator.emulator.wire.json_body import json_object
+from orchestrator.emulator.wire.node_schema import camel
+from orchestrator.emulator.wire.queue_json import operation_json
+
+ZONE = "/{version:v2|v2alpha1}/projects/{project}/locations/{zone}"
+NEW_IDS = {"nodes": "nodeId", "queuedResources": "queuedResourceId"}
+DEFAULT_PAGE, MAX_PAGE = 100, 1000
+
+Json = dict[str, Any]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Json | OperationRecord]])
+
+
+class ApiCall:
+    """One request to the API. `effect` is the fault that the cloud applies, as `fault_injection` decided; None: no fault."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.request, self.parts = request, request.match_info
+        self.query = {camel(key): value for key, value in request.query.items()}
+        self.effect: Fault | None = request.get("effect")
+
+    @property
+    def version(self) -> str:
+        """The version of the API."""
+        return self.parts["version"]
+
+    @property
+    def project_and_zone(self) -> tuple[str, str]:
+        """The project and the zone, as given."""
+        return self.parts["project"], self.parts["zone"]
+
+    def place(self) -> tuple[str, str]:
+        """Return project and zone. Raises ApiError for an unknown zone."""
+        node_request.check_location(*self.project_and_zone)
+        return self.project_and_zone
+
+    def name(self, collection: str = "", key: str = "") -> str:
+        """Return projects/…/locations/…, or the full name of the resource that the path names by `key`.
+
+        Raises ApiError for an unknown zone.
+        """
+        project, zone = self.place()
+        return f"projects/{project}/locations/{zone}" + (f"/{collection}/{self.parts[key]}" if collection else "")
+
+    async def body(self) -> Json:
+        """Return the body. Raises ApiError if it is not a JSON object."""
+        return await json_object(self.request)
+
+    async def fields(self) -> Json:
+        """Return the body with camelCase names. Raises ApiError if it is not a JSON object."""
+        return {camel(key): value for key, value in (await self.body()).items()}
+
+    def page(self, collection: str, rows: Sequence[Json], more: Json | None = None) -> Json:
+        """Return one page of a list, with `more` fields. A token holds the number of rows already shown.
+
+        Raises ApiError for a bad size or token.
+        """
+        size, token, kind = self.query.get("pageSize"), self.query.get("pageToken"), self.effect and self.effect.kind
+        try:
+            start = int(base64.urlsafe_b64decode(token).decode().removeprefix("from:")) if token else 0
+        except ValueError:
+            raise ApiError("INVALID_ARGUMENT", "The page token is invalid.") from None
+        try:
+            page_size = int(size or 0)
+        except ValueError:
+            raise ApiError("INVALID_ARGUMENT", f'The page size "{size}" is not a number.') from None
+        if page_size < 0 or start < 0:
+            raise ApiError("INVALID_ARGUMENT", "The page size must not be negative.")
+        if kind == "page_error" and token:
+            raise api_errors.internal()
+        end = 1 if kind == "page_error" else start + min(page_size or DEFAULT_PAGE, MAX_PAGE)
+        shown = rows[start:end]
+        result: Json = {collection: shown} if shown else {}
+        if end < len(rows) or kind in ("page_error", "page_loop"):
+            following = 0 if kind == "page_loop" else end
+            result["nextPageToken"] = base64.urlsafe_b64encode(f"from:{following}".encode()).decode()
+        return result | (more or {})
+
+
+def route(verb: str, path: str, operation: str | None = None) -> Callable[[Handler], Handler]:
+    """Mark a method of an `Api` as the handler of this route. `operation`: the method's name in the API, as in faults."""
+
+    def mark(handler: Handler) -> Handler:
+        vars(handler).setdefault("marks", []).append((verb, path, operation))
+        return handler
+
+    return mark
+
+
+class Api:
+    """Routes. Their handlers return JSON, or the operation of a change."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.state = driver, driver.state
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of all handlers."""
+        return [
+            web.route(verb, path, partial(self._reply, getattr(self, name), operation=operation))
+            for name, handler in vars(type(self)).items()
+            for verb, path, operation in getattr(handler, "marks", ())
+        ]
+
+    async def _reply(self, handler: Handler, request: web.Request, *, operation: str | None) -> web.Response:
+        """Let time pass up to now, then reply. `operation` is for `method_of`."""
+        self.driver.advance()
+        reply = await handler(ApiCall(request))
+        if isinstance(reply, OperationRecord):
+            self.driver.changed()
+            reply = operation_json(reply, request.match_info["version"])
+        return web.json_response(reply)
+
+
+def method_of(request: web.Request) -> str | None:
+    """Return the name of the method (nodes.get); None for a path that is not of this API."""
+    handler = request.match_info.handler
+    operation: str | None = handler.keywords["operation"] if isinstance(handler, partial) else None
+    return operation and operation.format_map(request.match_info)
+
+
+def resource_of(request: web.Request) -> str:
+    """Return the full name of the node, queued resource, operation or place that the request names."""
+    parts = request.match_info
+    name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
+    for collection, key in (("nodes", "node"), ("queuedResources", "queued"), ("operations", "operation")):
+        if key in parts:
+            return f"{name}/{collection}/{parts[key]}"
+    collection, _, verb = (method_of(request) or "").partition(".")
+    given = ApiCall(request).query.get(NEW_IDS[collection]) if verb == "create" else None
+    return f"{name}/{collection}/{given}" if given else name
