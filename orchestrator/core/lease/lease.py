@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from orchestrator.core.lease.cloud_api import SliceName, SliceView
-from orchestrator.core.text import names
+from orchestrator.core.lease.cloud_api import SliceName
 
 
 class LeaseState(StrEnum):
@@ -254,38 +253,6 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Forgotten(at=at, why=why):
             return replace(lease, state=LeaseState.FORGOTTEN, gone_at=at, reason=why)
     raise AssertionError(f"no transition for {event!r}")
-
-
-def adopted(
-    view: SliceView, *, cloud: str, now: float, age_s: float | None, usd_per_hour: float | None
-) -> Lease | None:
-    """Return a lease, to be released and not used, for a slice of ours that the ledger does not know.
-
-    Its create calls are unknown: they count as one that left when the slice was created (`age_s` seconds ago; None: now)
-    and has not settled. None if its lease-id label is not an id: nothing else tells the slice from another of its name,
-    and the id names files.
-    """
-    lease_id = view.labels.get(names.LEASE_ID, "")
-    if not names.is_run_id(lease_id):
-        return None
-    made_at = now - (age_s or 0.0)
-    return Lease(
-        id=lease_id,
-        handle=view.labels.get(names.NAME) or view.name.node,
-        purpose=Purpose.HOLD if view.labels.get(names.MODE) == Mode.HOLD else Purpose.RUN,
-        cloud=cloud,
-        name=view.name,
-        accelerator_type=view.accelerator_type,
-        runtime_version=view.runtime_version,
-        spot=view.spot,
-        owner=view.labels.get(names.OWNER, ""),
-        deadline=now,
-        created_at=made_at,
-        usd_per_hour=usd_per_hour,
-        state=LeaseState.CREATING,
-        sent_at=made_at,
-        sends=1,
-    )
 
 
 def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None:

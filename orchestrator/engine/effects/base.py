@@ -50,23 +50,18 @@ class Locks(Protocol):
 class World(Protocol):
     """What the real effects are performed on."""
 
+    ledger: LedgerPort
+    locks: Locks
+    report: Callable[[Report], None]
+
     @property
     def cloud(self) -> Cloud: ...
-
-    @property
-    def ledger(self) -> LedgerPort: ...
-
-    @property
-    def locks(self) -> Locks: ...
 
     def now(self, cloud: str | None = None) -> float: ...
 
     def is_time_certain(self) -> bool: ...
 
     def set_server_time(self, server_now: float, asked_at: float) -> None: ...
-
-    @property
-    def report(self) -> Callable[[Report], None]: ...
 
     def arm(self) -> bool: ...
 
@@ -86,14 +81,19 @@ class Effect(Generic[T]):
         raise NotImplementedError(type(self).__name__)
 
 
+class QuickEffect(Effect[T]):
+    """An effect that is performed at once, without a thread."""
+
+    slow: ClassVar[bool] = False
+
+
 # -- time, reports, signals -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Now(Effect[float]):
+class Now(QuickEffect[float]):
     """The ledger's time (`core.lease.timekeeping`) in unix seconds, of the program's own cloud or of the one named."""
 
-    slow: ClassVar[bool] = False
     cloud: str | None = None
 
     def perform(self, world: World) -> float:
@@ -101,20 +101,17 @@ class Now(Effect[float]):
 
 
 @dataclass(frozen=True, slots=True)
-class IsTimeCertain(Effect[bool]):
+class IsTimeCertain(QuickEffect[bool]):
     """False after a restart of this machine, until the cloud's clock is known: more time may have passed than `Now` says."""
-
-    slow: ClassVar[bool] = False
 
     def perform(self, world: World) -> bool:
         return world.is_time_certain()
 
 
 @dataclass(frozen=True, slots=True)
-class SetServerTime(Effect[None]):
+class SetServerTime(QuickEffect[None]):
     """Set the ledger's time by the Date of a reply that has just come, to a call made at `asked_at`. Unix seconds both."""
 
-    slow: ClassVar[bool] = False
     server_now: float
     asked_at: float
 
@@ -130,10 +127,9 @@ class Sleep(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Effect[None]):
+class Report(QuickEffect[None]):
     """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one."""
 
-    slow: ClassVar[bool] = False
     stage: str
     text: str
     passing: bool = False
@@ -143,12 +139,11 @@ class Report(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shield(Effect[None]):
+class Shield(QuickEffect[None]):
     """While raised, signals do not unwind the program: it is releasing. They are counted and answered with a line; the third
     abandons the program, and the obligation stays in the ledger for the next tpujob command. When it is lowered (for the
     next zone after a stockout), a signal that came meanwhile unwinds the program."""
 
-    slow: ClassVar[bool] = False
     raised: bool = True
 
 
@@ -170,14 +165,13 @@ class Make(Effect[T]):
         return self.make()
 
 
-# -- the ledger ----------------------------------------------------------------------------------------------------
+# -- the ledger and the locks -----------------------------------------------------------------------------------------
 
 
-class Record(Effect[None]):
+class Record(QuickEffect[None]):
     """Apply events to the ledger; durable when the await returns. Raises NotAllowed, LedgerUnavailable."""
 
     __slots__ = ("events",)
-    slow: ClassVar[bool] = False
 
     def __init__(self, *events: LeaseEvent | AttemptEvent) -> None:
         self.events = events
@@ -190,64 +184,51 @@ class Record(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLease(Effect[Lease]):
-    """One lease of the ledger. Raises UnknownLease."""
+class LeaseEffect(QuickEffect[T]):
+    """An effect on one lease; the effects on locks also take the names of others."""
 
-    slow: ClassVar[bool] = False
     lease_id: str
+
+
+class ReadLease(LeaseEffect[Lease]):
+    """One lease of the ledger. Raises UnknownLease."""
 
     def perform(self, world: World) -> Lease:
         return world.ledger.lease(self.lease_id)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenLeases(Effect[list[Lease]]):
+class OpenLeases(QuickEffect[list[Lease]]):
     """Every lease that is neither proven gone nor forgotten, of every cloud."""
-
-    slow: ClassVar[bool] = False
 
     def perform(self, world: World) -> list[Lease]:
         return world.ledger.open_leases()
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAttempts(Effect[list[Attempt]]):
+class OpenAttempts(QuickEffect[list[Attempt]]):
     """Every attempt whose end is not recorded."""
-
-    slow: ClassVar[bool] = False
 
     def perform(self, world: World) -> list[Attempt]:
         return world.ledger.attempts_open()
 
 
-@dataclass(frozen=True, slots=True)
-class Lock(Effect[bool]):
+class Lock(LeaseEffect[bool]):
     """Lock a lease or an attempt for this program. False: another process or thread has it locked."""
-
-    slow: ClassVar[bool] = False
-    lease_id: str
 
     def perform(self, world: World) -> bool:
         return world.locks.lock(self.lease_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Unlock(Effect[None]):
+class Unlock(LeaseEffect[None]):
     """Unlock what this program has locked; any other lock stays."""
-
-    slow: ClassVar[bool] = False
-    lease_id: str
 
     def perform(self, world: World) -> None:
         world.locks.unlock(self.lease_id)
 
 
-@dataclass(frozen=True, slots=True)
-class IsLocked(Effect[bool]):
+class IsLocked(LeaseEffect[bool]):
     """Whether a living process, this one included, has it locked."""
-
-    slow: ClassVar[bool] = False
-    lease_id: str
 
     def perform(self, world: World) -> bool:
         return world.locks.is_locked(self.lease_id)

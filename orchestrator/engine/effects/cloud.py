@@ -5,10 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.engine.effects.base import Effect, World
 from orchestrator.errors import CloudError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceEffect(Effect[T]):
+    """An effect on one slice."""
+
+    name: SliceName
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +31,8 @@ class Create(Effect[Operation]):
         return world.cloud.create(self.request)
 
 
-@dataclass(frozen=True, slots=True)
-class Get(Effect["SliceView | None"]):
+class Get(SliceEffect["SliceView | None"]):
     """Return a slice; None only for a 404."""
-
-    name: SliceName
 
     def perform(self, world: World) -> SliceView | None:
         return world.cloud.get(self.name)
@@ -43,11 +50,8 @@ class ListSlices(Effect[Listing[SliceView]]):
         return world.cloud.list(self.project, self.zone, self.queued)
 
 
-@dataclass(frozen=True, slots=True)
-class Delete(Effect["Operation | None"]):
+class Delete(SliceEffect["Operation | None"]):
     """Delete a slice. None: it does not exist now, which proves nothing while a create has not settled."""
-
-    name: SliceName
 
     def perform(self, world: World) -> Operation | None:
         return world.cloud.delete(self.name)
@@ -81,21 +85,15 @@ class DeleteAll(Effect[tuple["Operation | CloudError | None", ...]]):
         return tuple(answers)
 
 
-@dataclass(frozen=True, slots=True)
-class StartSlice(Effect[Operation]):
+class StartSlice(SliceEffect[Operation]):
     """Start a stopped slice."""
-
-    name: SliceName
 
     def perform(self, world: World) -> Operation:
         return world.cloud.start(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class StopSlice(Effect[Operation]):
+class StopSlice(SliceEffect[Operation]):
     """Stop a READY slice."""
-
-    name: SliceName
 
     def perform(self, world: World) -> Operation:
         return world.cloud.stop(self.name)
@@ -122,32 +120,25 @@ class ListOperations(Effect[Listing[Operation]]):
         return world.cloud.operations(self.project, self.zone)
 
 
-@dataclass(frozen=True, slots=True)
-class Workers(Effect[tuple[WorkerAddress, ...]]):
+class Workers(SliceEffect[tuple[WorkerAddress, ...]]):
     """Return addresses and host keys of a READY slice, in worker order."""
-
-    name: SliceName
 
     def perform(self, world: World) -> tuple[WorkerAddress, ...]:
         return world.cloud.workers(self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class SetLabels(Effect[Operation]):
+class SetLabels(SliceEffect[Operation]):
     """Replace all labels of a READY slice."""
 
-    name: SliceName
     labels: Mapping[str, str] = field(hash=False)
 
     def perform(self, world: World) -> Operation:
         return world.cloud.set_labels(self.name, self.labels)
 
 
-@dataclass(frozen=True, slots=True)
-class GetGuestAttributes(Effect[tuple[Mapping[str, str], ...]]):
+class GetGuestAttributes(SliceEffect[tuple[Mapping[str, str], ...]]):
     """Return the guest attributes of every worker: what the programs on the VMs publish."""
-
-    name: SliceName
 
     def perform(self, world: World) -> tuple[Mapping[str, str], ...]:
         return world.cloud.guest_attributes(self.name)

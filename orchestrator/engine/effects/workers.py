@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects.base import Effect, Report, World
+from orchestrator.engine.effects.base import Effect, QuickEffect, Report, World
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
     from orchestrator.remote.transfer.bundle import Bundle
     from orchestrator.remote.transfer.collect import Collection, CollectionProgress, CollectRequest, CollectResult
     from orchestrator.remote.transfer.saved_work import SavedWork
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEffect(Effect[T]):
+    """An effect on the workers of a fleet."""
+
+    fleet: Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +41,9 @@ class Connect(Effect["Fleet"]):
 
 
 @dataclass(frozen=True, slots=True)
-class SendHeartbeats(Effect[None]):
+class SendHeartbeats(QuickEffect[None]):
     """Send heartbeats to the watchdog on worker 0, or on all, until the fleet is closed or this process dies."""
 
-    slow: ClassVar[bool] = False
     fleet: Fleet
     every_s: float
     everywhere: bool = False
@@ -43,21 +52,17 @@ class SendHeartbeats(Effect[None]):
         self.fleet.send_heartbeats(self.every_s, everywhere=self.everywhere)
 
 
-@dataclass(frozen=True, slots=True)
-class FindCoordinator(Effect["WorkerFacts"]):
+class FindCoordinator(FleetEffect["WorkerFacts"]):
     """Return worker 0's address for the other workers, and a port that is free there now."""
-
-    fleet: Fleet
 
     def perform(self, world: World) -> WorkerFacts:
         return self.fleet.facts(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Push(Effect[int]):
+class Push(FleetEffect[int]):
     """Ship the bundle to every worker that lacks it; return to how many."""
 
-    fleet: Fleet
     bundle: Bundle
 
     def perform(self, world: World) -> int:
@@ -73,10 +78,9 @@ class Push(Effect[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class StartPhase(Effect[None]):
+class StartPhase(FleetEffect[None]):
     """Start a phase on every worker, detached there, and follow its log. A second start has no effect."""
 
-    fleet: Fleet
     request: StartRequest
     sink: Callable[[int, bytes], None]
 
@@ -86,10 +90,9 @@ class StartPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class FollowPhase(Effect[None]):
+class FollowPhase(FleetEffect[None]):
     """Follow the log of a phase that another process started, from its first byte."""
 
-    fleet: Fleet
     attempt: str
     phase: str
     sink: Callable[[int, bytes], None]
@@ -100,10 +103,9 @@ class FollowPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitForWorkers(Effect["FleetStatus"]):
+class WaitForWorkers(FleetEffect["FleetStatus"]):
     """Wait until the status of a worker changes, `timeout_s` at most; return the status of all."""
 
-    fleet: Fleet
     timeout_s: float
 
     def perform(self, world: World) -> FleetStatus:
@@ -111,10 +113,9 @@ class WaitForWorkers(Effect["FleetStatus"]):
 
 
 @dataclass(frozen=True, slots=True)
-class StopPhase(Effect[None]):
+class StopPhase(FleetEffect[None]):
     """Stop the phase on every worker: SIGTERM, and SIGKILL after `grace_s`."""
 
-    fleet: Fleet
     grace_s: float
 
     def perform(self, world: World) -> None:
@@ -122,10 +123,9 @@ class StopPhase(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class StartCollection(Effect["Collection"]):
+class StartCollection(QuickEffect["Collection"]):
     """Start to collect the results, in the background."""
 
-    slow: ClassVar[bool] = False
     fleet: Fleet
     order: CollectRequest
 
@@ -156,10 +156,9 @@ class StopCollection(Effect["CollectResult"]):
 
 
 @dataclass(frozen=True, slots=True)
-class SaveWork(Effect["CollectResult"]):
+class SaveWork(FleetEffect["CollectResult"]):
     """Copy the job's work so far to this machine, for another attempt on other workers."""
 
-    fleet: Fleet
     saved_work: SavedWork
     deadline_s: float
 
@@ -168,10 +167,9 @@ class SaveWork(Effect["CollectResult"]):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreWork(Effect["tuple[str | None, ...]"]):
+class RestoreWork(FleetEffect["tuple[str | None, ...]"]):
     """Ship its saved work to each worker; return the hash of each bundle, None for a worker without saved work."""
 
-    fleet: Fleet
     saved_work: SavedWork
     directory: Path  # for the archives
 
@@ -182,10 +180,9 @@ class RestoreWork(Effect["tuple[str | None, ...]"]):
 
 
 @dataclass(frozen=True, slots=True)
-class Disconnect(Effect[None]):
+class Disconnect(QuickEffect[None]):
     """Close every connection, at once, whatever is in flight on them."""
 
-    slow: ClassVar[bool] = False
     fleet: Fleet
 
     def perform(self, world: World) -> None:
