@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import Alert, Event, Failure, LogLines, Notice, Progress, Reporter, RunResult, relative
@@ -67,8 +68,7 @@ class Console:
     def _show_result(self, result: RunResult) -> None:
         self.quiet()
         if not self._streams_json:
-            for line in result.lines:
-                emit(line)
+            emit_lines(result.lines)
         if not result.detached:
             took = format_duration(result.ended_at - result.started_at)
             self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
@@ -156,6 +156,20 @@ def _print(text: str) -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends
         if not isinstance(error, BrokenPipeError):
             console().notice("warning", f"stdout cannot be written: {error}")
+
+
+def emit_lines(lines: Iterable[str]) -> None:
+    """Print lines of data on stdout."""
+    for line in lines:
+        emit(line)
+
+
+def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result of a command: its shape as JSON, or its lines."""
+    if as_json:
+        emit_json(shape)
+    else:
+        emit_lines(lines)
 
 
 def emit_json(data: Any) -> None:

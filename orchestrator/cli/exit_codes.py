@@ -1,4 +1,4 @@
-"""Runs a command, and decides the exit code of the process: from its ExitCode, or from the error that it raises."""
+"""Runs a command, and decides the exit code of the process: the one that it returns, or that of the error that it raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USAGE = 2  # typer's code for usage errors
 
 
 class ExitCode(Exception):
-    """End the command with `code`. `typer.Exit` cannot: 2 is Typer's code for usage errors and may be a job's own code."""
+    """What a command returned. `typer.Exit` cannot tell: 2 is Typer's code for usage errors and may be a job's own code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -48,8 +48,7 @@ def dispatch() -> int:
 def _call() -> int:
     name = " ".join(sys.argv[1:])
     if name in LIGHT and COMPLETION not in os.environ:
-        load(name)()
-        return 0
+        return load(name)() or 0
     from orchestrator.cli import typer_app  # imports typer, 25 ms
 
     try:

@@ -1,4 +1,4 @@
-"""How commands declare their parameters, the options that several commands share, and durations given as options.
+"""How commands declare their parameters, and the options that several commands share.
 
 `Option` and `Argument` are those of typer; importing typer takes longer than many a command, and `cli.typer_app` does it when
 there is something to parse.
@@ -6,10 +6,8 @@ there is something to parse.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
-
-from orchestrator.core.text.durations import parse_duration
-from orchestrator.errors import UserError
 
 
 class Option:
@@ -36,18 +34,13 @@ EventStream = Annotated[
     bool,
     Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result."),
 ]
+JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]
+MaxDuration = Annotated[
+    str | None,
+    Option("--ttl", metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h."),
+]
+RunName = Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.")]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]
 Csv = Annotated[bool, Option("--csv", help="Print one line a run with every figure as it was measured.")]
-
-
-def duration(option: str, text: str, *, least: str, most: str) -> float:
-    """Return the seconds of a duration given as `option`. Raises UserError unless it is from `least` to `most`."""
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise UserError(f"{option} {text}: {error}") from error
-    if not parse_duration(least) <= seconds <= parse_duration(most):
-        raise UserError(f"{option} {text}: must be between {least} and {most}")
-    return seconds

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator import __version__
 from orchestrator.cli import commands, help_text
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Argument, Option
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -31,7 +32,8 @@ class LazyCommand(TyperCommand):
     @functools.cached_property
     def loaded(self) -> Any:
         """The click command of it."""
-        return _group(self.full_name) if not commands.COMMANDS[self.full_name].function else _command(self.full_name)
+        is_group = commands.COMMANDS[self.full_name].is_group
+        return _group(self.full_name) if is_group else _command(self.full_name)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Parse arguments with the command that this stands for."""
@@ -135,11 +137,16 @@ def _command(full_name: str) -> Any:
     return command
 
 
-def _declared(function: Callable[..., None]) -> Callable[..., None]:
-    """Put typer's declarations in place of ours, in the annotations of the function; return it."""
+def _declared(function: Callable[..., int | None]) -> Callable[..., None]:
+    """Return a function for typer: with its declarations in place of ours, and with ExitCode for the code returned."""
     hints = typing.get_type_hints(function, include_extras=True)
     function.__annotations__ = {name: _annotation(hint) for name, hint in hints.items()}
-    return function
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> None:
+        raise ExitCode(function(*args, **kwargs) or 0)
+
+    return command
 
 
 def _annotation(hint: Any) -> Any:

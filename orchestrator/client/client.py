@@ -5,17 +5,17 @@ Each call opens a session of its own and closes it, so that a client may be used
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.client import history, reports
+from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.events import Event, Reporter, RunResult
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
 from orchestrator.client.history import RunSummary
-from orchestrator.client.job import Duration, Job, ProvisioningKind, path_of, spec_of
+from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of
 from orchestrator.client.jobs import attach, ending, logs
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
@@ -29,9 +29,7 @@ from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus,
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.core.text.durations import parse_duration
-from orchestrator.core.text.sizes import parse_size
-from orchestrator.errors import TeardownUnproven, UserError
+from orchestrator.errors import TeardownUnproven
 from orchestrator.report.results import RunReport
 
 OnEvent = Callable[[Event], object]
@@ -45,21 +43,15 @@ class LogLine:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
 class Run:
     """A run of this machine's ledger: a handle, which asks anew each time."""
 
-    def __init__(self, client: Client, run_id: str) -> None:
-        self._client = client
-        self.id = run_id
+    _client: Client = field(repr=False, compare=False)
+    id: str
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
 
     @property
     def state(self) -> str:
@@ -132,8 +124,8 @@ class Client:
         slice is not proven absent. Raises UserError for a job that cannot be run; then nothing was created.
         """
         options = RunOptions(
-            keep_s=None if keep is None else _seconds("keep", keep, "1m", "7d"),
-            max_duration_s=None if max_duration is None else _seconds("max_duration", max_duration, "6m", "7d"),
+            keep_s=None if keep is None else seconds("keep", keep, "1m", "7d"),
+            max_duration_s=None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d"),
         )
         return self._start(job, options, on_event)
 
@@ -142,7 +134,7 @@ class Client:
 
         Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
         """
-        limit = None if max_duration is None else _seconds("max_duration", max_duration, "6m", "7d")
+        limit = None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d")
         return Run(self, self._start(job, RunOptions(max_duration_s=limit, detach=True), on_event).run)
 
     def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
@@ -171,7 +163,7 @@ class Client:
         `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. Raises the run's own error if the run was
         not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
         """
-        most_bytes = _size(max_results)
+        most_bytes = None if max_results is None else size("max_results", max_results)
         with self._session(on_event) as session:
             result = ending.collect(session, _id(run), max_results=most_bytes)
             return _successful(session, result)
@@ -226,8 +218,8 @@ class Client:
             zone=zone,
             runtime=runtime,
             provisioning=Provisioning(provisioning),
-            wait_s=0.0 if wait is None else _seconds("wait", wait, "1s", "7d"),
-            max_duration_s=_seconds("max_duration", max_duration, "6m", "7d"),
+            wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
+            max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
             name=name,
         )
         return Slice(lambda: self._session(on_event), options)
@@ -258,9 +250,9 @@ class Client:
             accelerator=accelerator,
             runtime=runtime,
             provisioning=None if provisioning is None else Provisioning(provisioning),
-            wait_s=0.0 if wait is None else _seconds("wait", wait, "1s", "7d"),
-            max_duration_s=_seconds("max_duration", max_duration, "6m", "7d"),
-            idle_s=None if idle is None else _seconds("idle", idle, "1m", "7d"),
+            wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
+            max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
+            idle_s=None if idle is None else seconds("idle", idle, "1m", "7d"),
             recreate=recreate,
         )
         with self._session(on_event) as session:
@@ -291,7 +283,7 @@ class Client:
 
     def extend(self, name: str, by: Duration) -> SliceEnd:
         """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
-        by_s = _seconds("by", by, "1m", "7d")
+        by_s = seconds("by", by, "1m", "7d")
         with self._session() as session:
             return slices.extend(session, name, by_s)
 
@@ -357,8 +349,7 @@ def _successful(session: Session, result: RunResult) -> RunResult:
     """Raise the error of a run that did not succeed; TeardownUnproven outranks it."""
     error = result.error
     if session.unproven:
-        nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
-        unproven = TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=_PROVE)
+        unproven = _unproven(session)
         unproven.__cause__ = error
         error = unproven
     if error is not None:
@@ -369,38 +360,17 @@ def _successful(session: Session, result: RunResult) -> RunResult:
 
 def _check_released(session: Session) -> None:
     if session.unproven:
-        nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
-        raise TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=_PROVE)
+        raise _unproven(session)
 
 
-_PROVE = "every call of the client goes on with the proof first; `Client.status` shows what is left"
+def _unproven(session: Session) -> TeardownUnproven:
+    nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
+    hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
+    return TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=hint)
 
 
 def _id(run: str | Run) -> str:
     return run.id if isinstance(run, Run) else run
-
-
-def _seconds(what: str, duration: Duration, least: str, most: str) -> float:
-    if isinstance(duration, str):
-        try:
-            seconds = parse_duration(duration)
-        except ValueError as error:
-            raise UserError(f"{what} {duration}: {error}") from error
-    else:
-        seconds = duration.total_seconds()
-    if not parse_duration(least) <= seconds <= parse_duration(most):
-        raise UserError(f"{what} {duration}: must be between {least} and {most}")
-    return seconds
-
-
-def _size(text: str | None) -> float | None:
-    """Return bytes; infinity for `none`."""
-    if text is None:
-        return None
-    try:
-        return math.inf if text == "none" else parse_size(text)
-    except ValueError as error:
-        raise UserError(f"max_results {text}: {error}, or none") from error
 
 
 @contextmanager

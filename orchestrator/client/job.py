@@ -13,10 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestrator.client.arguments import Duration
+
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.model import JobSpec
 
-Duration = str | timedelta
 StrPath = str | os.PathLike[str]
 ProvisioningKind = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
 

@@ -12,10 +12,10 @@ import pytest
 
 from orchestrator.cli import exit_codes as dispatching
 from orchestrator.cli import help_text, main, typer_app
-from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, load
+from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, function_of, load
 from tests import ROOT
 
-LEAVES = [name for name, command in COMMANDS.items() if command.function]
+LEAVES = [name for name, command in COMMANDS.items() if not command.is_group]
 
 
 def first_sentence(text: str) -> str:
@@ -66,7 +66,7 @@ def test_commands_of_a_group_live_in_the_folder_of_the_group() -> None:
         name
         for title, group in GROUPS.items()
         for name, command in group.items()
-        if command.function and command.function.partition(".")[0] != title.lower()
+        if not command.is_group and function_of(name).partition(".")[0] != title.lower()
     ]
     assert wrong == []
 

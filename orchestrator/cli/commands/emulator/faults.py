@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from orchestrator.cli.commands.emulator.daemon import ask
-from orchestrator.cli.console import emit, emit_json
+from orchestrator.cli.console import emit, emit_result
 from orchestrator.cli.options import Argument, Json, Option
 from orchestrator.errors import UserError
 
@@ -96,11 +96,7 @@ def requests(
     """List the newest calls to the emulated API: caller, reply, method, path, and the faults they met."""
     query = f"?{urlencode({'node': node})}" if node else ""
     rows = ask("GET", f"requests{query}")["requests"][-last:]
-    if as_json:
-        emit_json(rows)
-        return
-    for row in rows:
-        emit("\t".join((_clock(row["at"]), row["caller"], _outcome(row), row["method"], row["path"], *row["faults"])))
+    emit_result(rows, map(_request_line, rows), as_json=as_json)
 
 
 def given(fields: dict[str, Any]) -> dict[str, Any]:
@@ -109,15 +105,15 @@ def given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        emit_json(rows)
-        return
+    emit_result(rows, map(_fault_line, rows), as_json=as_json)
+
+
+def _fault_line(row: dict[str, Any]) -> str:
     known = ("id", "kind", "operation", "caller", "match", "when", "added_at", "calls", "hits")
-    for row in rows:
-        limits = {"caller": row["caller"]} | row["match"] | row["when"]
-        details = limits | {name: value for name, value in row.items() if name not in known and value != ""}
-        text = " ".join(f"{name}={value}" for name, value in details.items() if value != "any")
-        emit(f"{row['id']}\t{row['kind']}\t{row['operation']}\t{row['hits']} of {row['calls']} calls\t{text}")
+    limits = {"caller": row["caller"]} | row["match"] | row["when"]
+    details = limits | {name: value for name, value in row.items() if name not in known and value != ""}
+    text = " ".join(f"{name}={value}" for name, value in details.items() if value != "any")
+    return f"{row['id']}\t{row['kind']}\t{row['operation']}\t{row['hits']} of {row['calls']} calls\t{text}"
 
 
 def _parameters(pairs: list[str]) -> dict[str, Any]:
@@ -132,6 +128,10 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def _request_line(row: dict[str, Any]) -> str:
+    return "\t".join((_clock(row["at"]), row["caller"], _outcome(row), row["method"], row["path"], *row["faults"]))
 
 
 def _outcome(row: dict[str, Any]) -> str:

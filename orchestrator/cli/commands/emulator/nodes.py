@@ -8,7 +8,8 @@ from urllib.parse import quote
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.commands.emulator.faults import given
 from orchestrator.cli.console import emit
-from orchestrator.cli.options import Argument, Option, duration
+from orchestrator.cli.options import Argument, Option
+from orchestrator.client.arguments import seconds
 
 Node = Annotated[str, Argument(help="The node's id, or its full name.")]
 Notice = Annotated[
@@ -61,4 +62,4 @@ def _act(node: str, action: str, body: Any = None) -> None:
 
 
 def _seconds(option: str, text: str | None) -> float | None:
-    return None if text is None else duration(option, text, least="0s", most="30d")
+    return None if text is None else seconds(option, text, "0s", "30d")

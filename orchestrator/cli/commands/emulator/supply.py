@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import yaml
 
 from orchestrator.cli.commands.emulator.daemon import ask
-from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.options import Argument, Json, Option, duration
+from orchestrator.cli.console import emit_result
+from orchestrator.cli.options import Argument, Json, Option
+from orchestrator.client.arguments import seconds
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import UserError
 
@@ -31,12 +32,9 @@ def rehearse(
         reply = ask("GET", "rehearsal")
     else:
         reply = ask("PUT", "rehearsal", _read(path))
-    if as_json:
-        emit_json(reply)
-        return
-    for name, value in reply.items():
-        if name != "settings":
-            emit(f"{name}\t{len(value) if isinstance(value, list) else value}")
+    counted = {name: len(value) if isinstance(value, list) else value for name, value in reply.items()}
+    lines = [f"{name}\t{value}" for name, value in counted.items() if name != "settings"]
+    emit_result(reply, lines, as_json=as_json)
 
 
 def set_capacity(
@@ -59,7 +57,7 @@ def set_capacity(
     row["chips"] = {NOTHING: 0, EVERYTHING: None}.get(chips, int(chips) if chips.isdigit() else 0)
     for name, option, text in (("from_s", "--from", from_), ("until_s", "--until", until)):
         if text is not None:
-            row[name] = duration(option, text, least="0s", most="365d")
+            row[name] = seconds(option, text, "0s", "365d")
     _show(ask("POST", "capacity", row), as_json)
 
 
@@ -81,16 +79,11 @@ def _read(path: Path) -> Any:
 
 
 def _show(reply: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        emit_json(reply)
-        return
-    for place in reply["no_capacity"]:
-        emit(f"{place}\tany\tnone\t(setting no_capacity)")
+    lines = [f"{place}\tany\tnone\t(setting no_capacity)" for place in reply["no_capacity"]]
     for row in reply["capacity"]:
         amount = "all" if row["chips"] is None else f"{row['used']} of {row['chips']} chips" if row["chips"] else "none"
-        emit(f"{row['zone']}/{row['type']}\t{row['tier']}\t{amount}\t{_when(row)}")
-    if not reply["capacity"] and not reply["no_capacity"]:
-        emit("enough of everything")
+        lines.append(f"{row['zone']}/{row['type']}\t{row['tier']}\t{amount}\t{_when(row)}")
+    emit_result(reply, lines or ["enough of everything"], as_json=as_json)
 
 
 def _when(row: dict[str, Any]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit_result
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.client.guarantee.doctor import Diagnosis, diagnose
 from orchestrator.client.guarantee.health_checks import SliceHealth
@@ -15,18 +14,14 @@ from orchestrator.report.layout import day_clock
 MARKS = {True: "live", False: "NOT", None: "-"}
 
 
-def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> None:
+def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
     """Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.
 
     Exits with 0 if tpujob is usable here, whatever else could be better.
     """
     diagnosis = diagnose(console().reporter, cloud=cloud, project=project)
-    if as_json:
-        emit_json(diagnosis.as_json())
-    else:
-        for line in lines(diagnosis):
-            emit(line)
-    raise ExitCode(diagnosis.exit_code)
+    emit_result(diagnosis.as_json(), lines(diagnosis), as_json=as_json)
+    return diagnosis.exit_code
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:

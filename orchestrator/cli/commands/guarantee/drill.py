@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Annotated, Any
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Option
 from orchestrator.core.text.durations import format_duration
 from orchestrator.drill.bound_text import formula, symbolic
@@ -23,7 +22,7 @@ from orchestrator.errors import Interrupted, TpujobError, UserError
 def drill(
     only: Annotated[list[int] | None, Option("--only", metavar="N", help="Only this disaster, by number.")] = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and within which bound."""
     wanted = [each for each in DISASTERS if not only or each.number in only]
     if only and len(wanted) < len(set(only)):
@@ -49,7 +48,7 @@ def drill(
     left = "" if broken else ", nothing left behind"
     took = format_duration(time.monotonic() - began)
     console().notice("drill", f"{kept}{left} · {took} · what is promised, and what is not: docs/guarantee.md")
-    raise ExitCode(TpujobError.exit_code if broken else 0)
+    return TpujobError.exit_code if broken else 0
 
 
 def line(finding: Finding) -> str:

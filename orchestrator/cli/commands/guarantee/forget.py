@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from orchestrator.cli.console import emit
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit, emit_lines
 from orchestrator.cli.options import Argument, Cloud, Option, Project
-from orchestrator.cli.session import open_session
 from orchestrator.client.guarantee.forget import ForgetOutcome
 from orchestrator.client.guarantee.forget import forget as forget_slice
+from orchestrator.client.session import Session
 from orchestrator.report.layout import clock
 
 
@@ -21,20 +20,19 @@ def forget(
     reason: Annotated[str, Option("--reason", help="How you know; kept in the ledger.")] = "",
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """Stop asking after a slice whose deletion cannot be proven. This deletes nothing, and the ledger keeps your reason.
 
     Only for a slice that is being deleted and that cannot be seen any more, or whose deletion is stuck.
     """
-    session = open_session(cloud, project, quiet=True, light=True)
+    session = Session.open(cloud, project, reporter=console().reporter, quiet=True, light=True)
     result = forget_slice(session, name, verified=verified, reason=reason)
     match result.outcome:
         case ForgetOutcome.ABSENT:
             checked = clock(result.checked_at)
             emit(f"{result.node} absent (checked {checked}): proven after all, nothing to forget")
         case ForgetOutcome.NOT_VERIFIED:
-            for line in result.commands:
-                emit(line)
+            emit_lines(result.commands)
         case ForgetOutcome.FORGOTTEN:
             emit(f"{result.node} forgotten: nothing is proven, and tpujob does not ask after it any more")
-    raise ExitCode(session.exit_code())
+    return session.exit_code()

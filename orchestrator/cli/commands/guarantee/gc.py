@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, NoReturn
+from typing import Annotated
 
-from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Option, Project
-from orchestrator.cli.session import open_session
 from orchestrator.client.guarantee.gc import FoundSlice, GcResult, collect_garbage, finish_own
+from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 from orchestrator.report.layout import day_clock
 
@@ -27,7 +26,7 @@ def gc(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """Delete every slice of tpujob in the project whose claim is over, whichever machine made it. Needs no local state.
 
     Exits with 75 unless every zone's list was complete and everything unclaimed is proven absent.
@@ -35,7 +34,7 @@ def gc(
     if local:
         if zone or all_zones or dry_run or as_json:
             raise UserError("--local goes with --quiet, --cloud and --project only")
-        _finish_own(cloud, project, quiet=quiet)
+        return _finish_own(cloud, project, quiet=quiet)
     if zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
     result = collect_garbage(
@@ -44,18 +43,17 @@ def gc(
     if as_json:
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:
-        for line in lines(result):
-            emit(line)
+        emit_lines(lines(result))
     for alert in result.alerts:
         console().alert(alert)
-    raise ExitCode(result.exit_code)
+    return result.exit_code
 
 
-def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> NoReturn:
-    result = finish_own(open_session(cloud, project, quiet=quiet, light=True))
+def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
+    result = finish_own(Session.open(cloud, project, reporter=console().reporter, quiet=quiet, light=True))
     if not quiet:
         emit(f"{result.released} released, {result.unproven} not proven, {result.claimed} claimed")
-    raise ExitCode(result.exit_code)
+    return result.exit_code
 
 
 def lines(result: GcResult) -> Iterator[str]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Argument
-from orchestrator.cli.session import open_session
+from orchestrator.cli.console import console
+from orchestrator.cli.options import RunName
 from orchestrator.client.jobs import attach as attaching
+from orchestrator.client.session import Session
 
 
-def attach(
-    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
-) -> None:
+def attach(run: RunName) -> int:
     """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
-    session = open_session()
+    session = Session.open(reporter=console().reporter)
     result = attaching.attach(session, run)
-    raise ExitCode(result.exit_code)
+    return result.exit_code

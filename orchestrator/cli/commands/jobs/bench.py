@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli.commands.results.compare import print_table
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console
 from orchestrator.cli.options import Argument, Cloud, Csv, Json, Markdown, Option, Project
-from orchestrator.cli.session import open_session
 from orchestrator.client.jobs.benches import run_bench
+from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 
 
@@ -23,13 +23,13 @@ def bench(
     as_csv: Csv = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """Run the variants of a job one after the other, then print the comparison. What succeeded before is not run again."""
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
-    session = open_session(cloud, project)
+    session = Session.open(cloud, project, reporter=console().reporter)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
         result = run_bench(session, file, again=again)
     if result.runs:
         print_table(session, list(result.runs), as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
-    raise ExitCode(result.exit_code)
+    return result.exit_code

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli.console import console
-from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Argument, Cloud, EventStream, Option, Project, duration
-from orchestrator.cli.session import open_session
+from orchestrator.cli.options import Cloud, EventStream, JobFile, MaxDuration, Option, Project
+from orchestrator.client.arguments import seconds
 from orchestrator.client.jobs.runs import RunOptions, run_file
+from orchestrator.client.session import Session
 
 
 def run(
-    job: Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")],
+    job: JobFile,
     keep: Annotated[
         str | None,
         Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
     ] = None,
-    ttl: Annotated[
-        str | None, Option(metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h.")
-    ] = None,
+    ttl: MaxDuration = None,
     detach: Annotated[
         bool, Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
     ] = False,
     as_json: EventStream = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion."""
     if as_json:
         console().stream_json()
     options = RunOptions(
-        keep_s=None if keep is None else duration("--keep", keep, least="1m", most="7d"),
-        max_duration_s=None if ttl is None else duration("--ttl", ttl, least="6m", most="7d"),
+        keep_s=None if keep is None else seconds("--keep", keep, "1m", "7d"),
+        max_duration_s=None if ttl is None else seconds("--ttl", ttl, "6m", "7d"),
         detach=detach,
     )
-    session = open_session(cloud, project)
+    session = Session.open(cloud, project, reporter=console().reporter)
     result = run_file(session, job, options)
-    raise ExitCode(result.exit_code)
+    return result.exit_code

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit, emit_result
 from orchestrator.cli.options import Argument, Csv, Json, Markdown
-from orchestrator.cli.session import open_session
 from orchestrator.client import reports
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
@@ -20,13 +18,13 @@ def compare(
     as_json: Json = False,
     as_markdown: Markdown = False,
     as_csv: Csv = False,
-) -> None:
+) -> int:
     """Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars."""
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
-    session = open_session()
+    session = Session.open(reporter=console().reporter)
     print_table(session, runs, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
-    raise ExitCode(session.exit_code())
+    return session.exit_code()
 
 
 def print_table(
@@ -34,10 +32,8 @@ def print_table(
 ) -> None:
     """Print one column for each run, in this order. Raises UnknownRun."""
     found = reports.compare(session, runs)
-    if as_json:
-        emit_json(found.as_json())
-    elif as_csv:
+    if as_csv:
         emit(tables.csv_text(found.runs).rstrip("\n"))
     else:
-        for line in (tables.markdown if as_markdown else tables.text)(found.runs):
-            emit(line)
+        lines = (tables.markdown if as_markdown else tables.text)(found.runs)
+        emit_result(found.as_json(), lines, as_json=as_json)

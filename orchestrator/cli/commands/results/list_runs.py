@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit_result
 from orchestrator.cli.options import Json
-from orchestrator.cli.session import open_session
 from orchestrator.client import history
 from orchestrator.client.history import RunSummary
+from orchestrator.client.session import Session
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.report.layout import day_clock
 
 
-def list_runs(as_json: Json = False) -> None:
+def list_runs(as_json: Json = False) -> int:
     """List the runs of this machine, newest first."""
-    session = open_session()
+    session = Session.open(reporter=console().reporter)
     runs = history.runs(session)
-    if as_json:
-        emit_json([run.as_json() for run in runs])
-    elif not runs:
-        emit("no runs yet; `tpujob run jobs/hello.yaml` makes one")
-    else:
-        for run in runs:
-            emit(_line(run))
-    raise ExitCode(session.exit_code())
+    lines = [_line(run) for run in runs] or ["no runs yet; `tpujob run jobs/hello.yaml` makes one"]
+    emit_result([run.as_json() for run in runs], lines, as_json=as_json)
+    return session.exit_code()
 
 
 def _line(run: RunSummary) -> str:

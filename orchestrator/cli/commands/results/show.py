@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Argument, Json
-from orchestrator.cli.session import open_session
+from orchestrator.cli.console import console, emit_result
+from orchestrator.cli.options import Json, RunName
 from orchestrator.client import reports
+from orchestrator.client.session import Session
 from orchestrator.report.results import lines
 
 
-def show(
-    run: Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")],
-    as_json: Json = False,
-) -> None:
+def show(run: RunName, as_json: Json = False) -> int:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""
-    session = open_session()
+    session = Session.open(reporter=console().reporter)
     found = reports.show(session, run)
-    if as_json:
-        emit_json(found.as_json())
-    else:
-        for line in lines(found):
-            emit(line)
-    raise ExitCode(session.exit_code())
+    emit_result(found.as_json(), lines(found), as_json=as_json)
+    return session.exit_code()

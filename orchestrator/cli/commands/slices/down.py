@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import emit
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Cloud, Name, Option, Project
-from orchestrator.cli.session import open_session
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import DownResult, NameNeeded, take_down
 from orchestrator.errors import UserError
@@ -22,7 +20,7 @@ def down(
     everything: Annotated[bool, Option("--all", help="Every slice in this machine's ledger.")] = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """Delete a slice and prove that it is gone. Nothing to delete is no error.
 
     Without a NAME, the slice of `tpujob up` without a NAME. If there is none, it asks for another one on a terminal,
@@ -30,8 +28,11 @@ def down(
     """
     if name and everything:
         raise UserError("give a NAME or --all, not both")
-    session = open_session(cloud, project, quiet=True, ends=True, light=True)
-    result, name = _take_down(session, name, everything=everything)
+    session = Session.open(cloud, project, reporter=console().reporter, quiet=True, ends=True, light=True)
+    taken_down = _take_down(session, name, everything=everything)
+    if taken_down is None:
+        return session.exit_code()
+    result, name = taken_down
     for each in result.released:
         if each.absent:
             emit(f"{each.node} absent (checked {clock(each.checked_at)})")
@@ -40,11 +41,11 @@ def down(
     if not result.released:
         alive = f"; alive: {', '.join(result.alive)}" if result.alive else ""
         emit(f"nothing to release{f' named {name}' if name else ''}{alive}")
-    raise ExitCode(session.exit_code())
+    return session.exit_code()
 
 
-def _take_down(session: Session, name: str | None, *, everything: bool) -> tuple[DownResult, str | None]:
-    """Ask on a terminal which slice to delete, where there is no default one."""
+def _take_down(session: Session, name: str | None, *, everything: bool) -> tuple[DownResult, str | None] | None:
+    """Ask on a terminal which slice to delete, where there is no default one. None: the answer is none of them."""
     try:
         return take_down(session, name, everything=everything), name
     except NameNeeded as needed:
@@ -52,6 +53,4 @@ def _take_down(session: Session, name: str | None, *, everything: bool) -> tuple
             raise
         session.reporter.notice("alive", needed.alive)
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()
-    if not name:
-        raise ExitCode(session.exit_code())
-    return take_down(session, name), name
+    return (take_down(session, name), name) if name else None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Option, Project
-from orchestrator.cli.session import open_session
+from orchestrator.client.session import Session
 from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as find_offers
 from orchestrator.report.offers import MANY_HOSTS, lines
@@ -26,19 +25,18 @@ def offers(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour."""
-    session = open_session(cloud, project, light=True)
+    session = Session.open(cloud, project, reporter=console().reporter, light=True)
     found = find_offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
     if as_json:
         emit_json(found.as_json())
-        raise ExitCode(session.exit_code())
+        return session.exit_code()
     rows = found.in_project
-    for line in lines(rows, by_zone=found.by_zone) if rows else ():
-        emit(line)
+    emit_lines(lines(rows, by_zone=found.by_zone) if rows else ())
     for stage, text in _notes(found, session.target.project):
         session.reporter.notice(stage, text)
-    raise ExitCode(session.exit_code())
+    return session.exit_code()
 
 
 def _notes(found: Offers, project: str) -> list[tuple[str, str]]:

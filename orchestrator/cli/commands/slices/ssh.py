@@ -8,7 +8,7 @@ from typing import Annotated
 
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Argument, Cloud, Option, Project
-from orchestrator.cli.session import open_session
+from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import ssh_argv
 from orchestrator.errors import UserError
 
@@ -21,7 +21,7 @@ def ssh(
 ) -> None:
     """Open a shell on a worker, or run one command there."""
     name, command = _split(words or [])
-    argv = ssh_argv(open_session(cloud, project), name, worker, command)
+    argv = ssh_argv(Session.open(cloud, project, reporter=console().reporter), name, worker, command)
     console().quiet()
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
 

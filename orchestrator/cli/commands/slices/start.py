@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import emit
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Cloud, Name, Project
-from orchestrator.cli.session import open_session
+from orchestrator.client.session import Session
 from orchestrator.client.slices import slices
 
 
-def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> None:
+def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:
     """Start a stopped slice again."""
-    session = open_session(cloud, project)
+    session = Session.open(cloud, project, reporter=console().reporter)
     started = slices.start(session, name)
     emit(f"{started.name}: {started.state} ({started.node})")
-    raise ExitCode(session.exit_code())
+    return session.exit_code()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.cli.console import emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Project
-from orchestrator.cli.session import open_session
+from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.core.text.durations import format_duration, format_usd
@@ -16,18 +15,18 @@ from orchestrator.report.layout import aligned, day_clock
 HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE")
 
 
-def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> None:
+def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
     """List every slice of tpujob in the project, asked of the API, with its cost so far; and what is not proven gone.
 
     Exits with 77 when the API could not be asked for want of credentials or a permission, with 75 when it did not answer, or
     not completely: then something may be alive that is not listed.
     """
-    session = open_session(cloud, project, ends=True, light=True)
+    session = Session.open(cloud, project, reporter=console().reporter, ends=True, light=True)
     found = slice_status(session)
     code = session.exit_code(found.exit_code)
     if as_json:
         emit_json(found.as_json())
-        raise ExitCode(code)
+        return code
     session.announce()
     for asked in found.projects:
         emit(asked.summary)
@@ -35,9 +34,8 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
             session.reporter.notice("hint", asked.error.hint)
     if found.google_not_asked:
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
-    for line in table(found.slices, complete=found.exit_code == 0):
-        emit(line)
-    raise ExitCode(code)
+    emit_lines(table(found.slices, complete=found.exit_code == 0))
+    return code
 
 
 def table(rows: Sequence[SliceRow], *, complete: bool) -> list[str]:

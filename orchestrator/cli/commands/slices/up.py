@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Argument, Cloud, Option, Project, duration
-from orchestrator.cli.session import open_session
+from orchestrator.cli.options import Argument, Cloud, Option, Project
+from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import UpOptions, UpResult, bring_up, preview_up
 from orchestrator.core.planning.capacity_request import Provisioning
@@ -53,30 +52,30 @@ def up(
     dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and the exact API request, then stop.")] = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> None:
+) -> int:
     """Bring a TPU slice to READY and hold it. Running it twice changes nothing."""
     options = UpOptions(
         name=name,
         zone=zone,
         accelerator=accelerator,
         runtime=runtime,
-        max_duration_s=duration("--ttl", max_duration, least="6m", most="7d"),
-        idle_s=None if idle == NEVER else duration("--idle", idle, least="1m", most="7d"),
-        wait_s=duration("--wait", wait, least="1s", most="7d") if wait is not None else 0.0,
+        max_duration_s=seconds("--ttl", max_duration, "6m", "7d"),
+        idle_s=None if idle == NEVER else seconds("--idle", idle, "1m", "7d"),
+        wait_s=seconds("--wait", wait, "1s", "7d") if wait is not None else 0.0,
         provisioning=_provisioning(spot, provisioning),
         recreate=yes,
     )
-    session = open_session(cloud, project)
+    session = Session.open(cloud, project, reporter=console().reporter)
     if dry_run:
         emit_json(preview_up(session, options))
-        raise ExitCode(session.exit_code())
+        return session.exit_code()
     result = _bring_up(session, options)
     session.reporter.notice(
         "ready",
         f"{result.name}: {result.action}; held until `tpujob down {result.name}`, {day_clock(result.ends_at)} at the latest",
     )
     emit(f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY")
-    raise ExitCode(session.exit_code())
+    return session.exit_code()
 
 
 def _bring_up(session: Session, options: UpOptions) -> UpResult:

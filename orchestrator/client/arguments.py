@@ -1,0 +1,31 @@
+"""Durations and sizes as a command line or a caller gives them, checked. Importing this module costs nothing."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.sizes import parse_size
+from orchestrator.errors import UserError
+
+Duration = str | timedelta
+
+
+def seconds(what: str, duration: Duration, least: str, most: str) -> float:
+    """Return the seconds of a duration given as `what`. Raises UserError unless it is from `least` to `most`."""
+    try:
+        value = parse_duration(duration) if isinstance(duration, str) else duration.total_seconds()
+    except ValueError as error:
+        raise UserError(f"{what} {duration}: {error}") from error
+    if not parse_duration(least) <= value <= parse_duration(most):
+        raise UserError(f"{what} {duration}: must be between {least} and {most}")
+    return value
+
+
+def size(what: str, text: str) -> float:
+    """Return the bytes of a size given as `what`; infinity for `none`. Raises UserError."""
+    try:
+        return math.inf if text == "none" else parse_size(text)
+    except ValueError as error:
+        raise UserError(f"{what} {text}: {error}, or none") from error
