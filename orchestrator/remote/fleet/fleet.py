@@ -10,7 +10,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -62,11 +62,10 @@ class Fleet:
     ) -> None:
         """`known_hosts` is written here, one file per node. `on_notice` receives messages for the user."""
         self.workers = tuple(workers)
-        self._user, self._key_path, self._known_hosts = user, key_path, known_hosts
         self._now = now
         self._wakeup = Wakeup()
-        credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._connections = [Connection(worker, credentials, self._wakeup) for worker in self.workers]
+        self._credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
+        self._connections = [Connection(worker, self._credentials, self._wakeup) for worker in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
@@ -91,7 +90,7 @@ class Fleet:
             except HostKeyMismatch:
                 raise
             except Unreachable as error:
-                missing[connection.worker.index] = error.message
+                missing[connection.index] = error.message
 
         fan_out(self._connections, connect_one, self._wakeup)
         if missing:
@@ -104,24 +103,23 @@ class Fleet:
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
         """Send heartbeats to the watchdog on worker 0 (or on all), in the background, until `cancel`."""
         for connection in self._connections if everywhere else [self._connection(0)]:
-            if connection.worker.index not in self._heartbeats:
-                beats = self._heartbeats[connection.worker.index] = Heartbeats(
-                    connection, every_s, self._wakeup, self._on_notice
-                )
-                beats.thread.start()
+            if connection.index not in self._heartbeats:
+                heartbeats = Heartbeats(connection, every_s, self._wakeup, self._on_notice)
+                self._heartbeats[connection.index] = heartbeats
+                heartbeats.thread.start()
 
     def facts(self, worker: int = 0) -> WorkerFacts:
         """Return what a worker reports about itself; asked on every call, so `free_port` is free now. Raises RemoteError."""
-        return self._on_one(worker, self._facts)
 
-    def _facts(self, connection: Connection) -> WorkerFacts:
-        with WorkerCall(connection, "hello", silence_s=SILENCE_S) as call:
-            call.end_input()
-            said = call.answer()
-        local = connection.worker.host in ("127.0.0.1", "::1", "localhost")
-        address = connection.worker.host if local else str(said["address"])
-        python, home, host = str(said["python"]), str(said["home"]), str(said["host"])
-        return WorkerFacts(connection.worker.index, home, python, host, address, int(said["port"]))
+        def ask(connection: Connection) -> WorkerFacts:
+            with WorkerCall(connection, "hello", silence_s=SILENCE_S) as call:
+                call.end_input()
+                found = call.answer()
+            host = connection.worker.host
+            address = host if host in ("127.0.0.1", "::1", "localhost") else str(found["address"])
+            return WorkerFacts(worker, address, int(found["port"]))
+
+        return self._on_each([self._connection(worker)], ask)[0]
 
     # -- the steps of an attempt --
 
@@ -136,9 +134,9 @@ class Fleet:
         assert len(bundles) == len(self.workers), "one bundle per worker, or None"
 
         def push_one(connection: Connection) -> PushResult:
-            began, bundle = time.monotonic(), bundles[self._connections.index(connection)]
+            bundle = bundles[self._connections.index(connection)]
             if bundle is None:
-                return PushResult(connection.worker.index, True, 0.0)
+                return PushResult(skipped=True)
             with WorkerCall(connection, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
                 skipped = bool(call.answer()["have"])
                 if not skipped:
@@ -150,9 +148,9 @@ class Fleet:
                                     on_progress(len(piece))
                     call.end_input()
                     call.answer()
-            return PushResult(connection.worker.index, skipped, time.monotonic() - began)
+            return PushResult(skipped)
 
-        return self._on_all(push_one)
+        return self._on_each(self._connections, push_one)
 
     def start(self, request: StartRequest) -> None:
         """Start a phase on every worker. Starting again has no effect, so a cut connection is retried. Raises RemoteError."""
@@ -174,10 +172,10 @@ class Fleet:
                 call.send(json.dumps({**common, "env": env, "saved_sha256": saved}).encode())
                 call.end_input()
                 call.answer()
-                self._streams[connection.worker.index] = call  # `follow` reads on from this stream
+                self._streams[connection.index] = call  # `follow` reads on from this stream
                 unless_started.pop_all()
 
-        self._on_all(start_one, START_S)
+        self._on_each(self._connections, start_one, START_S)
 
     def attach(self, attempt: str, phase: str) -> None:
         """Select the phase that later calls act on, for example one that an earlier process started."""
@@ -187,17 +185,16 @@ class Fleet:
             call.close()
         self._streams = {}
 
-    def follow(self, sink: Callable[[int, bytes], None], offsets: Mapping[int, int] | None = None) -> None:
-        """Fetch every worker's log from its offset, in the background. `sink` is called with one piece at a time."""
+    def follow(self, sink: Callable[[int, bytes], None]) -> None:
+        """Fetch every worker's log from its first byte, in the background. `sink` is called with one piece at a time."""
 
         def deliver(index: int, piece: bytes) -> None:
             with self._callback_lock:
                 sink(index, piece)
 
         def follower(connection: Connection) -> Follower:
-            offset = (offsets or {}).get(connection.worker.index, 0)
-            opened = self._streams.pop(connection.worker.index, None) if offset == 0 else None
-            phase = (connection, self._attempt, self._phase, offset)
+            opened = self._streams.pop(connection.index, None)
+            phase = (connection, self._attempt, self._phase)
             return Follower(*phase, opened=opened, deliver=deliver, wakeup=self._wakeup, now=self._now)
 
         self._following = _Following([follower(connection) for connection in self._connections])
@@ -232,11 +229,9 @@ class Fleet:
             with WorkerCall(connection, *arguments, silence_s=grace_s + STOP_EXTRA_S) as call:
                 call.end_input()
                 if call.answer().get("ended") is False:
-                    raise CommandFailed(
-                        list(arguments), 1, "a process of the job cannot be killed", worker=connection.worker.index
-                    )
+                    raise call.failure(1, "a process of the job cannot be killed")
 
-        self._on_all(stop_one, grace_s + STOP_EXTRA_S)
+        self._on_each(self._connections, stop_one, grace_s + STOP_EXTRA_S)
         with self._wakeup.changed:
             self._wakeup.wait_for(lambda: all(f.done for f in self._following.followers), DRAIN_S)
 
@@ -251,24 +246,18 @@ class Fleet:
         self, worker: int, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = False
     ) -> Completed:
         """Run a short command, one try. With `check`, a nonzero code raises CommandFailed. Raises Unreachable."""
-        connection = self._connection(worker)
-        completed = fan_out(
-            [connection], lambda it: run(it, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES), self._wakeup
-        )[0]
+
+        def run_one(connection: Connection) -> Completed:
+            return run(connection, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES)
+
+        completed = fan_out([self._connection(worker)], run_one, self._wakeup)[0]
         if check and completed.rc != 0:
             tail = clean(completed.stderr.strip().rpartition(b"\n")[2])
             raise CommandFailed(list(argv), completed.rc, tail, worker=worker)
         return completed
 
-    def tail(self, worker: int, phase: str, lines: int) -> list[str]:
-        """Return the last lines of a phase's log, without control characters."""
-        path = f"tpujob/runs/{self._attempt}/{phase}/log"
-        text = self.run(worker, ["tail", "-n", str(lines), "--", path], check=True).stdout
-        return [clean(line) for line in text.splitlines()][-lines:]
-
     def openssh_argv(self, worker: int, command: Sequence[str] | None = None) -> list[str]:
-        address = self._connection(worker).worker
-        return openssh_argv(address, command, user=self._user, key_path=self._key_path, known_hosts=self._known_hosts)
+        return openssh_argv(self._connection(worker).worker, command, self._credentials)
 
     # -- the end --
 
@@ -283,21 +272,21 @@ class Fleet:
 
     close = cancel
 
+    def cancelled(self, timeout_s: float) -> bool:
+        """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
+        return self._wakeup.cancelled.wait(timeout_s)
+
     def _connection(self, worker: int) -> Connection:
-        found = [connection for connection in self._connections if connection.worker.index == worker]
+        found = [connection for connection in self._connections if connection.index == worker]
         if not found:
             raise RemoteError(f"there is no worker{worker}; the workers are 0 to {len(self.workers) - 1}")
         return found[0]
 
-    def _on_all(self, work: Callable[[Connection], T], persist_s: float = PERSIST_S) -> list[T]:
+    def _on_each(
+        self, connections: Sequence[Connection], work: Callable[[Connection], T], persist_s: float = PERSIST_S
+    ) -> list[T]:
         deadline = time.monotonic() + persist_s
-        return fan_out(self._connections, lambda connection: self._persist(connection, work, deadline), self._wakeup)
-
-    def _on_one(self, worker: int, work: Callable[[Connection], T]) -> T:
-        deadline = time.monotonic() + PERSIST_S
-        return fan_out(
-            [self._connection(worker)], lambda connection: self._persist(connection, work, deadline), self._wakeup
-        )[0]
+        return fan_out(connections, lambda connection: self._persist(connection, work, deadline), self._wakeup)
 
     def _persist(self, connection: Connection, work: Callable[[Connection], T], deadline: float) -> T:
         """Retry `work` over a new connection after every cut, until the deadline; every step may be repeated."""

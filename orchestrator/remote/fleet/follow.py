@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -56,7 +56,6 @@ class Follower:
         connection: Connection,
         attempt: str,
         phase: str,
-        offset: int,
         *,
         opened: WorkerCall | None,
         deliver: Callable[[int, bytes], None],
@@ -64,20 +63,17 @@ class Follower:
         now: Callable[[], float],
     ) -> None:
         self._connection, self._attempt, self._phase = connection, attempt, phase
-        self._offset = offset
-        self._opened = opened  # a stream from this offset on, if there is one already
+        self._offset = 0
+        self._opened = opened  # a stream of the log from its first byte, if there is one already
         self._deliver, self._wakeup, self._now = deliver, wakeup, now
-        self._status = WorkerStatus(connection.worker.index, WorkerState.RUNNING, now(), offset)
+        self._status = WorkerStatus(connection.index, WorkerState.RUNNING, now(), 0)
         self.changes = 0  # how often the state changed
         self.error: Exception | None = None  # what ended the following itself
         self.thread = threading.Thread(target=self._run, name=f"follow-{connection.name}", daemon=True)
 
     @property
     def status(self) -> WorkerStatus:
-        status = self._status
-        return WorkerStatus(
-            status.index, status.state, status.since, self._offset, status.rc, status.signal, status.stopped, status.why
-        )
+        return replace(self._status, log_bytes=self._offset)
 
     @property
     def done(self) -> bool:
@@ -106,7 +102,7 @@ class Follower:
             call.answer()  # the greeting, behind whatever a login shell prints
             for kind, content in call.frames():
                 if kind == b"L" and content:
-                    self._deliver(self._connection.worker.index, content)
+                    self._deliver(self._connection.index, content)
                     self._offset += len(content)
                 elif kind == b"S":
                     self._take(parse_json(content))
@@ -116,27 +112,21 @@ class Follower:
     def _stream(self) -> WorkerCall:
         call, self._opened = self._opened, None
         if call is None:
-            call = WorkerCall(
-                self._connection, "follow", self._attempt, self._phase, str(self._offset), silence_s=SILENCE_S
-            )
+            verb = ("follow", self._attempt, self._phase, str(self._offset))
+            call = WorkerCall(self._connection, *verb, silence_s=SILENCE_S)
             call.end_input()
         call.silence_s = SILENCE_S
         return call
 
-    def _take(self, said: Any) -> None:
-        if not isinstance(said, dict):
+    def _take(self, found: Any) -> None:
+        if not isinstance(found, dict):
             raise RemoteError(f"{self._connection.name}: a status that is not an object")
-        state = said.get("state")
+        state = found.get("state")
         if state == "exited":
-            rc = said.get("rc")
-            self._move(
-                WorkerState.EXITED,
-                rc=rc if isinstance(rc, int) else None,
-                signal=said.get("signal") if isinstance(said.get("signal"), int) else None,
-                stopped=bool(said.get("stopped")),
-            )
+            numbers = {key: found[key] for key in ("rc", "signal") if isinstance(found.get(key), int)}
+            self._move(WorkerState.EXITED, **numbers, stopped=bool(found.get("stopped")))
         elif state in ("lost", "none"):
-            self._move(WorkerState.LOST, why=str(said.get("why", "")))
+            self._move(WorkerState.LOST, why=str(found.get("why", "")))
         else:
             self._move(WorkerState.RUNNING)
 

@@ -1,6 +1,6 @@
 """Heartbeats for the watchdog: a thread that keeps one `heartbeat` call to a worker open and writes lines to it.
 
-It lives as long as its fleet and never ends it: failures are retried, and reported once when they last.
+It runs until its fleet is closed, and never ends it: failures are retried, and reported once when they last.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ class Heartbeats:
         # Two processes never send the same line.
         self._lines = (f"{secrets.token_hex(8)}-{number}\n".encode() for number in itertools.count(1))
         self._failures = 0  # in a row
-        self._spoke_at = time.monotonic()
-        self._complained = False
-        self.thread = threading.Thread(target=self._run, name=f"beat-{connection.name}", daemon=True)
+        self._sent_at = time.monotonic()
+        self._reported = False
+        self.thread = threading.Thread(target=self._run, name=f"heartbeat-{connection.name}", daemon=True)
 
     def _run(self) -> None:
         try:
             while True:
                 try:
-                    self._speak()
-                except Unreachable:  # whoever follows the job says so
+                    self._send_lines()
+                except Unreachable:  # the follower of the job's log reports it
                     self._failures += 1
                 except CommandFailed as error:
                     self._failures += 1
-                    self._complain(error)
+                    self._report(error)
                 self._wakeup.sleep(min(RETRY_FIRST_S * 2 ** min(self._failures, 9), RETRY_MOST_S))
         except (FanOutAbandoned, HostKeyMismatch):  # the latter is raised by another call, whose caller handles it
             return
 
-    def _complain(self, error: CommandFailed) -> None:
-        """Once a beat was missed; a VM that has just booted may need a moment."""
-        if not self._complained and time.monotonic() - self._spoke_at > 2 * self._every_s:
-            self._complained = True
+    def _report(self, error: CommandFailed) -> None:
+        """Report a missed heartbeat, once; a VM that has just booted may need a moment."""
+        if not self._reported and time.monotonic() - self._sent_at > 2 * self._every_s:
+            self._reported = True
             self._on_notice(f"{self._connection.name} accepts no heartbeat, and may delete the slice: {error.message}")
 
-    def _speak(self) -> None:
-        """Until it fails. A failure closes this call only: whether the connection stands is not for us to say."""
+    def _send_lines(self) -> None:
+        """Send until it fails. A failure closes this call only; the connection may still work for others."""
         call = WorkerCall(self._connection, "heartbeat", silence_s=SILENCE_S)
         try:
             call.send(next(self._lines))
             call.answer()
-            self._failures, self._spoke_at, self._complained = 0, time.monotonic(), False
+            self._failures, self._sent_at, self._reported = 0, time.monotonic(), False
             for line in self._lines:
                 self._wakeup.sleep(self._every_s)
                 call.send(line)
-                self._spoke_at = time.monotonic()
+                self._sent_at = time.monotonic()
         finally:
             call.close()

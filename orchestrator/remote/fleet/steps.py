@@ -23,18 +23,13 @@ class StartRequest:
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     index: int
-    home: str
-    python: str
-    host: str
     address: str  # by which other workers reach it
     free_port: int
 
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    index: int
-    skipped: bool  # the worker had it already
-    seconds: float
+    skipped: bool  # the worker had it already, or there is nothing for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,19 +92,13 @@ class WorkerCall:
                 break
             skipped += len(line)
             if skipped > CHATTER_BYTES:
-                raise RemoteError(
-                    f"{self.connection.name}: the login shell prints without end before our command answers"
-                )
+                raise self._damage("the login shell prints without end before our command answers")
         self.connection.agent_shipped = True
         value = parse_json(line[len(PREFIX) :])
         if not isinstance(value, dict):
-            raise RemoteError(
-                f"{self.connection.name}: an answer that is not an object: {printable(repr(value))[:200]}"
-            )
+            raise self._damage(f"an answer that is not an object: {printable(repr(value))[:200]}")
         if "error" in value:
-            raise CommandFailed(
-                list(self.arguments), 1, printable(str(value["error"])), worker=self.connection.worker.index
-            )
+            raise self.failure(1, printable(str(value["error"])))
         return value
 
     def frames(self) -> Iterator[tuple[bytes, bytes]]:
@@ -113,7 +107,7 @@ class WorkerCall:
             header = self._line(64)
             kind, _, size = header.partition(b" ")
             if not size.strip().isdigit() or int(size) > FRAME_BYTES:
-                raise RemoteError(f"{self.connection.name}: a damaged frame: {printable(repr(header))}")
+                raise self._damage(f"a damaged frame: {printable(repr(header))}")
             yield kind, self.read(int(size))
 
     def read(self, size: int) -> bytes:
@@ -129,9 +123,7 @@ class WorkerCall:
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched > limit:
-                raise RemoteError(
-                    f"{self.connection.name}: a line of more than {limit:,} bytes where an answer was expected"
-                )
+                raise self._damage(f"a line of more than {limit:,} bytes where an answer was expected")
             self._buffer += self._receive()
         return self.read(end + 1)
 
@@ -140,7 +132,7 @@ class WorkerCall:
             self._channel.settimeout(self._timeout())
             data: bytes = self._channel.recv(PIECE_BYTES)
             if not data:
-                self._ended_early()
+                raise self._ended_early()
             return data
 
     def _timeout(self) -> float:
@@ -149,15 +141,21 @@ class WorkerCall:
             raise TimeoutError
         return min(left_s, self.silence_s)
 
-    def _ended_early(self) -> None:
-        channel, index = self._channel, self.connection.worker.index
-        rc = _exit_status(channel)
+    def _ended_early(self) -> CommandFailed:
+        rc, why = _exit_status(self._channel), ""
         if rc is None:
             raise EOFError
         with contextlib.suppress(TimeoutError):
-            channel.settimeout(1)
-            raise CommandFailed(list(self.arguments), rc, _last_error_line(channel), worker=index)
-        raise CommandFailed(list(self.arguments), rc, "", worker=index)
+            self._channel.settimeout(1)
+            why = _last_error_line(self._channel)
+        return self.failure(rc, why)
+
+    def failure(self, rc: int, why: str) -> CommandFailed:
+        """Return the error for a failed verb; `why` is printable."""
+        return CommandFailed(list(self.arguments), rc, why, worker=self.connection.index)
+
+    def _damage(self, what: str) -> RemoteError:
+        return RemoteError(f"{self.connection.name}: {what}")
 
 
 def run(connection: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
@@ -167,9 +165,8 @@ def run(connection: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s:
     output, errors = bytearray(), bytearray()
     try:
         with connection.translating_errors():
-            reader = threading.Thread(
-                target=_read_up_to, args=(channel.recv_stderr, errors, cap_bytes, deadline), daemon=True
-            )
+            read_errors = (channel.recv_stderr, errors, cap_bytes, deadline)
+            reader = threading.Thread(target=_read_up_to, args=read_errors, daemon=True)
             reader.start()
             channel.sendall(stdin)
             channel.shutdown_write()
@@ -205,10 +202,10 @@ def _exit_status(channel: paramiko.Channel) -> int | None:
 
 
 def _last_error_line(channel: paramiko.Channel) -> str:
-    said = b""
-    while len(said) < 4096 and (data := channel.recv_stderr(4096)):
-        said += data
-    return printable(said.decode(errors="replace").strip().rpartition("\n")[2])
+    written = b""
+    while len(written) < 4096 and (data := channel.recv_stderr(4096)):
+        written += data
+    return printable(written.decode(errors="replace").strip().rpartition("\n")[2])
 
 
 def parse_json(line: bytes) -> Any:

@@ -8,7 +8,6 @@ all output. This module translates every error of paramiko, and every wait has a
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import socket
 import threading
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 HANDSHAKE_S = 15.0
 SILENCE_S = 20.0  # a connection on which sent data stays unacknowledged for so long is dead
+# Logging prints the warnings of a logger without a handler to stderr.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # twice as fast as paramiko's default
 
 
@@ -44,8 +45,7 @@ class Connection:
     """Safe to use from several threads; the first one that needs the connection opens it."""
 
     def __init__(self, worker: WorkerAddress, credentials: Credentials, wakeup: Wakeup) -> None:
-        self.worker = worker
-        self.name = alias(worker.index)
+        self.worker, self.index, self.name = worker, worker.index, alias(worker.index)
         self._credentials = credentials
         self._wakeup = wakeup
         self._opening = threading.Lock()
@@ -95,7 +95,6 @@ class Connection:
         import fabric
         import paramiko
 
-        _quiet_logs()
         address = (self.worker.host, self.worker.port)
         self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
         fork.close_in_child(self._socket)  # a child that shut it, or collected its channels, would cut this connection
@@ -135,7 +134,7 @@ class Connection:
         """Pin the host key: by default fabric accepts any key and forgets it."""
         import paramiko
 
-        index, known_hosts = self.worker.index, self._credentials.known_hosts
+        index, known_hosts = self.index, self._credentials.known_hosts
 
         class HostKeyCheck(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
             def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
@@ -178,12 +177,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, EOFError) or not str(error):
         return "the connection was cut"
     return getattr(error, "strerror", None) or str(error)
-
-
-@functools.cache
-def _quiet_logs() -> None:
-    """Add a handler, because logging prints the warnings of a logger without one to stderr."""
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramiko.Transport:

@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.remote.ssh.connection import Credentials
 from orchestrator.remote.ssh.known_hosts import alias
 
 
-def openssh_argv(
-    worker: WorkerAddress, command: Sequence[str] | None, *, user: str, key_path: Path, known_hosts: Path
-) -> list[str]:
+def openssh_argv(worker: WorkerAddress, command: Sequence[str] | None, credentials: Credentials) -> list[str]:
     """Return the argv; `command` None opens a shell. The user's ssh configuration, agent and known hosts are not used."""
     options = {
         "IdentitiesOnly": "yes",
         "IdentityAgent": "none",
         "PreferredAuthentications": "publickey",
         "StrictHostKeyChecking": "yes",
-        "UserKnownHostsFile": _quoted(known_hosts),
+        "UserKnownHostsFile": _quoted(credentials.known_hosts.path),
         "GlobalKnownHostsFile": "/dev/null",
         "HostKeyAlias": alias(worker.index),
         "ForwardAgent": "no",
@@ -31,13 +30,10 @@ def openssh_argv(
         "ServerAliveInterval": "15",
         "LogLevel": "ERROR",
     }
-    argv = ["ssh", "-F", "/dev/null", "-i", str(key_path), "-p", str(worker.port), "-l", user]
-    for name, value in options.items():
-        argv += ["-o", f"{name}={value}"]
-    argv += ["--", worker.host]
-    if command is not None:
-        argv.append(shlex.join(command))
-    return argv
+    login = ["-i", str(credentials.key_path), "-p", str(worker.port), "-l", credentials.user]
+    strict = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    remote_command = [] if command is None else [shlex.join(command)]
+    return ["ssh", "-F", "/dev/null", *login, *strict, "--", worker.host, *remote_command]
 
 
 def _quoted(path: Path) -> str:
