@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from orchestrator.clouds.google import error_translation
-from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 from tests.cli_fixture import Tpujob
 
@@ -193,21 +192,6 @@ def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tup
         said = tpujob(*words)
     assert said.returncode == 64
     assert message in said.stderr and "Traceback" not in said.stderr and "\x1b" not in said.text
-
-
-# Labels are only ever set by tpujob; the rule is there for whoever lets people choose some.
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        ({"Tpujob-Run": "x"}, "is not a label key"),
-        ({"tpujob-lease-id": "x"}, "is reserved"),
-        ({"tpujob": "x"}, "is reserved"),
-        ({"team": "a b"}, "has a value that is no label value"),
-        ({f"k{number}": "v" for number in range(65)}, "65 labels; a node has at most 64"),
-    ],
-)
-def test_15_labels_that_the_cloud_or_tpujob_would_not_take(labels: dict[str, str], words: str) -> None:
-    assert words in str(names.labels_problem(labels))
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV"])

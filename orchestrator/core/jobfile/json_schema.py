@@ -17,6 +17,8 @@ TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "minItems": 1}
 TEXT_OR_TEXTS: dict[str, Any] = {"anyOf": [TEXT, TEXTS]}
 ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}
 OR_NULL: dict[str, Any] = {"anyOf": [TEXT, TEXTS, {"type": "null"}]}
+TEXT_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "null"}]}
+DOLLARS_OR_NULL: dict[str, Any] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
 
 
 class Section(BaseModel):
@@ -49,10 +51,9 @@ def _tidy(part: Any) -> Any:
         return [_tidy(item) for item in part]
     if not isinstance(part, dict):
         return part
+    default = part.get("default")
     noise = {"title"} if isinstance(part.get("title"), str) else set()
-    noise |= (
-        {"default"} if isinstance(part.get("default"), (dict, list)) or part.get("default") in (None, "") else set()
-    )
+    noise |= {"default"} if isinstance(default, dict | list) or default in (None, "") else set()
     return {key: _tidy(value) for key, value in part.items() if key not in noise}
 
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic import WithJsonSchema as Shape
 
+from orchestrator.core.jobfile import json_schema as shapes
 from orchestrator.core.jobfile import rules, values, yaml_source
-from orchestrator.core.jobfile.json_schema import ALL_OR_NUMBER, OR_NULL, TEXT, TEXT_OR_TEXTS, Section, schema_of
+from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain
 from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, with_any_of, written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
@@ -73,19 +74,19 @@ class TrainSection(Section):
     fallback: Literal["synthetic"] | None = Field(
         default=None, description="What to learn if the data set is not available; left out: fail."
     )
-    epochs: Annotated[int, Field(ge=1, le=100_000)] = Field(default=5, description="Passes over the training examples.")
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=128, description="Examples per step over all cores together (the global batch)."
+    epochs: int = Field(default=5, ge=1, le=100_000, description="Passes over the training examples.")
+    batch_size: int = Field(
+        default=128, ge=1, le=1_000_000, description="Examples per step over all cores together (the global batch)."
     )
-    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(ALL_OR_NUMBER)] = Field(
+    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(shapes.ALL_OR_NUMBER)] = Field(
         default="all", description="`all` cores of the slice, or a number of them."
     )
     lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(
         default=0.05, description="Peak learning rate: reached after a fifth of the run, zero at its end."
     )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Momentum of `sgd`.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of `sgd`.")
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="Optimizer.")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(default=1, description="Same seed, same losses.")
+    seed: int = Field(default=1, ge=0, lt=2**32, description="Same seed, same losses.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         default="fp32", description="`bf16` and `fp16` use autocast; `fp16` only on a GPU, where it scales the loss."
     )
@@ -100,8 +101,8 @@ class TrainSection(Section):
     checkpoint_every: Annotated[str, Field(pattern=r"^\s*0*[1-9]\d{0,8}\s*(step|epoch|s|m|h)s?\s*$")] = Field(
         default="1 epoch", description="A number of epochs, steps or seconds: `1 epoch`, `200 steps`, `30 s`."
     )
-    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=1, description="Number of checkpoints to keep, the newest ones."
+    keep_checkpoints: int = Field(
+        default=1, ge=1, le=1000, description="Number of checkpoints to keep, the newest ones."
     )
     resume: bool = Field(default=True, description="Resume an unfinished training in the same directory.")
     num_workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
@@ -121,29 +122,21 @@ class LimitsSection(Section):
         BeforeValidator(rules.max_duration),
         Shape({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$", "default": "24h"}),
     ] = Field(default=86400.0, description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m.")
-
-    max_cost: Annotated[
-        float | None,
-        BeforeValidator(rules.max_cost),
-        Shape({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}),
-    ] = Field(
+    max_cost: Annotated[float | None, BeforeValidator(rules.max_cost), Shape(shapes.DOLLARS_OR_NULL)] = Field(
         default=None,
         description="Dollars by the price table: the TPU is deleted before the run has cost more. Left out: no budget.",
     )
-    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
+    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
         description="How long results that could not be collected stay on the TPU after the job's end: 1m to 24h. Left out: "
         "1h (emulated: 2m).",
     )
-    max_results: Annotated[
-        int | None, BeforeValidator(rules.max_results), Shape({"anyOf": [TEXT, {"type": "null"}]})
-    ] = Field(
+    max_results: Annotated[int | None, BeforeValidator(rules.max_results), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
         description="Collect at most this much, of all workers together: 50GB. Left out: as much as fits on the disk.",
     )
-    stall: Annotated[float | None, BeforeValidator(rules.stall), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
-        default=None,
-        description="Stop a job that prints nothing for this long: 10s to 24h. Left out: no such limit.",
+    stall: Annotated[float | None, BeforeValidator(rules.stall), Shape(shapes.TEXT_OR_NULL)] = Field(
+        default=None, description="Stop a job that prints nothing for this long: 10s to 24h. Left out: no such limit."
     )
 
     @property
@@ -165,10 +158,10 @@ class JobSpec(Section):
     train: TrainSection | None = Field(
         default=None, description="The built-in training. A job has either this or `command`."
     )
-    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(TEXT_OR_TEXTS)] = Field(
+    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(shapes.TEXT_OR_TEXTS)] = Field(
         default=None, description="What bash runs on every worker: text, or a list of arguments."
     )
-    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(OR_NULL)] = Field(
+    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(shapes.OR_NULL)] = Field(
         default=None,
         description="Commands that prepare a worker before the job. With `train:` on a TPU they follow the making of its "
         "environment with torch_xla, and `pip` and `python` are that environment's.",
@@ -184,7 +177,7 @@ class JobSpec(Section):
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
     )
-    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape({"anyOf": [TEXT, {"type": "null"}]})] = Field(
+    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
         description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended.",
     )
@@ -198,9 +191,7 @@ class JobSpec(Section):
         description="What to do when the TPU is preempted or fails: `restart` gets another one and resumes from the newest "
         "checkpoint.",
     )
-    max_restarts: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=3, description="Most restarts, with `on_preemption: restart`."
-    )
+    max_restarts: int = Field(default=3, ge=1, le=1000, description="Most restarts, with `on_preemption: restart`.")
 
     _file: str = PrivateAttr("job")
     _source: YamlSource = PrivateAttr(default_factory=YamlSource)
@@ -273,15 +264,12 @@ def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
     for name, value in spec.env.items():
         for variable in dict.fromkeys(rules.ENV_REFERENCE.findall(value)):
             if variable not in environ:
-                missing.append(
-                    spec.mistake(("env", name), f"your variable {variable} is not set; export it, or remove this")
-                )
+                text = f"your variable {variable} is not set; export it, or remove this"
+                missing.append(spec.mistake(("env", name), text))
     if missing:
         raise JobSpecError(missing)
-    return {
-        name: rules.ENV_REFERENCE.sub(lambda reference: environ[reference[1]], value)
-        for name, value in spec.env.items()
-    }
+    reference = rules.ENV_REFERENCE
+    return {name: reference.sub(lambda found: environ[found[1]], value) for name, value in spec.env.items()}
 
 
 def schema() -> dict[str, Any]:

@@ -19,7 +19,6 @@ from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.names import shown
 from orchestrator.core.text.sizes import parse_size
 
-MIN_DURATION_S, MAX_DURATION_S = 360.0, 7 * 86400.0
 MAX_PATTERNS = 100
 BATCH_SIZE, MNIST_EXAMPLES = 128, 60_000  # the default; the size of every data set that is downloaded or synthetic
 
@@ -85,14 +84,7 @@ def commands(value: Any) -> tuple[str, ...] | None:
 
 def max_duration(value: Any) -> float:
     """Return `limits.max_duration` in seconds."""
-    written = as_written(value)
-    try:
-        seconds = parse_duration(written)
-    except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a duration: {error} (6m to 7d)") from None
-    if not MIN_DURATION_S <= seconds <= MAX_DURATION_S:
-        raise ValueError(f"`{shown(written)}` is not between 6m and 7d; write for example 2h")
-    return seconds
+    return _duration_between(value, "6m", "7d", example="2h")
 
 
 def max_cost(value: Any) -> float | None:
@@ -102,7 +94,7 @@ def max_cost(value: Any) -> float | None:
 
 def linger(value: Any) -> float | None:
     """Return `limits.linger` in seconds; None if there is none."""
-    return _up_to_a_day(value, 60, "1m")
+    return None if value is None else _duration_between(value, "1m", "24h", example="30m")
 
 
 def max_results(value: Any) -> int | None:
@@ -121,19 +113,13 @@ def max_results(value: Any) -> int | None:
 
 def stall(value: Any) -> float | None:
     """Return `limits.stall` in seconds; None if there is none."""
-    return _up_to_a_day(value, 10, "10s")
+    return None if value is None else _duration_between(value, "10s", "24h", example="30m")
 
 
-def _up_to_a_day(value: Any, least_s: float, least: str) -> float | None:
-    if value is None:
-        return None
-    written = as_written(value)
-    try:
-        seconds = parse_duration(written)
-    except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({least} to 24h)") from None
-    if not least_s <= seconds <= 86400:
-        raise ValueError(f"`{shown(written)}` is not between {least} and 24h; write for example 30m")
+def _duration_between(value: Any, least: str, most: str, *, example: str) -> float:
+    seconds = tpu_rules.duration(value, f"{least} to {most}")
+    if not parse_duration(least) <= seconds <= parse_duration(most):
+        raise ValueError(f"`{shown(as_written(value))}` is not between {least} and {most}; write for example {example}")
     return seconds
 
 
@@ -142,9 +128,8 @@ def bucket(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not _BUCKET.fullmatch(value):
-        raise ValueError(
-            f"`{shown(as_written(value))}` is not a place in Cloud Storage; write for example gs://my-bucket/runs"
-        )
+        written = shown(as_written(value))
+        raise ValueError(f"`{written}` is not a place in Cloud Storage; write for example gs://my-bucket/runs")
     return value.rstrip("/")
 
 

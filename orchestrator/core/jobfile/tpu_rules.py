@@ -60,16 +60,21 @@ def max_price(value: Any) -> float | None:
 
 def wait(value: Any) -> float:
     """Return `wait:` in seconds. `0` needs no unit."""
-    written = as_written(value)
-    if written == "0":
+    if as_written(value) == "0":
         return 0.0
-    try:
-        seconds = parse_duration(written)
-    except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a duration: {error} (up to 7d)") from None
+    seconds = duration(value, "up to 7d")
     if seconds > MAX_WAIT_S:
-        raise ValueError(f"`{shown(written)}` is longer than 7d; write for example 6h")
+        raise ValueError(f"`{shown(as_written(value))}` is longer than 7d; write for example 6h")
     return seconds
+
+
+def duration(value: Any, allowed: str) -> float:
+    """Return a duration in seconds. `allowed`: the range, for the message only."""
+    written = as_written(value)
+    try:
+        return parse_duration(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({allowed})") from None
 
 
 def cross_field_problems(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema as Shape
 
 from orchestrator import catalog
 from orchestrator.core.jobfile import tpu_rules as rules
-from orchestrator.core.jobfile.json_schema import OR_NULL, TEXT, Section
+from orchestrator.core.jobfile.json_schema import DOLLARS_OR_NULL, OR_NULL, TEXT, Section
 from orchestrator.core.jobfile.yaml_source import Path, YamlSource
 from orchestrator.core.planning.capacity_request import Provisioning
 
@@ -43,8 +43,7 @@ class Alternative(Section):
     )
     spot: bool = Field(default=False, description="`true` is short for `provisioning: spot`.")
     queue: bool = Field(
-        default=False,
-        description="Use a queued resource, which waits for capacity, also for spot and reserved.",
+        default=False, description="Use a queued resource, which waits for capacity, also for spot and reserved."
     )
     unlisted: bool = Field(default=False, description="Allow types and zones that are newer than tpujob's own table.")
 
@@ -75,11 +74,7 @@ class TpuSection(Alternative):
         description="Order in which candidates are tried. `cheapest`: by price per hour, granted ones first, unknown prices "
         "last. `fastest`: by expected waiting: on-demand, reserved and granted, then spot, then queued.",
     )
-    max_price_per_hour: Annotated[
-        float | None,
-        BeforeValidator(rules.max_price),
-        Shape({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}),
-    ] = Field(
+    max_price_per_hour: Annotated[float | None, BeforeValidator(rules.max_price), Shape(DOLLARS_OR_NULL)] = Field(
         default=None,
         description="Dollars: candidates that cost more by the price table, or have no price, are left out.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.jobfile.yaml_source import MAX_DEPTH, MAX_NODES, Mistake, Path, YamlSource, unprintable
+from orchestrator.core.jobfile.yaml_source import MAX_DEPTH, MAX_NODES, Path, YamlSource, unprintable
 from orchestrator.core.text.names import shown
 
 
@@ -28,10 +28,10 @@ class _ValueReader:
         self._nodes += 1
         self.source.lines[path] = 0
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
-            return self._refuse(path, f"more than {MAX_NODES} values, or more than {MAX_DEPTH} levels")
+            return self.source.refuse(0, path, f"more than {MAX_NODES} values, or more than {MAX_DEPTH} levels")
         if isinstance(value, str):
             if problem := unprintable(value):
-                return self._refuse(path, f"contains {problem}; remove it")
+                return self.source.refuse(0, path, f"contains {problem}; remove it")
             return str(value)
         if value is None or isinstance(value, bool | int | float):
             return value
@@ -39,17 +39,15 @@ class _ValueReader:
             return self._mapping(value, path)
         if isinstance(value, list | tuple):
             return [self.value(each, (*path, number)) for number, each in enumerate(value)]
-        return self._refuse(path, f"expected text, a number, a list or a mapping, not `{shown(type(value).__name__)}`")
+        return self.source.refuse(
+            0, path, f"expected text, a number, a list or a mapping, not `{shown(type(value).__name__)}`"
+        )
 
     def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, each in value.items():
             if not isinstance(key, str) or unprintable(key):
-                self._refuse(path, f"the key {shown(repr(key))} is not a word")
+                self.source.refuse(0, path, f"the key {shown(repr(key))} is not a word")
             else:
                 found[key] = self.value(each, (*path, key))
         return found
-
-    def _refuse(self, path: Path, text: str) -> None:
-        self.source.mistakes.append(Mistake(0, path, text))
-        self.source.invalid.add(path)

@@ -1,18 +1,19 @@
 """YAML text in, plain data and the line of every key out; tags, aliases and other features that no job needs are refused.
 
-It reads parser events instead of a tree, so that an alias is refused, at its own line, before anything is expanded, and a
-hostile file ends at a limit. Scalars are resolved by YAML 1.2, as in editors: `no` and `on` are text, 12:30:00 is text and
-1e-3 is a number. Mistakes are collected, not raised, unless the rest of the file cannot be understood.
+It reads the tree of nodes, and constructs nothing: an alias is refused, at its own line, without being expanded, and a hostile
+file ends at a limit. Scalars are resolved by YAML 1.2, as in editors: `no` and `on` are text, 12:30:00 is text and 1e-3 is a
+number. Mistakes are collected, not raised, unless the rest of the file cannot be understood.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+
+from orchestrator.core.text.names import shown
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 20_000
@@ -66,6 +67,11 @@ class YamlSource:
     def is_invalid(self, path: Path) -> bool:
         return any(path[:end] in self.invalid for end in range(len(path) + 1))
 
+    def refuse(self, line: int, path: Path, text: str) -> None:
+        """Add a mistake about a value that cannot be used at all."""
+        self.mistakes.append(Mistake(line, path, text))
+        self.invalid.add(path)
+
 
 class _Stop(Exception):
     def __init__(self, line: int, text: str, path: Path = ()) -> None:
@@ -77,8 +83,7 @@ def read(text: str | bytes) -> YamlSource:
     """Return what the text says, with all its mistakes. Never raises."""
     source = YamlSource()
     try:
-        content = _decode(text)
-        _EventReader(source, _events(content)).read_file()
+        _TreeReader(source).read_file(_compose(_decode(text)))
     except _Stop as stop:
         source.mistakes.append(stop.mistake)
         source.data = {}
@@ -101,36 +106,34 @@ def _decode(text: str | bytes) -> str:
         raise _Stop(line, f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
     if bad := _UNPRINTABLE.search(content):
         line = content.count("\n", 0, bad.start()) + 1
-        raise _Stop(line, f"{_named(bad.group())} does not belong in a text file; delete it")
+        raise _Stop(line, f"{unprintable(bad.group())} does not belong in a text file; delete it")
     return content
 
 
 def unprintable(text: str) -> str | None:
     """Return what the text holds that does not belong into a text file, in words; None where that is nothing."""
     bad = _UNPRINTABLE.search(text)
-    return _named(bad.group()) if bad else None
+    if bad is None:
+        return None
+    return "a NUL byte" if bad.group() == "\0" else f"the control character U+{ord(bad.group()):04X}"
 
 
-def _named(char: str) -> str:
-    return "a NUL byte" if char == "\0" else f"the control character U+{ord(char):04X}"
-
-
-def _events(content: str) -> Iterator[yaml.Event]:
+def _compose(content: str) -> yaml.Node | None:
+    """Return the tree of the text; None if there is nothing but comments in it."""
     try:
-        yield from yaml.parse(content, Loader=yaml.SafeLoader)
+        loader: Any = _Loader(content)
+        top: yaml.Node | None = loader.get_node() if loader.check_node() else None
+        if loader.check_node():
+            raise _Stop(_line(loader.peek_event()), "a second document starts here; write one job per file")
+        return top
     except yaml.MarkedYAMLError as error:
         # An unclosed bracket or quote is noticed at the end of the file; where it was opened helps more.
         unclosed = "end of stream" in (error.problem or "") or "<stream end>" in (error.problem or "")
         mark = (unclosed and error.context_mark) or error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise _Stop(line, _plainer(error, _text_of(content, line))) from None
+        raise _Stop(line, _plainer(error, "".join(content.splitlines()[line - 1 : line]))) from None
     except (yaml.YAMLError, ValueError, OverflowError):  # ValueError: an escape such as "\UFFFFFFFF"
         raise _Stop(1, "the file is not readable YAML; look for unusual characters and escapes") from None
-
-
-def _text_of(content: str, line: int) -> str:
-    lines = content.splitlines()
-    return lines[line - 1] if line <= len(lines) else ""
 
 
 def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
@@ -141,121 +144,110 @@ def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
     return f"not valid YAML: {plain or error.problem or 'it cannot be read'}"
 
 
-class _EventReader:
-    def __init__(self, source: YamlSource, events: Iterator[yaml.Event]) -> None:
-        self.source = source
-        self.events = events
-        self.nodes = 0
+class _Alias(yaml.Node):
+    """An alias in the tree, in place of the node that it stands for."""
 
-    def read_file(self) -> None:
-        next(self.events)  # the start of the stream
-        first = next(self.events)
-        if isinstance(first, yaml.StreamEndEvent):
-            raise _Stop(1, "the job file is empty; copy jobs/hello.yaml and change it")
-        top = next(self.events)
-        line = _line(top)
-        if isinstance(top, yaml.SequenceStartEvent):
-            raise _Stop(line, "a job file is a mapping (`key: value` lines), not a list; remove the leading `-`")
-        data = self._value(top, ())
-        next(self.events)  # the end of the document
-        after = next(self.events)
-        if not isinstance(after, yaml.StreamEndEvent):
-            raise _Stop(_line(after), "a second document starts here; write one job per file")
-        if data is None and not self.source.mistakes:
-            raise _Stop(1, "the job file is empty; copy jobs/hello.yaml and change it")
+
+class _Loader(yaml.SafeLoader):
+    """Composes the tree of a file with the tags that are written in it. Raises _Stop at a limit."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__(content)
+        self._values = self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if parent is None and isinstance(event, yaml.SequenceStartEvent):
+            text = "a job file is a mapping (`key: value` lines), not a list; remove the leading `-`"
+            raise _Stop(_line(event), text)
+        is_key = parent is not None and index is None
+        self._values += not is_key
+        if self._values > MAX_NODES or self._depth > MAX_DEPTH:
+            text = f"more than {MAX_NODES} values, or more than {MAX_DEPTH} levels: this is no job file"
+            raise _Stop(_line(event), text)
+        if isinstance(event, yaml.AliasEvent):
+            self.get_event()  # type: ignore[no-untyped-call]
+            mark: Any = event.start_mark
+            return _Alias("", event.anchor, mark, mark)
+        event.anchor = None  # without aliases it means nothing, and may be there twice
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        assert node is not None
+        node.tag = event.tag or ""  # as written, not as resolved by YAML 1.1
+        return node
+
+
+class _TreeReader:
+    def __init__(self, source: YamlSource) -> None:
+        self.source = source
+
+    def read_file(self, top: yaml.Node | None) -> None:
+        data = None if top is None else self._value(top, ())
         if isinstance(data, dict):
             self.source.data = data
+        elif not self.source.mistakes and (top is None or data is None):
+            raise _Stop(1, "the job file is empty; copy jobs/hello.yaml and change it")
         elif not self.source.mistakes:
-            raise _Stop(line, "a job file is a mapping (`key: value` lines), not a single value")
+            raise _Stop(_line(top), "a job file is a mapping (`key: value` lines), not a single value")
 
-    def _value(self, event: yaml.Event, path: Path) -> Any:
-        line = _line(event)
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        line = _line(node)
         self.source.lines.setdefault(path, line)
-        self.nodes += 1
-        if self.nodes > MAX_NODES or len(path) > MAX_DEPTH:
-            raise _Stop(line, f"more than {MAX_NODES} values, or more than {MAX_DEPTH} levels: this is no job file")
-        if isinstance(event, yaml.AliasEvent):
-            raise _Stop(line, f"aliases (`*{_shown(event.anchor or '')}`) are not allowed; write the value out", path)
-        assert isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent))
-        value = self._untagged(event, path)
-        if event.tag is not None:
-            self._mistake(
-                line,
-                path,
-                f"tags (`{_shown(event.tag.replace('tag:yaml.org,2002:', '!!'))}`) are not allowed; write a plain value",
-                spoils=True,
-            )
-            return None
+        if isinstance(node, _Alias):
+            raise _Stop(line, f"aliases (`*{shown(node.value)}`) are not allowed; write the value out", path)
+        value: Any
+        if isinstance(node, yaml.MappingNode):
+            value = self._mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            value = [self._value(item, (*path, number)) for number, item in enumerate(node.value)]
+        else:
+            value = self._scalar(node, path)
+        if node.tag:
+            tag = shown(node.tag.replace("tag:yaml.org,2002:", "!!"))
+            return self.source.refuse(line, path, f"tags (`{tag}`) are not allowed; write a plain value")
         return value
 
-    def _untagged(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, path: Path) -> Any:
-        if isinstance(event, yaml.MappingStartEvent):
-            return self._mapping(path)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(path)
-        assert isinstance(event, yaml.ScalarEvent)
-        if bad := _UNPRINTABLE.search(event.value):
-            text = f"contains {_named(bad.group())}; remove the escape"
-            self._mistake(_line(event), path, text, spoils=True)
-            return None
-        if event.style is not None:
-            return event.value
-        self.source.written[path] = event.value
-        return _resolve(event.value)
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        if problem := unprintable(node.value):
+            return self.source.refuse(_line(node), path, f"contains {problem}; remove the escape")
+        if _is_quoted(node):
+            return node.value
+        self.source.written[path] = node.value
+        return _resolve(node.value)
 
-    def _sequence(self, path: Path) -> list[Any]:
-        found: list[Any] = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            found.append(self._value(event, (*path, len(found))))
-        return found
-
-    def _mapping(self, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.Node, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            line = _line(event)
-            key = self._key(event, path)
+        for key_node, value_node in node.value:
+            line, key = _line(key_node), self._key(key_node, path)
             if key is None:
-                self._skip(next(self.events), path)
                 continue
             here = (*path, key)
             if key in found:
-                first = self.source.lines[here]
-                self._mistake(line, here, f"duplicate key, first set on line {first}; keep one of the two")
-                self._skip(next(self.events), here)
+                text = f"duplicate key, first set on line {self.source.lines[here]}; keep one of the two"
+                self.source.mistakes.append(Mistake(line, here, text))
                 continue
             self.source.lines[here] = line
-            found[key] = self._value(next(self.events), here)
+            found[key] = self._value(value_node, here)
         return found
 
-    def _key(self, event: yaml.Event, path: Path) -> str | None:
-        line = _line(event)
-        if isinstance(event, yaml.ScalarEvent) and not _UNPRINTABLE.search(event.value):
-            word = event.value
-            if event.tag is None and (event.style is not None or isinstance(_resolve(word), str)):
-                return word
-            self._mistake(line, path, f"the key `{_shown(word)}` is not a word; put it in quotes if it is meant")
-            return None
-        self._skip(event, (*path, "?"))
-        self._mistake(line, path, "a key is not a plain word; write `key: value`")
+    def _key(self, node: yaml.Node, path: Path) -> str | None:
+        if not isinstance(node, yaml.ScalarNode) or unprintable(node.value):
+            text = "a key is not a plain word; write `key: value`"
+        elif node.tag or not (_is_quoted(node) or isinstance(_resolve(node.value), str)):
+            text = f"the key `{shown(node.value)}` is not a word; put it in quotes if it is meant"
+        else:
+            return str(node.value)
+        self.source.mistakes.append(Mistake(_line(node), path, text))
         return None
 
-    def _skip(self, event: yaml.Event, path: Path) -> None:
-        """Read past a value that is not used; mistakes inside it are not reported."""
-        aside = YamlSource()
-        reader = _EventReader(aside, self.events)
-        reader.nodes = self.nodes
-        reader._value(event, path)
-        self.nodes = reader.nodes
 
-    def _mistake(self, line: int, path: Path, text: str, *, spoils: bool = False) -> None:
-        self.source.mistakes.append(Mistake(line, path, text))
-        if spoils:
-            self.source.invalid.add(path)
+def _line(place: Any) -> int:
+    return place.start_mark.line + 1 if place.start_mark else 1
 
 
-def _line(event: yaml.Event) -> int:
-    mark = event.start_mark
-    return mark.line + 1 if mark else 1
+def _is_quoted(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style is not None
 
 
 def _resolve(word: str) -> Any:
@@ -266,8 +258,3 @@ def _resolve(word: str) -> Any:
     if _OCTAL_OR_HEX.fullmatch(word):
         return int(word, 0)
     return float(word) if len(word) <= 40 and _FLOAT.fullmatch(word) else word
-
-
-def _shown(text: str) -> str:
-    plain = "".join(char if char.isprintable() else "?" for char in text)
-    return plain if len(plain) <= 40 else f"{plain[:39]}…"

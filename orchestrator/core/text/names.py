@@ -19,7 +19,6 @@ OWNER, NAME, MODE = "tpujob-owner", "tpujob-name", "tpujob-mode"
 RUN_BITS = 50
 MAX_NODE_CHARS = 61
 MAX_JOB_NAME_CHARS = 40
-MAX_LABELS = 64
 
 # Crockford's base32 in lower case: no i, l, o, u, so that an id can be read out and typed.
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -32,8 +31,6 @@ _RUN = re.compile(rf"[{_DIGITS}]{{10}}")
 _PROJECT = re.compile(r"([a-z0-9.-]{1,100}\.[a-z]{2,}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def new_run_id(random_bits: int) -> str:
@@ -54,10 +51,10 @@ def owner_id(user: str, machine: str) -> str:
     return _base32(int.from_bytes(digest[:4], "big") >> 2, 30)
 
 
-def node_name(owner: str, run: str, index: int | None = None) -> str:
-    """Return `tpujob-<owner>-<run>`, and `-<index>` if a run has several nodes."""
+def node_name(owner: str, run: str) -> str:
+    """Return `tpujob-<owner>-<run>`."""
     assert _OWNER.fullmatch(owner) and _RUN.fullmatch(run), "owner and run come from owner_id and new_run_id"
-    return f"{PREFIX}-{owner}-{run}" if index is None else f"{PREFIX}-{owner}-{run}-{index}"
+    return f"{PREFIX}-{owner}-{run}"
 
 
 def labels(*, lease_id: str, owner: str, claimed_until: float, deadline: float, name: str, mode: str) -> dict[str, str]:
@@ -135,25 +132,6 @@ def zone_problem(text: str) -> str | None:
 def region_problem(text: str) -> str | None:
     """Return what is wrong with the form of a region's name."""
     return None if _REGION.fullmatch(text) else "is not a region; regions look like us-central1"
-
-
-def label_problem(key: str, value: str) -> str | None:
-    """Return what is wrong with a label of the user; those of tpujob are built by `labels`."""
-    if key == PREFIX or key.startswith(f"{PREFIX}-"):
-        return f"is reserved: labels that start with `{PREFIX}` are set by tpujob"
-    if not _LABEL_KEY.fullmatch(key):
-        return "is not a label key: at most 63 lower-case letters, digits, `_` and `-`, a letter first"
-    if not _LABEL_VALUE.fullmatch(value):
-        return "has a value that is no label value: at most 63 lower-case letters, digits, `_` and `-`"
-    return None
-
-
-def labels_problem(chosen: Mapping[str, str]) -> str | None:
-    """Return the first problem of the user's labels, beginning with the label's key."""
-    if len(chosen) > MAX_LABELS:
-        return f"{len(chosen)} labels; a node has at most {MAX_LABELS}"
-    found = ((key, label_problem(key, value)) for key, value in chosen.items())
-    return next((f"{key} {problem}" for key, problem in found if problem), None)
 
 
 def _plain(text: str) -> str:

@@ -160,10 +160,8 @@ def _base64_forms(raw: bytes) -> Iterator[bytes]:
 
 
 def _shaped(data: bytes) -> list[Span]:
-    return [
-        *_keys(data),
-        *(span for anchor, shape in _TOKENS for span in _tokens(anchor.encode(), shape.encode(), data)),
-    ]
+    tokens = (span for anchor, shape in _TOKENS for span in _tokens(anchor.encode(), shape.encode(), data))
+    return [*_keys(data), *tokens]
 
 
 def _tokens(anchor: bytes, shape: bytes, data: bytes) -> Iterator[Span]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,11 +35,11 @@ def test_an_owner_id_is_stable_and_differs_by_user_and_machine() -> None:
     assert names.owner_id("\udcff", "x") != names.owner_id("", "x")  # a user name that is not text
 
 
-@given(st.text(), st.integers(0, 2**50 - 1), st.none() | st.integers(0, 4095))
-def test_every_node_name_is_allowed_by_the_api(user: str, bits: int, index: int | None) -> None:
+@given(st.text(), st.integers(0, 2**50 - 1))
+def test_every_node_name_is_allowed_by_the_api(user: str, bits: int) -> None:
     owner, run = names.owner_id(user, "machine"), names.new_run_id(bits)
-    node = names.node_name(owner, run, index)
-    assert node == f"tpujob-{owner}-{run}" + ("" if index is None else f"-{index}")
+    node = names.node_name(owner, run)
+    assert node == f"tpujob-{owner}-{run}"
     assert names.node_problem(node) is None
 
 
@@ -76,7 +78,7 @@ def test_a_node_is_ours_by_name_and_label_only_together(node: str, labels: dict[
 
 @given(st.text())
 def test_any_text_becomes_a_valid_label_value(text: str) -> None:
-    assert names.label_problem("owner", names.to_label_value(text)) is None
+    assert re.fullmatch("[a-z0-9_-]{0,63}", names.to_label_value(text))
 
 
 @given(st.text())
@@ -130,28 +132,3 @@ def test_node_names_of_the_api_are_accepted(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "A", "1a", "a-", "-a", "a_b", "a" * 62, "a/b", "$(reboot)", "a\n"])
 def test_an_invalid_node_name_is_refused(text: str) -> None:
     assert names.node_problem(text)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "word"),
-    [
-        ("Team", "a", "is not a label key"),
-        ("1team", "a", "is not a label key"),
-        ("t" * 64, "a", "is not a label key"),
-        ("team", "two words", "is no label value"),
-        ("team", "A", "is no label value"),
-        ("team", "a" * 64, "is no label value"),
-        ("team", "a\n", "is no label value"),
-        ("tpujob-lease-id", "a", "is reserved"),
-        ("tpujob", "1", "is reserved"),
-    ],
-)
-def test_bad_labels_get_the_rule(key: str, value: str, word: str) -> None:
-    problem = names.label_problem(key, value)
-    assert problem is not None and word in problem
-    assert names.labels_problem({"ok": "1", key: value}) == f"{key} {problem}"
-
-
-def test_a_node_has_at_most_64_labels() -> None:
-    assert names.labels_problem({f"l{number}": "" for number in range(64)}) is None
-    assert names.labels_problem({f"l{number}": "" for number in range(65)}) == "65 labels; a node has at most 64"
