@@ -12,7 +12,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
@@ -33,6 +33,7 @@ KEPT_GC_RUNS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
 _NAME_COLUMNS = ("project", "zone", "node", "queued")
+_OPEN = "state not in ('gone', 'forgotten')"
 _LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)
 
 
@@ -159,20 +160,16 @@ class Ledger:
         """The anchor of a cloud's time, after `change` made it from the last one (None: there is none) and the open leases."""
         with self._reading():
             before = self._anchor(cloud)
-            after = change(before, self._leases_open(cloud))
+            after = change(before, self._leases(f"where cloud = ? and {_OPEN}", cloud))
         if after == before:
             return after
         with contextlib.suppress(LedgerUnavailable), self._transaction():  # a full disk must not stop a teardown
             before = self._anchor(cloud)  # another process may have been quicker
-            after = change(before, self._leases_open(cloud))
+            after = change(before, self._leases(f"where cloud = ? and {_OPEN}", cloud))
             if after != before:
                 row = (cloud, after.boot, after.zero, after.sure, after.ahead_s)
                 self._db.execute("insert or replace into anchor values (?, ?, ?, ?, ?)", row)
         return after
-
-    def _leases_open(self, cloud: str) -> list[Lease]:
-        query = f"select {', '.join(_LEASE_COLUMNS)} from lease where cloud = ? and state not in ('gone', 'forgotten')"  # noqa: S608
-        return [_lease_of(row) for row in self._db.execute(query, (cloud,))]
 
     def _anchor(self, cloud: str) -> Anchor | None:
         query = "select boot, zero, sure, ahead_s from anchor where cloud = ?"
@@ -199,8 +196,8 @@ class Ledger:
                 self._append(event.at, event.lease_id, event)
 
     def _insert_lease(self, lease: Lease) -> None:
-        marks = ", ".join("?" * len(_LEASE_COLUMNS))
-        self._db.execute(f"insert into lease ({', '.join(_LEASE_COLUMNS)}) values ({marks})", _lease_row(lease))  # noqa: S608
+        columns = ", ".join(_LEASE_COLUMNS)
+        self._db.execute(f"insert into lease ({columns}) values ({_marks(_LEASE_COLUMNS)})", _lease_row(lease))  # noqa: S608
 
     def _update_lease(self, lease: Lease) -> None:
         sets = ", ".join(f"{column} = ?" for column in _LEASE_COLUMNS)
@@ -214,8 +211,7 @@ class Ledger:
         columns = [field.name for field in fields(attempt)]
         sets = ", ".join(f"{column} = excluded.{column}" for column in columns)
         row = [getattr(attempt, column) for column in columns]
-        marks = ", ".join("?" * len(columns))
-        self._db.execute(f"insert into attempt values ({marks}) on conflict (id) do update set {sets}", row)  # noqa: S608
+        self._db.execute(f"insert into attempt values ({_marks(columns)}) on conflict (id) do update set {sets}", row)  # noqa: S608
 
     def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
         data = {} if isinstance(event, Intent | Began) else asdict(event)
@@ -231,16 +227,18 @@ class Ledger:
             return self._lease(lease_id)
 
     def open_leases(self) -> list[Lease]:
-        return self._leases("where state not in ('gone', 'forgotten') order by created_at")
+        with self._reading():
+            return self._leases(f"where {_OPEN} order by created_at")
 
     def leases(self) -> list[Lease]:
-        return self._leases("order by created_at")
+        with self._reading():
+            return self._leases("order by created_at")
 
     def runs(self) -> list[tuple[RunRecord, Attempt]]:
         """Every run with its last attempt, newest first."""
         with self._reading():
-            found = [self._run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
-            return [(run, self._last_attempt(run.id)) for run in found]
+            found = [_run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
+            return [(run, self._attempts("where run_id = ? order by rowid desc limit 1", run.id)[0]) for run in found]
 
     def find_run(self, text: str) -> tuple[RunRecord, Attempt]:
         """The run whose id starts with `text`, or the newest one of that name. Raises UnknownRun when none or several do."""
@@ -255,17 +253,14 @@ class Ledger:
         return (matches or by_name)[0]
 
     def attempts_open(self) -> list[Attempt]:
+        ended = [state.value for state in AttemptState if state.ended]
         with self._reading():
-            ended = [state.value for state in AttemptState if state.ended]
-            marks = ", ".join("?" * len(ended))
-            rows = self._db.execute(f"select * from attempt where state not in ({marks})", ended)  # noqa: S608
-            return [_attempt_of(row) for row in rows]
+            return self._attempts(f"where state not in ({_marks(ended)})", *ended)
 
     def attempts_of(self, run_id: str) -> list[Attempt]:
         """In the order in which they were made."""
         with self._reading():
-            rows = self._db.execute("select * from attempt where run_id = ? order by rowid", (run_id,))
-            return [_attempt_of(row) for row in rows]
+            return self._attempts("where run_id = ? order by rowid", run_id)
 
     def events(self, subject: str) -> list[tuple[float, str, dict[str, Any]]]:
         with self._reading():
@@ -284,35 +279,25 @@ class Ledger:
 
     def leases_of(self, run_id: str) -> list[Lease]:
         """Every slice that the run asked for, in all of its attempts: also those that were refused or lost a race."""
-        return self._leases("where run = ? order by created_at", run_id)
+        with self._reading():
+            return self._leases("where run = ? order by created_at", run_id)
 
     def _leases(self, tail: str, *values: str) -> list[Lease]:
-        with self._reading():
-            rows = self._db.execute(f"select {', '.join(_LEASE_COLUMNS)} from lease {tail}", values)  # noqa: S608
-            return [_lease_of(row) for row in rows]
+        rows = self._db.execute(f"select {', '.join(_LEASE_COLUMNS)} from lease {tail}", values)  # noqa: S608
+        return [_lease_of(row) for row in rows]
 
     def _lease(self, lease_id: str) -> Lease:
-        rows: Iterable[tuple[Any, ...]] = self._db.execute(
-            f"select {', '.join(_LEASE_COLUMNS)} from lease where id = ?",  # noqa: S608
-            (lease_id,),
-        )
-        for row in rows:
-            return _lease_of(row)
+        for lease in self._leases("where id = ?", lease_id):
+            return lease
         raise UnknownLease(f"there is no lease {lease_id!r}")
 
+    def _attempts(self, tail: str, *values: str) -> list[Attempt]:
+        return [_attempt_of(row) for row in self._db.execute(f"select * from attempt {tail}", values)]  # noqa: S608
+
     def _attempt(self, attempt_id: str) -> Attempt:
-        for row in self._db.execute("select * from attempt where id = ?", (attempt_id,)):
-            return _attempt_of(row)
+        for attempt in self._attempts("where id = ?", attempt_id):
+            return attempt
         raise UnknownRun(f"there is no attempt {attempt_id!r}")
-
-    def _last_attempt(self, run_id: str) -> Attempt:
-        rows = self._db.execute("select * from attempt where run_id = ? order by rowid desc limit 1", (run_id,))
-        return _attempt_of(next(iter(rows)))
-
-    @staticmethod
-    def _run_of(row: tuple[Any, ...]) -> RunRecord:
-        identity, name, job_path, cloud, created_at, directory, spec = row
-        return RunRecord(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
 
     # -- SQLite ----------------------------------------------------------------------------------------------------
 
@@ -405,6 +390,15 @@ def _lease_of(row: tuple[Any, ...]) -> Lease:
     data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
     data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
     return Lease(name=name, **data)
+
+
+def _run_of(row: tuple[Any, ...]) -> RunRecord:
+    identity, name, job_path, cloud, created_at, directory, spec = row
+    return RunRecord(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _attempt_of(row: tuple[Any, ...]) -> Attempt:
