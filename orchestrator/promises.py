@@ -124,6 +124,10 @@ PROMISES = {
         "C7", "as C3, and the watchdog is dead, not armed, or may not delete", "gc",
         "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
+    "gc of a detached run": PromisedBound(
+        "C7", "… the run was detached; counted from its deadline", "gc",
+        "margin + gc + S + D", "2 m 5 s + S + D", "9 s + S + D",
+    ),
     "revoked": PromisedBound(
         "C8", "the client's credentials were revoked", "watchdog",
         "", "as C3", "as C3",
@@ -142,11 +146,11 @@ PROMISES = {
     ),
     "stuck": PromisedBound(
         "C11", "the cloud accepts deletes, and the node stays", "",
-        "", "not bounded by tpujob: reported at once, retried without end", "the same",
+        "", "none: exit code 75 after 10 m, then retried", "the same",
     ),
     "frozen": PromisedBound(
         "C12", "403 to everything: project, billing or organisation is frozen", "",
-        "", "not bounded: reported at once, exit code 75", "the same",
+        "", "none: exit code 75 after 10 m, then retried", "the same",
     ),
 }  # fmt: skip
 

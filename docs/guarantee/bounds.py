@@ -20,8 +20,10 @@ MAIN = (
     "watchdog of a held slice",
     "watchdog of a create",
     "outage",
-    "watchdog after an outage",
     "gc",
+    "gc of a detached run",
+    "stuck",
+    "frozen",
 )
 
 

@@ -127,7 +127,13 @@ def svg() -> str:
         x = x_of(seconds)
         parts.append(f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#ddd"/>')
         parts.append(text(x, HEIGHT - BOTTOM + 18, f"{seconds:g} s"))
-    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "billed for at most so long after the last claim ended"))
+    parts.append(
+        text(
+            (LEFT + WIDTH - RIGHT) / 2,
+            HEIGHT - 14,
+            "billed for at most so long after the last claim ended (emulator: periods 30 times shorter)",
+        )
+    )
     for number, (layer, (label, color)) in enumerate(LAYERS.items()):
         parts.append(f'<path d="{curve(measured.of(layer))}" fill="none" stroke="{color}" stroke-width="2"/>')
         y = TOP + 20 + 20 * number

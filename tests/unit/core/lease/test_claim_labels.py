@@ -72,6 +72,12 @@ def test_a_slice_of_up_that_is_not_held_yet_claims_no_more_than_a_run() -> None:
     assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 600 + GOOGLE.label_ttl_s
 
 
+def test_the_label_of_a_detached_run_reaches_to_its_deadline() -> None:
+    """gc does not see the end of the job: without a watchdog it deletes such a slice after the deadline (C7)."""
+    detached = lease(state=LeaseState.READY, ready_at=NOW, detached_at=NOW + 60)
+    assert claimed_until(detached, NOW + 600, GOOGLE) == detached.deadline
+
+
 def test_no_claim_reaches_beyond_the_deadline() -> None:
     ready = lease(state=LeaseState.READY, ready_at=NOW, deadline=NOW + 1000)
     assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 1000
