@@ -1,7 +1,7 @@
-"""The ten disasters, as data and a few lines each, and the promise that each one is measured against.
+"""The ten disasters, as data, and the promise that each one is measured against.
 
-A script causes the disaster in a `Sandbox`; time counts from the moment at which the script ends the claim. `runner` runs
-the table.
+Its steps cause a disaster in a `Sandbox`; time counts from the moment at which a step ends the claim. `runner` runs the
+table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from orchestrator.promises import PROMISES, TERMS, Bound, PromisedBound, Promise
 
 SPEED = 100.0
 OUTAGE_S = 14.0  # longer than the time to live: the watchdog has decided before the API is back
-EMULATOR_S = (
-    1.0  # what a deletion takes the emulator beyond `delete_s`: it ends the VM's processes and removes its files
-)
+# What a deletion takes the emulator beyond `delete_s`: it ends the VM's processes and removes its files.
+EMULATOR_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Disaster:
     number: int
     name: str
     broken: str  # what is killed or broken, for the printed line
-    script: Callable[[Sandbox], None]
+    steps: tuple[Callable[[Sandbox], None], ...]
     promise: PromisedBound
     cli_code: int | None = None  # the exit code that the CLI must have; None: it is killed
     speed: float = SPEED  # claims expire so many times faster than on Google Cloud
@@ -62,93 +61,54 @@ class Disaster:
         return bound(self.promise, self.world.on_google)
 
 
-def ctrl_c(sandbox: Sandbox) -> None:
-    sandbox.run_until_the_job_runs()
-    sandbox.press_ctrl_c()
-
-
-def killed_while_creating(sandbox: Sandbox) -> None:
-    sandbox.start_run()
-    sandbox.until_creating()
-    sandbox.kill_cli()
-
-
-def killed_while_running(sandbox: Sandbox) -> None:
-    sandbox.run_until_the_job_runs()
-    sandbox.kill_cli()
-
-
-def power_cut(sandbox: Sandbox) -> None:
-    sandbox.run_until_the_job_runs()
-    sandbox.until_armed()
-    sandbox.kill_everything_local()
-
-
-def power_cut_and_outage(sandbox: Sandbox) -> None:
-    sandbox.run_until_the_job_runs()
-    sandbox.until_armed()
+def _begin_outage(sandbox: Sandbox) -> None:
     sandbox.fault(kind="drop", when={"until_s": OUTAGE_S})
-    sandbox.kill_everything_local()
 
 
-def job_ends(sandbox: Sandbox) -> None:
-    sandbox.run_until_the_job_runs()
-    sandbox.let_the_job_end()
-
-
-def detached_and_unattended(sandbox: Sandbox) -> None:
-    sandbox.submit()
-    sandbox.kill_everything_local()
-    sandbox.let_the_job_end()
-
-
-def power_cut_and_no_permission(sandbox: Sandbox) -> None:
-    sandbox.run_until_the_job_runs()
-    sandbox.kill_everything_local()
-
-
+_RUN, _CUT_POWER = Sandbox.run_until_the_job_runs, Sandbox.kill_everything_local
+_KILL_WHILE_CREATING = (Sandbox.start_run, Sandbox.until_creating, Sandbox.kill_cli)
 DISASTERS = (
     Disaster(
         1, "Ctrl-C", "Ctrl-C in the middle of a job",
-        ctrl_c, PROMISES["command"], cli_code=130,
+        (_RUN, Sandbox.press_ctrl_c), PROMISES["command"], cli_code=130,
     ),
     Disaster(
         2, "killed while creating", "kill -9 of the CLI while the slice is CREATING",
-        killed_while_creating, PROMISES["guardian"], provision_s=3.0,
+        _KILL_WHILE_CREATING, PROMISES["guardian"], provision_s=3.0,
     ),
     Disaster(
         3, "killed while running", "kill -9 of the CLI while the job runs",
-        killed_while_running, PROMISES["guardian"],
+        (_RUN, Sandbox.kill_cli), PROMISES["guardian"],
     ),
     Disaster(
         4, "power cut", "kill -9 of everything local while the job runs",
-        power_cut, PROMISES["watchdog"],
+        (_RUN, Sandbox.until_armed, _CUT_POWER), PROMISES["watchdog"],
     ),
     Disaster(
         5, "power cut and outage", f"kill -9 of everything local as the API goes down for {OUTAGE_S:.0f} s",
-        power_cut_and_outage, PROMISES["watchdog after an outage"], outage_s=OUTAGE_S,
+        (_RUN, Sandbox.until_armed, _begin_outage, _CUT_POWER), PROMISES["watchdog after an outage"], outage_s=OUTAGE_S,
     ),
     Disaster(
         6, "lost reply", "the reply to the create call is lost",
-        job_ends, PROMISES["command"], cli_code=0,
+        (_RUN, Sandbox.let_the_job_end), PROMISES["command"], cli_code=0,
         faults=({"kind": "lost_reply", "operation": "nodes.create", "when": {"first": 1}},),
     ),
     Disaster(
         7, "failing deletes", "the delete is accepted and its operation fails, twice",
-        job_ends, PROMISES["command"], cli_code=0, failed_deletes=2,
+        (_RUN, Sandbox.let_the_job_end), PROMISES["command"], cli_code=0, failed_deletes=2,
         faults=({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 0.5, "when": {"first": 2}},),
     ),
     Disaster(
         8, "dropped delete", "kill -9 of the CLI while the slice is CREATING, and the cloud drops the delete",
-        killed_while_creating, PROMISES["guardian of a create"], provision_s=6.0,
+        _KILL_WHILE_CREATING, PROMISES["guardian of a create"], provision_s=6.0,
         faults=({"kind": "delete_dropped", "when": {"first": 1}},),
     ),
     Disaster(
         9, "unattended", "a detached job ends, and no client is there",
-        detached_and_unattended, PROMISES["watchdog of a detached run"], speed=300.0,
+        (Sandbox.submit, _CUT_POWER, Sandbox.let_the_job_end), PROMISES["watchdog of a detached run"], speed=300.0,
     ),
     Disaster(
         10, "no permission", "kill -9 of everything local, and the VM may not delete",
-        power_cut_and_no_permission, PROMISES["gc"], speed=300.0, settings={"vm_may": ["get"]}, gc=True,
+        (_RUN, _CUT_POWER), PROMISES["gc"], speed=300.0, settings={"vm_may": ["get"]}, gc=True,
     ),
 )  # fmt: skip

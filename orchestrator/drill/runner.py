@@ -58,7 +58,8 @@ def run_one(disaster: Disaster, directory: Path, stop: threading.Event) -> Findi
             sandbox.open()
             for fault in disaster.faults:
                 sandbox.fault(**fault)
-            disaster.script(sandbox)
+            for step in disaster.steps:
+                step(sandbox)
             _await_end(sandbox, disaster)
         except (ConditionTimeout, RuntimeError, OSError) as error:
             return Finding(disaster, "nothing", None, str(error))

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import orchestrator
@@ -53,7 +52,9 @@ class Sandbox:
         self.claim_ended_at: float | None = None
         self.ports: set[int] = set()  # on which workers listened
         self._settings = settings
-        self._state, self._home = directory / "state", directory / "home"
+        self._state, self._home, self._log = directory / "state", directory / "home", directory / "output.log"
+        self._begun, self._end = directory / "begun", directory / "end"  # of the job
+        self._emulator = self._state / "emulator"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._endpoint: control.Endpoint | None = None
 
@@ -69,9 +70,7 @@ class Sandbox:
         paths = {"begun": shlex.quote(str(self._begun)), "end": shlex.quote(str(self._end))}
         (self.directory / "job.yaml").write_text(JOB.format(**paths))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._kill_local()
         for process in self._processes:
             process.wait()
@@ -139,10 +138,7 @@ class Sandbox:
 
     def submit(self) -> None:
         """Run `tpujob submit` to its end."""
-        process = self._start("submit", "job.yaml")
-        self.wait(lambda: process.poll() is not None, "the end of `tpujob submit`")
-        if process.returncode != 0:
-            raise ConditionTimeout(f"`tpujob submit` ended with {process.returncode}: {self.last_line()}")
+        self._run_to_end("submit", "job.yaml")
 
     def until_creating(self) -> None:
         """Wait until the API has confirmed the create; the slice is not READY yet."""
@@ -191,10 +187,7 @@ class Sandbox:
             "TPUJOB_ENDPOINT": self._endpoint.url,
             "TPUJOB_TOKEN_FILE": str(self._emulator / "token"),
         }
-        process = self._start("gc", environment=environment)
-        self.wait(lambda: process.poll() is not None, "the end of `tpujob gc`")
-        if process.returncode != 0:
-            raise ConditionTimeout(f"`tpujob gc` ended with {process.returncode}: {self.last_line()}")
+        self._run_to_end("gc", environment=environment)
 
     def _end_claim(self) -> None:
         """Note the end of the claim, before the process is killed, so that no measured time is too short."""
@@ -244,6 +237,12 @@ class Sandbox:
                 process.poll()  # so that no zombie stays
             empty = 0 if processes else empty + 1
 
+    def _run_to_end(self, command: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        process = self._start(command, *arguments, environment=environment)
+        self.wait(lambda: process.poll() is not None, f"the end of `tpujob {command}`")
+        if process.returncode != 0:
+            raise ConditionTimeout(f"`tpujob {command}` ended with {process.returncode}: {self.last_line()}")
+
     def _start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             process = subprocess.Popen(
@@ -268,22 +267,6 @@ class Sandbox:
             "TPUJOB_CLOUD": "emulated",
             "TPUJOB_EMULATED_SPEED": str(self.speed),
         }
-
-    @property
-    def _emulator(self) -> Path:
-        return self._state / "emulator"
-
-    @property
-    def _log(self) -> Path:
-        return self.directory / "output.log"
-
-    @property
-    def _begun(self) -> Path:
-        return self.directory / "begun"
-
-    @property
-    def _end(self) -> Path:
-        return self.directory / "end"
 
 
 def _listens(port: int) -> bool:

@@ -37,27 +37,24 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of an HTTP error."""
-        error: dict[str, Any] = {"code": self.http, "message": self.message, "status": self.status}
-        if self.details:
-            error["details"] = list(self.details)
-        return {"error": error}
+        return {"error": {"code": self.http, "message": self.message, "status": self.status} | self._details()}
 
     def in_operation(self) -> dict[str, Any]:
         """Return the `error` of a done operation (google.rpc.Status)."""
-        error: dict[str, Any] = {"code": self.code, "message": self.message}
-        if self.details:
-            error["details"] = list(self.details)
-        return error
+        return {"code": self.code, "message": self.message} | self._details()
+
+    def _details(self) -> dict[str, Any]:
+        return {"details": list(self.details)} if self.details else {}
 
 
-def _with_eid(text: str) -> str:
+def _with_eid(status: str, text: str) -> ApiError:
     """Append an error id, as Cloud TPU does; here it is a digest, so that equal errors are equal."""
-    return f"{text} [EID: 0x{hashlib.sha256(text.encode()).hexdigest()[:16]}]"
+    return ApiError(status, f"{text} [EID: 0x{hashlib.sha256(text.encode()).hexdigest()[:16]}]")
 
 
-def bad_request(text: str) -> ApiError:
+def bad_request(text: str, status: str = "INVALID_ARGUMENT") -> ApiError:
     """Return the error of a request that Cloud TPU refuses."""
-    return ApiError("INVALID_ARGUMENT", _with_eid(f"Cloud TPU received a bad request. {text}"))
+    return _with_eid(status, f"Cloud TPU received a bad request. {text}")
 
 
 def bad_field(text: str) -> ApiError:
@@ -78,8 +75,7 @@ def already_exists(name: str) -> ApiError:
 
 def wrong_state(verb: str, state: str) -> ApiError:
     """Return the error of a call that the resource's state does not allow."""
-    text = f"Cloud TPU received a bad request. {verb} is not supported while in state {state}"
-    return ApiError("FAILED_PRECONDITION", _with_eid(text))
+    return bad_request(f"{verb} is not supported while in state {state}", "FAILED_PRECONDITION")
 
 
 def busy() -> ApiError:
@@ -89,7 +85,7 @@ def busy() -> ApiError:
 
 def no_maintenance(name: str) -> ApiError:
     """Return the error if no maintenance is announced, or if the customer may not begin it."""
-    return ApiError("FAILED_PRECONDITION", _with_eid(f"Maintenance of {name} cannot be started now."))
+    return _with_eid("FAILED_PRECONDITION", f"Maintenance of {name} cannot be started now.")
 
 
 def superseded(verb: str, what: str = "node") -> ApiError:
@@ -99,15 +95,14 @@ def superseded(verb: str, what: str = "node") -> ApiError:
 
 def has_nodes(name: str) -> ApiError:
     """Return the error of a delete without `force` of a queued resource that has nodes."""
-    text = f"Cloud TPU received a bad request. The queued resource {name} has nodes; delete them first, or use force."
-    return ApiError("FAILED_PRECONDITION", _with_eid(text))
+    text = f"The queued resource {name} has nodes; delete them first, or use force."
+    return bad_request(text, "FAILED_PRECONDITION")
 
 
 def expired() -> ApiError:
     """Return the error of a queued resource that was not fulfilled in its time."""
-    return ApiError(
-        "DEADLINE_EXCEEDED", "The 'valid until' start timing constraint expired before the request could be fulfilled."
-    )
+    text = "The 'valid until' start timing constraint expired before the request could be fulfilled."
+    return ApiError("DEADLINE_EXCEEDED", text)
 
 
 def interrupted(state: str) -> ApiError:
@@ -131,13 +126,12 @@ def no_capacity(zone: str) -> ApiError:
         f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
         "offered (see https://cloud.google.com/tpu/docs/regions)"
     )
-    return ApiError("RESOURCE_EXHAUSTED", _with_eid(text))
+    return _with_eid("RESOURCE_EXHAUSTED", text)
 
 
 def no_reservation(status: str) -> ApiError:
     """Return the error for `status` RESOURCE_EXHAUSTED (too little is left) or FAILED_PRECONDITION (none exists)."""
-    text = "Insufficient reserved capacity. Contact customer support to increase your reservation."
-    return ApiError(status, _with_eid(text))
+    return _with_eid(status, "Insufficient reserved capacity. Contact customer support to increase your reservation.")
 
 
 def queue_closed(accelerator_type: str, zone: str) -> ApiError:
@@ -159,35 +153,27 @@ def no_flex_start(accelerator_type: str, zone: str) -> ApiError:
 
 def quota_exceeded(name: str, limit: int, per: str, place: str) -> ApiError:
     """`per` is zone or region, `place` its name."""
-    violation = {
-        "subject": name,
-        "description": f"Quota '{name}' exhausted. Limit {limit} in {per} {place}",
-    }
-    return ApiError(
-        "RESOURCE_EXHAUSTED",
-        f"Quota limit '{name}' has been exceeded. Limit: {limit} in {per} {place}.",
-        ({"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]},),
-    )
+    violation = {"subject": name, "description": f"Quota '{name}' exhausted. Limit {limit} in {per} {place}"}
+    detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    text = f"Quota limit '{name}' has been exceeded. Limit: {limit} in {per} {place}."
+    return ApiError("RESOURCE_EXHAUSTED", text, (detail,))
+
+
+def _error_info(reason: str, **metadata: str) -> dict[str, Any]:
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "googleapis.com"}
+    return info | {"metadata": metadata | {"service": "tpu.googleapis.com"}}
 
 
 def too_many_creates(project: str) -> ApiError:
     """Return the error of the rate limit of creates."""
-    detail = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "RATE_LIMIT_EXCEEDED",
-        "domain": "googleapis.com",
-        "metadata": {
-            "consumer": f"projects/{project}",
-            "quota_metric": "tpu.googleapis.com/qps/create",
-            "service": "tpu.googleapis.com",
-        },
-    }
-    return ApiError(
-        "RESOURCE_EXHAUSTED",
-        "Quota exceeded for quota metric 'CreateNode requests' and limit 'Maximum number of CreateNode requests per "
-        f"minute' of service 'tpu.googleapis.com' for consumer '{project}'.",
-        (detail,),
+    detail = _error_info(
+        "RATE_LIMIT_EXCEEDED", consumer=f"projects/{project}", quota_metric="tpu.googleapis.com/qps/create"
     )
+    text = (
+        "Quota exceeded for quota metric 'CreateNode requests' and limit 'Maximum number of CreateNode requests per "
+        f"minute' of service 'tpu.googleapis.com' for consumer '{project}'."
+    )
+    return ApiError("RESOURCE_EXHAUSTED", text, (detail,))
 
 
 def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
@@ -206,16 +192,7 @@ def zone_not_supported(zone: str) -> ApiError:
 
 def location_denied(project: str, location: str) -> ApiError:
     """Return the error of a location that the project may not use, or that does not exist."""
-    detail = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "LOCATION_POLICY_VIOLATED",
-        "domain": "googleapis.com",
-        "metadata": {
-            "consumer": f"projects/{project}",
-            "location": location,
-            "service": "tpu.googleapis.com",
-        },
-    }
+    detail = _error_info("LOCATION_POLICY_VIOLATED", consumer=f"projects/{project}", location=location)
     message = f"Permission denied on 'locations/{location}' (or it may not exist)."
     return ApiError("PERMISSION_DENIED", message, (detail,))
 
@@ -227,8 +204,3 @@ def unauthenticated() -> ApiError:
         "Request is missing required authentication credential. Expected the token of this emulator as "
         "`Authorization: Bearer …`; it is in the file `token` of the emulator's state directory.",
     )
-
-
-def forbidden(message: str) -> ApiError:
-    """Return a PERMISSION_DENIED with this message."""
-    return ApiError("PERMISSION_DENIED", message)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from orchestrator.drill import runner
-from orchestrator.drill.disasters import DISASTERS, power_cut_and_no_permission
+from orchestrator.drill.disasters import DISASTERS
 from orchestrator.promises import PROMISES
 from tests import ROOT
 from tests.waiting import until
@@ -76,7 +76,7 @@ def test_a_promise_that_is_not_kept_is_reported_as_broken(monkeypatch: pytest.Mo
     monkeypatch.setattr(runner, "LATE_S", 0.5)
     monkeypatch.setattr(runner, "AFTER_S", 0.5)
     # `tpujob gc` does not run, and the VM may not delete, so the promise of the guardian is broken.
-    alone = replace(DISASTERS[9], promise=PROMISES["guardian"], script=power_cut_and_no_permission, gc=False)
+    alone = replace(DISASTERS[9], promise=PROMISES["guardian"], gc=False)
     finding = runner.run_one(alone, tmp_path / "alone", threading.Event())
     assert finding.problem is not None and finding.ended_by == "nothing"
     assert "billed for longer than promised" in finding.problem and "left behind: a node" in finding.problem

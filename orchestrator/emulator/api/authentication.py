@@ -43,18 +43,17 @@ def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
                 service_account.check(request, vm, state.settings)
             return await handler(request)
         except ApiError as error:
-            return web.json_response(error.body(), status=error.http)
+            refusal = error
         except BadData as error:  # the daemon's own paths
             refusal = ApiError("INVALID_ARGUMENT", str(error))
-            return web.json_response(refusal.body(), status=refusal.http)
         except web.HTTPNotFound:
             return web.Response(text=NOT_AN_API, status=404, content_type="text/html")
         except web.HTTPException:
             raise
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
-            internal = api_errors.internal()
-            return web.json_response(internal.body(), status=internal.http)
+            refusal = api_errors.internal()
+        return web.json_response(refusal.body(), status=refusal.http)
 
     return authenticated
 
@@ -62,9 +61,8 @@ def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
 def caller_of(request: web.Request, token: str, account: VmAccount, state: CloudState) -> Node | None:
     """Return the node whose VM calls; None: the user calls. Raises ApiError for any other caller."""
     if not access.is_local_program(request):
-        raise api_errors.forbidden(
-            "The Host header must name this machine's loopback interface; web pages are refused."
-        )
+        text = "The Host header must name this machine's loopback interface; web pages are refused."
+        raise ApiError("PERMISSION_DENIED", text)
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     given = given.strip() if scheme.lower() == "bearer" else ""
     if hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):

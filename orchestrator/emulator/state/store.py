@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import time
+from dataclasses import fields
 from pathlib import Path
 
 from orchestrator.emulator.model.cloud_state import CloudState
@@ -21,18 +22,7 @@ LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daem
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_PAUSE_S = 0.01
 SPEED = "TPUJOB_EMULATED_SPEED"
-DELAYS = (
-    "provision_s",
-    "stop_s",
-    "start_s",
-    "delete_s",
-    "accept_s",
-    "queue_s",
-    "suspend_s",
-    "refuse_s",
-    "notice_s",
-    "maintenance_s",
-)
+DELAYS = tuple(each.name for each in fields(Settings) if each.name.endswith("_s"))
 NOTICE_S = 30.0  # Google's; divided by the speed of the emulated cloud
 
 
