@@ -154,6 +154,15 @@ class Vanished(CloudError):
     reason = "vanished"
 
 
+class Cancelled(Vanished):
+    """The user ended the run: `tpujob cancel`, or `tpujob down` of its slice."""
+
+    reason = "cancelled"
+
+    def __init__(self, by: str) -> None:
+        super().__init__(f"cancelled by `{by}`")
+
+
 class RemoteError(TpujobError):
     """A worker could not be reached, or a step on it failed."""
 

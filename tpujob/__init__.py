@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import ArtifactError as ArtifactError
     from orchestrator.errors import AuthError as AuthError
     from orchestrator.errors import BadRequest as BadRequest
+    from orchestrator.errors import Cancelled as Cancelled
     from orchestrator.errors import CapacityError as CapacityError
     from orchestrator.errors import CloudError as CloudError
     from orchestrator.errors import CloudUnavailable as CloudUnavailable
@@ -90,35 +91,12 @@ _NAMES = {  # module of each name
     "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
     "client.slices.status": ("SliceRow", "Status"),
     "errors": (
-        "AlreadyExists",
-        "ArtifactError",
-        "AuthError",
-        "BadRequest",
-        "CapacityError",
-        "CloudError",
-        "CloudUnavailable",
-        "CommandFailed",
-        "ConfigError",
-        "DeadlineExceeded",
-        "HostKeyMismatch",
-        "Interrupted",
-        "JobSpecError",
-        "NeedsConsent",
-        "PayloadFailed",
-        "Preempted",
-        "QuotaError",
-        "RemoteError",
-        "SliceLost",
-        "TeardownUnproven",
-        "TpujobError",
-        "UnexpectedReply",
-        "UnknownLease",
-        "UnknownRun",
-        "Unreachable",
-        "UserError",
-        "Vanished",
-        "WatchdogNotArmed",
-        "WrongState",
+        *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Cancelled", "CapacityError"),
+        *("CloudError", "CloudUnavailable", "CommandFailed", "ConfigError", "DeadlineExceeded"),
+        *("HostKeyMismatch", "Interrupted", "JobSpecError", "NeedsConsent", "PayloadFailed", "Preempted"),
+        *("QuotaError", "RemoteError", "SliceLost", "TeardownUnproven", "TpujobError", "UnexpectedReply"),
+        *("UnknownLease", "UnknownRun", "Unreachable", "UserError", "Vanished", "WatchdogNotArmed"),
+        *("WrongState",),
     ),
     "report.results": ("RunReport",),
 }

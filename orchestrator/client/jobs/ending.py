@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
-from orchestrator.core.lease.lease import Lease, LeaseState, Mode
+from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import (
     LOCAL,
     Attempt,
-    AttemptEnded,
     AttemptState,
     RunRecord,
     has_uncollected_results,
@@ -62,20 +61,18 @@ def cancel(session: Session, run: str) -> Cancelled:
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)
     lease = session.lease_of_run(found.id)
-    if lease is None:
+    if lease is None and attempt.lease_id is None:
         raise UserError(f"{found.id} has no slice yet", hint="press Ctrl-C where it was started")
+    if lease is None:
+        line = f"{found.id} has no slice any more; the process that runs it is recording its end"
+        return Cancelled(found.id, False, True, session.exit_code(), line)
     if lease.mode is Mode.HOLD:
         raise UserError(
             f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
-    (released,) = session.on_cloud(
-        lambda capabilities: held.down((lease,), capabilities, reason="tpujob cancel"), lease.cloud
-    )
+    (released,) = session.on_cloud(lambda capabilities: held.down((lease,), capabilities, reason=CANCEL), lease.cloud)
     session.note(released)
-    if not session.locks.is_locked(attempt.id):  # else the process that runs it sees the slice go, and records it
-        ended = AttemptEnded(attempt.id, session.now(lease.cloud), AttemptState.INTERRUPTED, detail="cancelled")
-        session.ledger.record(ended)
     line = ""
     if released.gone:
         line = f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})"

@@ -18,7 +18,7 @@ from orchestrator.client.plan_inputs import known_to
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import adoption
 from orchestrator.core.lease.cloud_api import SliceState
-from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.core.lease.lease import DOWN, Lease, LeaseState, Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import Plan, make
 from orchestrator.core.text import names
@@ -280,7 +280,7 @@ def _in_ledger(session: Session, name: str | None) -> list[Lease]:
 def _delete(session: Session, leases: Sequence[Lease], kind: str) -> list[SliceRelease]:
     mine = tuple(lease for lease in leases if lease.cloud == kind)
     releases = []
-    for released in session.on_cloud(partial(held.down, mine, reason="tpujob down"), kind):
+    for released in session.on_cloud(partial(held.down, mine, reason=DOWN), kind):
         session.note(released)
         lease = released.lease
         releases.append(

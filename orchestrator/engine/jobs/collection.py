@@ -18,7 +18,7 @@ from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, StartGuardian, Unlock
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
-from orchestrator.engine.jobs.monitor import LOOK_S, PeriodicTask, check_slice
+from orchestrator.engine.jobs.monitor import LOOK_S, PeriodicTask, check_lease, check_slice
 from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
@@ -55,12 +55,11 @@ async def collect_results(
     `remote.transfer.collect` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
     """
     began = looked_at = moved_at = await Now()
-    ends_at = (await latest_lease(lease)).ends_at
     collection, activity = await StartCollection(fleet, request), 0
     while True:
         now = await Now()
-        end_at = max(ends_at, began + LAST_COLLECT_S)
-        if now >= end_at and (ends_at := (await latest_lease(lease)).ends_at) <= now:  # perhaps it was extended
+        end_at = max((await check_lease(lease)).ends_at, began + LAST_COLLECT_S)
+        if now >= end_at:
             return await StopCollection(collection, "the end of the slice's time came first")
         seen = await WaitForCollection(collection, max(min(WAIT_S, end_at - now), 0.0))
         if seen.result is not None:
@@ -73,8 +72,7 @@ async def collect_results(
             await task.tick(now - moved_at)
         if now - looked_at >= LOOK_S:
             looked_at = now
-            current, _ = await check_slice(lease)
-            ends_at = current.ends_at
+            await check_slice(lease)
 
 
 def progress_text(seen: CollectionProgress, took_s: float) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased
-from orchestrator.engine.effects.base import Now, Program, Unlock
+from orchestrator.engine.effects.base import Now, Program, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
 from orchestrator.engine.leases.obligations import release_owed
-from orchestrator.engine.leases.release import try_record
-from orchestrator.errors import PayloadFailed, TpujobError
+from orchestrator.engine.leases.release import latest_lease, try_record
+from orchestrator.errors import Cancelled, PayloadFailed, TpujobError
 
 
 async def capture(progress: JobProgress, work: Program[None]) -> None:
-    """Do the work; what ends it early becomes the error and the state of the run. A bug must not leave a slice behind."""
+    """Do the work; what ends it early becomes the error and the state of the run. A bug must not leave a slice behind.
+
+    The ledger decides whether the run was cancelled: then any other error is a consequence.
+    """
     try:
         await work
         progress.state = AttemptState.RUNNING if progress.detached else AttemptState.SUCCEEDED
@@ -21,6 +24,21 @@ async def capture(progress: JobProgress, work: Program[None]) -> None:
         progress.fail(error)
     except Exception as error:
         progress.fail_with_bug(error)
+    try:
+        await check_cancelled(progress)
+    except Cancelled as error:
+        progress.detached = False  # no job goes on
+        progress.fail(error)
+
+
+async def check_cancelled(progress: JobProgress) -> None:
+    """Raise Cancelled if the user has ended the run, or the slice on which it runs. For a run with a slice, signals wait."""
+    lease = progress.lease or progress.owed.lease
+    if lease is None:
+        return
+    await Shield()
+    if (by := (await latest_lease(lease)).cancelled_by) is not None:
+        raise Cancelled(by)
 
 
 async def finish(progress: JobProgress, capabilities: Capabilities | None = None) -> Outcome:

@@ -7,13 +7,13 @@ Ctrl-C and `tpujob cancel` stop it with grace; if this process is killed, the su
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
 from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, World
@@ -21,7 +21,7 @@ from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.collection import check_collected
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
-from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
+from orchestrator.errors import Cancelled, DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.model import JobSpec
@@ -132,7 +132,7 @@ async def _attempt(job: LocalRun, progress: JobProgress) -> None:
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
     while (ended := await WaitLocal(job.worker, WAIT_S)) is None:
         if job.worker.cancelled():
-            raise Interrupted(signal.SIGTERM, by="`tpujob cancel`")
+            raise Cancelled(CANCEL)
         if await Now() >= end_at:
             await _stop(job)
             why = "limits.max_duration"

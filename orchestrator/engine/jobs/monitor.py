@@ -12,7 +12,6 @@ from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Now, ReadLease, Report
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
-from orchestrator.engine.leases.release import latest_lease
 from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
@@ -80,9 +79,10 @@ async def monitor(
     printed = -1
     problem_since: float | None = None
     last_s = end.at - looked_at  # no report of the two hours that a short job never had
-    extended_s = 0.0  # by `tpujob extend` in another terminal
     while True:
         status = await WaitForWorkers(fleet, WATCH_S)
+        current = await check_lease(lease)
+        extended_s = current.deadline - lease.deadline
         if status.failed:
             await stop(fleet, lease)
             await classify_failure(lease, status)
@@ -104,8 +104,6 @@ async def monitor(
             text = f"{format_duration(left_s)} until {end.why}; `tpujob extend {lease.handle} --by 2h` moves the end"
             await Report("limit", text)
         last_s = left_s
-        if now >= end.at + extended_s:  # perhaps it was extended a moment ago
-            extended_s = (await latest_lease(lease)).deadline - lease.deadline
         if now >= end.at + extended_s:
             await stop(fleet, lease)
             raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
@@ -114,8 +112,7 @@ async def monitor(
             await task.tick(silent_s)
         if now - looked_at >= (LOOK_S if silent_s == 0 else WATCH_S):
             looked_at = now
-            current, problem = await check_slice(lease)
-            extended_s = current.deadline - lease.deadline
+            _, problem = await check_slice(lease)
             problem_since = None if problem is None or silent_s == 0 else problem_since or now
             if problem_since is not None and problem is not None and now - problem_since > PROBLEM_S:
                 raise SliceLost(f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason)
@@ -142,15 +139,21 @@ class SliceProblem:
     reason: str
 
 
+async def check_lease(lease: Lease) -> Lease:
+    """Return the lease as the ledger has it now. Raises Vanished once another process has begun to release it."""
+    current = await ReadLease(lease.id)
+    if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
+        raise Vanished(f"{lease.name.node} was released by another tpujob command")
+    return current
+
+
 async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     """Return the lease as it is now, and a problem of its slice.
 
     Raises Vanished when the slice was deleted, stopped or released, Preempted when it was preempted. An API that does not
     answer raises nothing.
     """
-    current = await ReadLease(lease.id)
-    if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
-        raise Vanished(f"{lease.name.node} was released by another tpujob command")
+    current = await check_lease(lease)
     try:
         view = await Get(lease.name)
     except CloudUnavailable:

@@ -14,7 +14,7 @@ from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
 from orchestrator.engine.jobs.collection import hold_uncollected
-from orchestrator.engine.jobs.finish import capture, finish
+from orchestrator.engine.jobs.finish import capture, check_cancelled, finish
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
@@ -96,6 +96,7 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     progress.fleet = None
     await Report("lost", f"{lost.reason}: {lost.message}")
     await release_owed(progress.owed, capabilities, lost.message)
+    await check_cancelled(progress)
     if progress.owed.unproven:
         raise TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
     ended = AttemptEnded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
+from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.ledger.clocks import Clocks
     from orchestrator.remote.fleet.fleet import Fleet
 
 LOGIN_USER = "tpujob"
+LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 
 
 class GuardianHandle(Protocol):
@@ -94,8 +97,19 @@ class RealWorld:
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned
             fleet.cancel()
+        threading.Thread(target=self._disconnect_after_release, args=(fleet, lease.id), daemon=True).start()
         fleet.connect(deadline_s)
         return fleet
+
+    def _disconnect_after_release(self, fleet: Fleet, lease_id: str) -> None:
+        """Cancel the fleet once any process has begun to release its slice: no call may go on until it times out."""
+        while not fleet.cancelled(LOOK_S):
+            try:
+                claimed = self.ledger.lease(lease_id).down_at is None
+            except TpujobError:
+                continue  # a ledger that cannot be read releases nothing
+            if not claimed:
+                fleet.cancel()
 
 
 def open_fleet(

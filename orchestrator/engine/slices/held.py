@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.core.lease.lease import Held, Lease
-from orchestrator.engine.effects.base import Lock, Now, ReadLease, Report, Shield, Sleep, StartGuardian, Unlock
+from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Held, Lease, NotAllowed
+from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState
+from orchestrator.engine.effects.base import (
+    Lock,
+    Now,
+    OpenAttempts,
+    ReadLease,
+    Record,
+    Report,
+    Shield,
+    Sleep,
+    StartGuardian,
+    Unlock,
+)
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
@@ -15,7 +28,7 @@ from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
+from orchestrator.errors import Cancelled, CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
 
 STOP_S = 15 * 60.0
 LEAST_LEFT_S = 60.0  # with less than this left, a hold or a deadline counts as over
@@ -157,7 +170,8 @@ async def stop(lease: Lease) -> SliceView:
 
 
 async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
-    """Release each lease, even if another process uses it: a run in another terminal sees its lease DOWN and ends."""
+    """Release each lease, even if another process uses it. For the reasons CANCEL and DOWN, end the run on it as cancelled."""
+    await _record_cancelled(leases, reason)
     await _start_guardian_if_possible()
     for lease in leases:
         await Lock(lease.id)  # if no process holds it, so that no other command starts the same release
@@ -165,6 +179,28 @@ async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason:
     for lease in leases:
         await Unlock(lease.id)
     return results
+
+
+async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
+    """Record the end of the runs on the slices, each in one transaction with the end of the claim.
+
+    The process of a run may hang or be dead; if it lives, it reads this in the ledger and ends.
+    """
+    if reason not in (CANCEL, DOWN):
+        return
+    try:
+        attempts = await OpenAttempts()
+        for lease in leases:
+            now, error = await Now(), Cancelled(reason)
+            ends = [
+                AttemptEnded(each.id, now, AttemptState.CANCELLED, detail=error.message, exit_code=error.exit_code)
+                for each in attempts
+                if each.lease_id == lease.id
+            ]
+            with contextlib.suppress(NotAllowed):  # the slice is gone: its run has ended by itself
+                await Record(Down(lease.id, now, reason), *ends)
+    except TpujobError as error:
+        await Report("warning", f"{error.message}; the teardown goes on without it")
 
 
 async def _start_guardian_if_possible() -> None:

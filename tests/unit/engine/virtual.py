@@ -464,7 +464,7 @@ class VirtualWorld:
             count += 1
             if between is not None:
                 between(self)
-            assert count < 20_000, "the program spins"
+            assert count < 40_000, "the program spins"
 
     def _answer(self, effect: Effect[Any]) -> tuple[Any, BaseException | None]:
         try:

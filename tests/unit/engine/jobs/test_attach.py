@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import LeaseState
+from orchestrator.core.lease.lease import CANCEL, LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
+from orchestrator.engine.slices.held import down
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
 
@@ -147,3 +148,63 @@ def _vanished(name: Any) -> Any:
     from orchestrator.errors import Vanished
 
     raise Vanished(f"{name.node} does not exist")
+
+
+def test_cancel_ends_the_run_in_the_ledger_before_it_deletes_and_whoever_follows_ends_too(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.fleet.ends_at = world.time + 1e6
+    began, cancelled_at = world.time, 0.0
+
+    def cancel(world: VirtualWorld) -> None:
+        nonlocal cancelled_at
+        if not cancelled_at and world.time > began + 60:
+            cancelled_at = world.time
+            _crashed_after_recording(world, to)
+
+    outcome = world.drive(attach(to, CAN), between=cancel)
+    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71)
+    attempt = attempt_of(world)
+    assert (attempt.state, attempt.exit_code) == (AttemptState.CANCELLED, 71)
+    assert attempt.detail == outcome.error.message == "cancelled by `tpujob cancel`"
+    assert attempt.ended_at == cancelled_at and outcome.ended_at - cancelled_at < 60
+    assert world.cloud.nodes == {}
+
+
+def _crashed_after_recording(world: VirtualWorld, to: Attachment) -> None:
+    """A `cancel` that is killed right after it has written to the ledger."""
+    for step in range(10):
+        if attempt_of(world).state.ended:
+            return
+        with pytest.raises(Crash):
+            world.drive(down((to.lease,), CAN, reason=CANCEL), crash_at=step)
+
+
+def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_cancelled(world: VirtualWorld) -> None:
+    to = detached(world)
+    world.drive(down((to.lease,), CAN, reason=CANCEL))
+    world.cloud.workers = _vanished  # type: ignore[method-assign]
+    outcome = world.drive(attach(to, CAN))
+    assert (outcome.state, outcome.exit_code, outcome.detached) == (AttemptState.CANCELLED, 71, False)
+    assert attempt_of(world).state is AttemptState.CANCELLED
+
+
+def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_cancelled(tmp_path: Path) -> None:
+    step = 0
+    while True:
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        world = VirtualWorld(directory)
+        to = detached(world)
+        try:
+            world.drive(down((to.lease,), CAN, reason=CANCEL), crash_at=step)
+            break
+        except Crash:
+            step += 1
+        lease, attempt = world.ledger.lease(to.lease.id), attempt_of(world)
+        assert (lease.state is LeaseState.READY) == (not attempt.state.ended)
+        world.locks.held.clear()
+        world.drive(close_attempts())
+        world.drive(recover("emulated", CAN, budget_s=7200))
+        if attempt.state.ended:
+            assert attempt_of(world).state is AttemptState.CANCELLED and world.cloud.nodes == {}
+    assert step > 5

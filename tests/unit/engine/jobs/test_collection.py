@@ -239,7 +239,7 @@ def test_a_signal_changes_nothing_either(world: VirtualWorld) -> None:
     held = left_behind(world)
     world.fleet.collect_s = 100.0
     before = len(world.effects)
-    outcome = collect(world, interrupt_at=12)
+    outcome = collect(world, interrupt_at=11)
     assert outcome.exit_code == 130 and "Delete" not in world.effects[before:]
     assert lease_of(world) == held
 

@@ -13,7 +13,7 @@ from orchestrator.core.jobfile import model
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.engine.jobs import local
 from orchestrator.engine.jobs.prepare import new_run
-from orchestrator.errors import DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
+from orchestrator.errors import Cancelled, DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
 from orchestrator.remote.fleet.local import LocalExit
 from orchestrator.remote.transfer.collect import CollectResult, Problem
 from tests.unit.engine.virtual import VirtualWorld
@@ -145,8 +145,8 @@ def test_a_cancelled_job_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> No
     world, here, prepared = ready(tmp_path, OK, text="command: sleep 1d\n", takes_s=9e9)
     here.cancel_at = world.now() + 30
     outcome = world.drive(local.run_local(prepared))
-    assert isinstance(outcome.error, Interrupted) and outcome.error.message == "interrupted by `tpujob cancel`"
-    assert (outcome.exit_code, outcome.state) == (143, AttemptState.INTERRUPTED)
+    assert isinstance(outcome.error, Cancelled) and outcome.error.message == "cancelled by `tpujob cancel`"
+    assert (outcome.exit_code, outcome.state) == (71, AttemptState.CANCELLED)
     assert world.now() == pytest.approx(here.cancel_at, abs=2)
     assert (here.running, here.collections, here.closed) == (None, 1, True)
 

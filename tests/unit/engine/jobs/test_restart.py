@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
-from orchestrator.core.lease.lease import Extended, Lease, LeaseState
+from orchestrator.core.lease.lease import CANCEL, Down, Extended, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.monitor import check_slice
@@ -322,3 +322,18 @@ def test_workers_that_are_silent_though_the_api_says_ready_are_given_up_after_te
     lose = lose_each(silence, 1)
     outcome = run(restartable(world, Bag(world)), world, between)
     assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["unreachable"]
+
+
+def test_a_run_that_is_cancelled_while_its_lost_slice_is_released_begins_no_other_attempt(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    lose = lose_each(preempt, 1)
+
+    def between(world: VirtualWorld) -> None:
+        lose(world)
+        for lease in world.ledger.open_leases():
+            if lease.state is LeaseState.DOWN and lease.reason != CANCEL:
+                world.ledger.record(Down(lease.id, world.time, CANCEL))
+
+    outcome = run(restartable(world, Bag(world)), world, between)
+    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71)
+    assert attempts(world) == [("0123456789-1", "cancelled")] and world.cloud.nodes == {}

@@ -13,7 +13,15 @@ from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.slices.held import UpRequest, up
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, TeardownUnproven, Unreachable, Vanished
+from orchestrator.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    PayloadFailed,
+    Preempted,
+    TeardownUnproven,
+    Unreachable,
+    Vanished,
+)
 from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
@@ -86,8 +94,8 @@ def test_a_down_in_another_terminal_ends_the_run(world: VirtualWorld) -> None:
         world.ledger.record(Down(lease.id, world.time, "tpujob down"))
 
     outcome = run(world, between=while_running(say_down))
-    assert isinstance(outcome.error, Vanished) and "another tpujob command" in outcome.error.message
-    assert outcome.state is AttemptState.INTERRUPTED and world.cloud.nodes == {}
+    assert isinstance(outcome.error, Cancelled) and outcome.error.message == "cancelled by `tpujob down`"
+    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71) and world.cloud.nodes == {}
 
 
 def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_empty(world: VirtualWorld) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator import fork
+from orchestrator.core.lease.lease import Down, Intent
 from orchestrator.engine.guardian.process import Guardian
 from orchestrator.engine.runtime import world as worlds
 from orchestrator.engine.runtime.locks import FileLocks
@@ -20,12 +22,17 @@ class Things:
     """A cloud, a fleet: something with an identity that counts its ends."""
 
     def __init__(self) -> None:
-        self.cancelled = 0
+        self.ends = 0
+        self.ended = threading.Event()
 
     def connect(self, deadline_s: float) -> None: ...
 
     def cancel(self) -> None:
-        self.cancelled += 1
+        self.ends += 1
+        self.ended.set()
+
+    def cancelled(self, timeout_s: float) -> bool:
+        return self.ended.wait(timeout_s)
 
 
 @pytest.fixture
@@ -83,7 +90,19 @@ def test_the_end_of_its_work_disconnects_the_workers_and_wakes_the_guardian(
     world.arm()
     world.connect(lease, (), 1.0)
     world.close()
-    assert fleet.cancelled == 1 and not started[0].waits
+    assert fleet.ends == 1 and not started[0].waits
+
+
+def test_the_workers_are_disconnected_once_another_process_releases_their_slice(
+    world: RealWorld, fleet: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds, "LOOK_S", 0.01)
+    lease, _ = lease_and_request()
+    world.ledger.record(Intent(lease))
+    world.connect(lease, (), 1.0)
+    assert fleet.ends == 0
+    world.ledger.record(Down(lease.id, 1.0, "tpujob cancel"))
+    assert fleet.ended.wait(10.0) and fleet.ends == 1
 
 
 def test_an_effect_that_was_abandoned_leaves_nothing_open_when_it_is_late(
@@ -93,7 +112,7 @@ def test_an_effect_that_was_abandoned_leaves_nothing_open_when_it_is_late(
     world.close()
     world.connect(lease, (), 1.0)
     world.arm()
-    assert fleet.cancelled == 1 and not started[0].waits
+    assert fleet.ends == 1 and not started[0].waits
 
 
 def test_a_forked_child_that_is_done_disconnects_nothing_of_its_parents(
@@ -105,7 +124,7 @@ def test_a_forked_child_that_is_done_disconnects_nothing_of_its_parents(
 
     def in_child() -> int:
         world.close()
-        return fleet.cancelled
+        return fleet.ends
 
     with Child(in_child) as child:
         assert child.said == "0"
