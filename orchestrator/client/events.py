@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,31 +100,12 @@ class RunResult(Event):
     def as_json(self) -> dict[str, Any]:
         """Return the fields without `lines`; paths as text, the error as its type, message, hint and exit code."""
         error = self.error
-        return {
-            "event": self.kind,
-            "run": self.run,
-            "name": self.name,
-            "state": self.state,
-            "exit_code": self.exit_code,
-            "directory": str(self.directory),
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "attempts": self.attempts,
-            "cost_usd": self.cost_usd,
-            "metrics": self.metrics,
-            "artifacts": [str(path) for path in self.artifacts],
-            "released": self.released,
-            "release": self.release,
-            "detached": self.detached,
-            "error": None
-            if error is None
-            else {
-                "type": type(error).__name__,
-                "message": error.message,
-                "hint": error.hint,
-                "exit_code": error.exit_code,
-            },
-        }
+        shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "lines"}
+        shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
+        if error is not None:
+            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            shape["error"] = {"type": type(error).__name__, **told}
+        return {"event": self.kind, **shape}
 
 
 class Reporter:

@@ -62,7 +62,7 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
         state=str(attempt.state),
         cause=next((data["cause"] for _, kind, data in events if _has_cause(kind, data)), None),
         detail=attempt.detail,
-        began_at=next((at for at, kind, _ in events if kind == "began"), run.created_at),
+        began_at=costs.began_at(ledger, run, attempt),
         running_at=attempt.started_at,
         ended_at=attempt.ended_at,
         zone=lease.name.zone if lease else None,

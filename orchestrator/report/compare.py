@@ -24,6 +24,17 @@ NOTHING = "-"
 # Runs that differ in one of these did other work; runs that differ in one of the others did the same work in another way.
 SAME_WORK = ("model", "dataset", "train_examples", "batch_size")
 SAME_WAY = ("epochs", "precision", "timing")
+# What is noted about the runs for which it holds.
+REMARKS: dict[str, Callable[[RunFigures], bool]] = {
+    "its iterations' σ is measured with a drain after each step (`timing: drained`)": lambda f: f.timing == "drained",
+    "no σ of an iteration: its steps were stamped as they left, not as they ended (`timing: drained` measures it)": (
+        lambda f: f.timing == "stamped"
+    ),
+    "each epoch had warm-up in it: s / epoch (≈) follows from its other steps": lambda f: f.epoch_s.estimated,
+    "was interrupted and resumed; both parts are in the figures": lambda f: f.resumed,
+    "trained on generated digits, not on real images": lambda f: f.synthetic,
+    "the TPU was emulated on this machine's CPU: seconds and dollars are not those of a real one": lambda f: f.emulated,
+}
 PLAIN = {"train_examples": "number of examples", "batch_size": "batch size", "dataset": "data"}
 
 
@@ -161,28 +172,10 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
         "total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up); "
         "s / epoch is of the epochs that had none"
     ]
-    found += _about(
-        named,
-        "its iterations' σ is measured with a drain after each step (`timing: drained`)",
-        lambda f: f.timing == "drained",
-    )
-    found += _about(
-        named,
-        "no σ of an iteration: its steps were stamped as they left, not as they ended (`timing: drained` measures it)",
-        lambda f: f.timing == "stamped",
-    )
-    found += _about(
-        named,
-        "each epoch had warm-up in it: s / epoch (≈) follows from its other steps",
-        lambda f: f.epoch_s.estimated,
-    )
-    found += _about(named, "was interrupted and resumed; both parts are in the figures", lambda f: f.resumed)
-    found += _about(named, "trained on generated digits, not on real images", lambda f: f.synthetic)
-    found += _about(
-        named,
-        "the TPU was emulated on this machine's CPU: seconds and dollars are not those of a real one",
-        lambda f: f.emulated,
-    )
+    for text, holds in REMARKS.items():
+        which = [name for name, column in named if holds(column)]
+        if which:
+            found.append(f"{'all' if len(which) == len(named) > 1 else ', '.join(which)}: {text}")
     if any(column.usd is not None for column in columns):
         found.append(f"dollars from the create call to the proven end, by the {columns[0].prices_as_of}")
     for name, column in named:
@@ -190,13 +183,6 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
         if column.state != "succeeded":
             found.append(f"{name}: the run is {column.state}")
     return found
-
-
-def _about(named: list[tuple[str, RunFigures]], text: str, holds: Callable[[RunFigures], bool]) -> list[str]:
-    which = [name for name, column in named if holds(column)]
-    if not which:
-        return []
-    return [f"{', '.join(which)}: {text}" if len(which) < len(named) or len(named) == 1 else f"all: {text}"]
 
 
 # -- as text, Markdown, CSV ------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
     attempts = ledger.attempts_of(run.id)
     if not attempts:
         return {}
-    began = [_began(ledger, run, attempt) for attempt in attempts]
+    began = [began_at(ledger, run, attempt) for attempt in attempts]
     ended = attempts[-1].ended_at if _kept_on_request(ledger, attempts[-1]) else None
     amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in attempts}
     own = ledger.leases_of(run.id)
@@ -80,7 +80,8 @@ def _kept_on_request(ledger: Ledger, last: Attempt) -> bool:
     return last.state is AttemptState.SUCCEEDED and not collected_later
 
 
-def _began(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
+def began_at(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
+    """Return when the attempt began, in unix seconds of the ledger."""
     return next((at for at, kind, _ in ledger.events(attempt.id) if kind == "began"), run.created_at)
 
 

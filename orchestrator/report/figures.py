@@ -126,29 +126,18 @@ def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dic
 
 def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
     seconds = section(metrics, "seconds")
-    if timing is None:
-        return {
-            "total_s": measured(seconds.get("train_s")),
-            "step_s": Measure(),
-            "epoch_s": EpochMeasure(),
-            "warm_up_steps": None,
-            "first_step_s": None,
-            "compile_s": measured(seconds.get("compile_s")),
-            "eval_s": measured(seconds.get("eval_s")),
-            "job_s": measured(seconds.get("total_s")),
-            "resumed": False,
-        }
-    epoch_s, estimated = timing.epoch_s
+    found = timing or Timing()
+    epoch_s, estimated = found.epoch_s
     return {
-        "total_s": timing.train_s,
-        "step_s": Measure(timing.step_mean_s, timing.step_std_s, timing.warm_steps),
+        "total_s": found.train_s if timing else measured(seconds.get("train_s")),
+        "step_s": Measure(found.step_mean_s, found.step_std_s, found.warm_steps),
         "epoch_s": EpochMeasure(epoch_s.mean if epoch_s.count else None, epoch_s.std, epoch_s.count, estimated),
-        "warm_up_steps": timing.warm_up_steps,
-        "first_step_s": timing.first_step_s,
-        "compile_s": timing.spans.get("compile", 0.0),
-        "eval_s": timing.spans.get("eval", measured(seconds.get("eval_s"))),
+        "warm_up_steps": found.warm_up_steps if timing else None,
+        "first_step_s": found.first_step_s,
+        "compile_s": found.spans.get("compile", 0.0) if timing else measured(seconds.get("compile_s")),
+        "eval_s": found.spans.get("eval", measured(seconds.get("eval_s"))),
         "job_s": measured(seconds.get("total_s")),
-        "resumed": timing.sessions > 1,
+        "resumed": found.sessions > 1,
     }
 
 

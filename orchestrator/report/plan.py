@@ -16,6 +16,10 @@ from orchestrator.report.layout import aligned, day_clock
 
 SHOWN_OTHERS = 4
 GRANTED, UNKNOWN = "granted", "unknown"
+_SHAPE = (
+    *("accelerator_type", "zone", "runtime_version", "provisioning", "queued", "spot", "workers", "cores"),
+    *("usd_per_hour", "list_usd_per_hour", "granted", "life_s", "worst_case_usd", "why"),
+)
 _ORDERS = {
     CandidateOrder.AS_LISTED: "as listed",
     CandidateOrder.CHEAPEST: "the cheapest first",
@@ -94,22 +98,7 @@ def dropped_lines(dropped: Sequence[Dropped]) -> list[str]:
 
 def candidate_shape(one: Candidate) -> dict[str, Any]:
     """Return the JSON object of a candidate."""
-    return {
-        "accelerator_type": one.accelerator_type,
-        "zone": one.zone,
-        "runtime_version": one.runtime_version,
-        "provisioning": one.provisioning,
-        "queued": one.queued,
-        "spot": one.spot,
-        "workers": one.workers,
-        "cores": one.cores,
-        "usd_per_hour": one.usd_per_hour,
-        "list_usd_per_hour": one.list_usd_per_hour,
-        "granted": one.granted,
-        "life_s": one.life_s,
-        "worst_case_usd": one.worst_case_usd,
-        "why": one.why,
-    }
+    return {key: getattr(one, key) for key in _SHAPE}
 
 
 def _provisioning(one: Candidate) -> str:

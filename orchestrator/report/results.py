@@ -23,6 +23,24 @@ from orchestrator.report.layout import day_clock
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
 
+EVENTS = {  # what a kind of event says, with the fields of its data
+    "began": "run began",
+    "tried": "{where}: {why}; proven gone",
+    "leased": "uses lease {lease_id}",
+    "moved": "{state}",
+    "attempt_ended": "{state}{detail}",
+    "intent": "name written down, before anything was asked of the cloud",
+    "sent": "create sent",
+    "create_refused": "create refused: {why}",
+    "created": "create accepted",
+    "settled": "create settled",
+    "ready": "slice READY",
+    "held": "kept until {until}",
+    "results_collected": "the results that were left on its slice are collected: {state}",
+    "down": "delete: {reason}",
+    "gone": "proven gone: {evidence}",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseReport:
@@ -179,38 +197,8 @@ def _events(ledger: Ledger, attempt: Attempt) -> tuple[RunEvent, ...]:
 
 
 def _describe(kind: str, data: dict[str, Any]) -> str:
-    match kind:
-        case "began":
-            return "run began"
-        case "tried":
-            return f"{data['where']}: {data['why']}; proven gone"
-        case "leased":
-            return f"uses lease {data['lease_id']}"
-        case "moved":
-            return f"{data['state']}"
-        case "attempt_ended":
-            return f"{data['state']}{': ' + data['detail'] if data.get('detail') else ''}"
-        case "intent":
-            return "name written down, before anything was asked of the cloud"
-        case "sent":
-            return "create sent"
-        case "create_refused":
-            return f"create refused: {data['why']}"
-        case "created":
-            return "create accepted"
-        case "settled":
-            return "create settled"
-        case "ready":
-            return "slice READY"
-        case "held":
-            return f"kept until {day_clock(data['until'])}"
-        case "results_collected":
-            return f"the results that were left on its slice are collected: {data['state']}"
-        case "down":
-            return f"delete: {data['reason']}"
-        case "gone":
-            return f"proven gone: {data['evidence']}"
-    return kind
+    detail = f": {data['detail']}" if data.get("detail") else ""
+    return EVENTS.get(kind, kind).format_map(data | {"detail": detail, "until": day_clock(data.get("until"))})
 
 
 def lines(found: RunReport) -> list[str]:
