@@ -51,7 +51,7 @@ def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None)
     A new daemon listens on `port` (0: the port of the last one, or a free one), and ends when the file descriptor `ends_with`
     reads as closed.
     """
-    found = _endpoint(state_dir)
+    found = running(state_dir)
     if found is not None:
         return found
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None)
         _await_endpoint(state_dir)
         if not _is_running(state_dir):
             _spawn(state_dir, port, ends_with)
-        found = _endpoint(state_dir)
+        found = running(state_dir)
     if found is None:
         raise RuntimeError(f"The emulator did not start: {_last_line(state_dir)}")
     return found
@@ -67,7 +67,12 @@ def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None)
 
 def running(state_dir: Path) -> Endpoint | None:
     """Return the daemon that runs now; None: none does."""
-    return _endpoint(state_dir)
+    try:
+        saved = json.loads((state_dir / "daemon.json").read_text())
+        token = (state_dir / "token").read_text().strip()
+    except FileNotFoundError:
+        return None
+    return Endpoint(saved["url"], token, saved["pid"]) if _is_running(state_dir) else None
 
 
 def stop(state_dir: Path) -> bool:
@@ -78,7 +83,7 @@ def stop(state_dir: Path) -> bool:
     stopping: Endpoint | None = None
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _is_running(state_dir):  # also one that is just starting or stopping
-        found = _endpoint(state_dir)
+        found = running(state_dir)
         if found is not None and found != stopping:
             with suppress(OSError):  # it is ending already
                 request(found, "POST", "/_emulator/shutdown")
@@ -128,12 +133,9 @@ def ssh_programs(state_dir: Path) -> Path:
 
 def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
     """Return the environment of gcloud, and variables for curl and Python. Raises as `request` does."""
-    target = request(endpoint, "GET", "/_emulator/grpc")["target"]
-    found = {
-        "TPUJOB_EMULATOR_URL": endpoint.url,
-        "TPUJOB_EMULATOR_TOKEN_FILE": str(state_dir / "token"),
-        **({"TPUJOB_EMULATOR_GRPC": str(target)} if target else {}),
-    }
+    found = {"TPUJOB_EMULATOR_URL": endpoint.url, "TPUJOB_EMULATOR_TOKEN_FILE": str(state_dir / "token")}
+    if target := request(endpoint, "GET", "/_emulator/grpc")["target"]:
+        found["TPUJOB_EMULATOR_GRPC"] = str(target)
     return found | gcloud_environment(endpoint, state_dir)
 
 
@@ -151,16 +153,6 @@ def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
         "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
         "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
     }
-
-
-def _endpoint(state_dir: Path) -> Endpoint | None:
-    """Return the endpoint in the daemon's file, if that daemon is running."""
-    try:
-        saved = json.loads((state_dir / "daemon.json").read_text())
-        token = (state_dir / "token").read_text().strip()
-    except FileNotFoundError:
-        return None
-    return Endpoint(saved["url"], token, saved["pid"]) if _is_running(state_dir) else None
 
 
 def _is_running(state_dir: Path) -> bool:
@@ -184,13 +176,11 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
     (state_dir / "daemon.json").unlink(missing_ok=True)  # left by a killed daemon
     log = state_dir / "daemon.log"
     mode = "wb" if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES else "ab"
-    argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(state_dir.absolute()), "--detach"]
-    argv += ["--port", str(port)]
     kept = [] if ends_with is None else [ends_with]
-    argv += [f"--end-fd={descriptor}" for descriptor in kept]
+    argv = [sys.executable, "-m", "orchestrator.emulator", "--state-dir", str(state_dir.absolute()), "--detach"]
+    argv += ["--port", str(port), *(f"--end-fd={descriptor}" for descriptor in kept)]
     # A daemon that is started on an emulated VM must not have the VM's marker: processes with it are ended with the VM.
     environment = {name: value for name, value in os.environ.items() if name != "TPUJOB_EMULATED_NODE"}
-    package_root = orchestrator.ROOT
     ended, ready = fork.pipe()  # reads as closed when the daemon accepts requests, and also when it ends before
     try:
         with log.open(mode) as output:
@@ -199,7 +189,7 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=package_root,
+                cwd=orchestrator.ROOT,
                 env=environment,
                 pass_fds=[ready.fileno(), *kept],
                 start_new_session=True,
@@ -215,7 +205,7 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
 def _await_endpoint(state_dir: Path) -> None:
     """Wait for a daemon that was started without the start lock, or for the end of one that is stopping."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while _is_running(state_dir) and _endpoint(state_dir) is None and time.monotonic() < deadline:
+    while _is_running(state_dir) and running(state_dir) is None and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
@@ -230,11 +220,9 @@ def _end_orphans(state_dir: Path) -> int:
 
 
 def _last_line(state_dir: Path) -> str:
-    try:
-        lines = (state_dir / "daemon.log").read_text(errors="replace").strip().splitlines()
-    except FileNotFoundError:
-        lines = []
-    return lines[-1] if lines else f"{state_dir / 'daemon.log'} is empty."
+    log = state_dir / "daemon.log"
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else f"{log} is empty."
 
 
 @contextmanager

@@ -42,18 +42,12 @@ def write(state_dir: Path) -> Path:
     """Return the directory to put first on the PATH. Written each time, since Python or the package may have moved."""
     directory = state_dir.absolute() / "bin"
     directory.mkdir(parents=True, exist_ok=True)
+    names = {"state_dir": state_dir.absolute(), "python": sys.executable, "directory": directory}
+    names |= {"start": START, "package_root": orchestrator.ROOT}
+    values = {name: shlex.quote(str(value)) for name, value in names.items()}
     for program in PROGRAMS:
-        values = {
-            "state_dir": state_dir.absolute(),
-            "python": sys.executable,
-            "start": START,
-            "package_root": orchestrator.ROOT,
-            "directory": directory,
-        }
         temporary = directory / f"{program}.{os.getpid()}"
-        temporary.write_text(
-            SCRIPT.format(program=program, **{name: shlex.quote(str(value)) for name, value in values.items()})
-        )
+        temporary.write_text(SCRIPT.format(program=program, **values))
         temporary.chmod(0o755)
         temporary.replace(directory / program)
     return directory

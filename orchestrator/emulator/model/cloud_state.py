@@ -88,7 +88,7 @@ class CloudState(ProviderEvents):
     def node(self, name: str) -> Node:
         """Return a node by its full name. Raises ApiError if there is none that clients can see."""
         node = self.nodes.get(name)
-        if node is None or not self._visible(node, self.now):
+        if node is None or not node.visible_at(self.now):
             raise api_errors.not_found(name)
         return node
 
@@ -99,7 +99,7 @@ class CloudState(ProviderEvents):
         if effect is not None and effect.kind == "stale_list":
             then -= effect.seconds
             nodes = self.history.at(then, nodes)
-        shown = [n for n in nodes if n.project == project and zone in ("-", n.zone) and self._visible(n, then)]
+        shown = [n for n in nodes if n.project == project and zone in ("-", n.zone) and n.visible_at(then)]
         return [n for n in shown if n.zone not in unreachable] if unreachable else shown, unreachable
 
     def unreachable(self, zone: str, effect: Fault | None = None) -> list[str]:
@@ -114,10 +114,6 @@ class CloudState(ProviderEvents):
         if name not in self.operations or (effect is not None and effect.kind == "operation_gone"):
             raise api_errors.not_found(name)
         return self.operations[name]
-
-    @staticmethod
-    def _visible(node: Node, then: float) -> bool:
-        return node.hidden_until is None or node.hidden_until <= then
 
     def check_place(self, project: str, zone: str) -> None:
         """Raise ApiError if the project may not use the zone, unless it has a resource there."""
@@ -228,13 +224,12 @@ class CloudState(ProviderEvents):
         kept = {key: value for key, value in node.spec.items() if key not in changes}
         node.spec = kept | {key: value for key, value in changes.items() if value not in (None, "", {}, [])}
         self.history.note(node, self.now)
-        operation = self.begin_operation(node, "update", api_version)
         if effect is not None and kind == "stuck":
+            operation = self.begin_operation(node, "update", api_version)
             node.busy_until = self.now + effect.seconds
             operation.response = copy.copy(node)
             return self.end_later(operation, effect.seconds)
-        operation.ended_at, operation.response = self.now, copy.copy(node)
-        return operation
+        return self.completed_operation(node, "update", api_version)
 
     def _idle(self, name: str) -> Node:
         """Return the node. Raises ApiError if there is none, or if a stuck patch keeps it busy."""

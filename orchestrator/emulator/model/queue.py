@@ -154,14 +154,14 @@ class ResourceQueue:
     def row(self, name: str) -> QueuedResource:
         """Return a queued resource by its full name. Raises ApiError if there is none that clients can see."""
         row = self.rows.get(name)
-        if row is None or not self._visible(row):
+        if row is None or not row.visible_at(self.cloud.now):
             raise api_errors.not_found(name)
         return row
 
     def listed(self, project: str, zone: str, unreachable: list[str]) -> list[QueuedResource]:
         """Return the queued resources that a list shows, without those in unreachable zones. Zone `-`: all zones."""
         rows = [row for row in self.rows.values() if row.project == project and zone in ("-", row.zone)]
-        return [row for row in rows if self._visible(row) and row.zone not in unreachable]
+        return [row for row in rows if row.visible_at(self.cloud.now) and row.zone not in unreachable]
 
     def admit(self, demands: list[Demand]) -> None:
         """Raise ApiError if a location or a quota forbids the demands beside what exists or is queued."""
@@ -170,9 +170,6 @@ class ResourceQueue:
             held = [demand for row in self.rows.values() for demand in row.demands]  # with its nodes, existing or not
             held += [node.demand for node in cloud.nodes.values() if node.queued_resource not in self.rows]
             cloud.supply.admit(demands, held)
-
-    def _visible(self, row: QueuedResource) -> bool:
-        return row.hidden_until is None or row.hidden_until <= self.cloud.now
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.emulator.model.resource import Resource
 from orchestrator.emulator.supply.demand import Demand
 
 
@@ -41,12 +42,9 @@ class NodeSpec:
 
 
 @dataclass(slots=True)
-class QueuedResource:
+class QueuedResource(Resource):
     """`spec` is the request without its nodes: tier, queueing policy, reservation, run duration."""
 
-    uid: str
-    project: str
-    zone: str
     queue_id: str
     spec: dict[str, Any]
     node_specs: list[NodeSpec]
@@ -56,13 +54,9 @@ class QueuedResource:
     valid_from: float = 0.0
     valid_until: float | None = None
     run_s: float | None = None  # flex-start: how long its nodes run
-    due: float | None = None  # the present state does not end earlier
-    operation: str | None = None  # the operation that ends with the present state
-    failure: dict[str, Any] | None = None  # google.rpc.Status: why it is FAILED, or, while CREATING, why it will be
     initiator: str = ""  # of the suspension: USER or SERVICE
     ends_at: float | None = None  # when a flex-start run is over
     node_uids: list[str] = field(default_factory=list)  # of the nodes that it created, in the order of `node_names`
-    hidden_until: float | None = None  # set by faults only
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.emulator.model.queue_records import QueuedResource, load_queued
+from orchestrator.emulator.model.resource import Resource
 from orchestrator.emulator.supply.demand import FLEX_START, ON_DEMAND, RESERVED, SPOT, Demand
 
 
@@ -141,25 +142,18 @@ class Maintenance:
 
 
 @dataclass(slots=True)
-class Node:
+class Node(Resource):
     """One node: its spec, its state, and what ends the present transition."""
 
-    uid: str  # the API's `id`: a decimal int64, never reused
-    project: str
-    zone: str
     node_id: str
     spec: dict[str, Any]  # as requested, normalised: camelCase, enum names
     workers: int
     state: str
     created_at: float
-    due: float | None = None  # when the present transition may end
-    operation: str | None = None  # the operation that ends with it
-    failure: dict[str, Any] | None = None  # google.rpc.Status with which that operation will fail
     power: Power = Power.OFF
     hosts: list[HostRecord] = field(default_factory=list)
     boot_pending: bool = False  # READY, and the startup script has not run yet
     # Set by faults only.
-    hidden_until: float | None = None  # not visible before
     busy_until: float | None = None  # a stuck patch refuses other changes until then
     resume: Resume | None = None
     failed_state: str | None = None  # in which a failed create leaves it, without hosts

@@ -43,7 +43,6 @@ class Rule:
     path: str
     answer: str = OPERATION  # a message of the service's own package, or a full name
     body: str | None = None
-    request: str | None = None  # by default the method's name + "Request"
 
 
 _TPU = {
@@ -120,7 +119,7 @@ def type_names(service: str, method: str) -> tuple[str, str]:
     """Return the full names of the request message and of the answer message."""
     package, rule = service.rpartition(".")[0], RULES[service][method]
     answer = rule.answer if "." in rule.answer else f"{package}.{rule.answer}"
-    return f"{package}.{rule.request or method + 'Request'}", answer
+    return f"{package}.{method}Request", answer
 
 
 def http_call(service: str, method: str, request: Mapping[str, Any], version: str) -> HttpCall:
