@@ -71,19 +71,9 @@ class RestApi(Api):
 
     @route("POST", ZONE + "/nodes", "nodes.create")
     async def create_node(self, call: ApiCall) -> OperationRecord:
-        project, zone = call.project_and_zone
-        create = node_request.parse_create(project, zone, call.query.get("nodeId", ""), await call.body(), call.version)
-        return self.state.create(
-            project=project,
-            zone=zone,
-            node_id=create.node_id,
-            spec=create.spec,
-            workers=create.workers,
-            usd_per_hour=create.usd_per_hour,
-            api_version=call.version,
-            now=self.driver.clock(),
-            effect=call.effect,
-        )
+        node_id, body = call.query.get("nodeId", ""), await call.body()
+        node = node_request.parse_create(*call.project_and_zone, node_id, body, call.version)
+        return self.state.create(node, call.version, self.driver.clock(), call.effect)
 
     @route("GET", ZONE + "/nodes", "nodes.list")
     async def list_nodes(self, call: ApiCall) -> Json:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.emulator import api_errors
@@ -65,7 +66,7 @@ class CloudState(ProviderEvents):
                 if "queued" in arguments:
                     self.queue.create_delayed(arguments, self.now)
                 else:
-                    self.create(**arguments, now=self.now)
+                    self.create(load_node(arguments["node"]), arguments["api_version"], self.now)
         return bool(ready)
 
     @property
@@ -121,37 +122,23 @@ class CloudState(ProviderEvents):
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def create(
-        self,
-        *,
-        project: str,
-        zone: str,
-        node_id: str,
-        spec: dict[str, Any],
-        workers: int,
-        usd_per_hour: float | None,
-        api_version: str,
-        now: float,
-        effect: Fault | None = None,
-    ) -> OperationRecord:
-        """Create a node; `spec` is kept, not copied. Return the operation.
+    def create(self, node: Node, api_version: str, now: float, effect: Fault | None = None) -> OperationRecord:
+        """Create a node that has no uid yet; its spec is kept, not copied. Return the operation.
 
         Raises ApiError if the API refuses the call, NoReply under the fault "late".
         """
         self.advance(now)
         if effect is not None and effect.kind == "late":
-            arguments = {"project": project, "zone": zone, "node_id": node_id, "spec": spec, "workers": workers}
-            arguments |= {"usd_per_hour": usd_per_hour, "api_version": api_version}
-            self.delayed_creates.append((self.now + effect.seconds, arguments))
+            self.delayed_creates.append((self.now + effect.seconds, {"node": asdict(node), "api_version": api_version}))
             raise NoReply
-        node = Node(self.number(), project, zone, node_id, spec, workers, "CREATING", self.now)
+        node.uid, node.created_at = self.number(), self.now
         if node.name in self.nodes:
             raise api_errors.already_exists(node.name)
         self.queue.admit([node.demand])
-        self.supply.count_create(project, self.now)
+        self.supply.count_create(node.project, self.now)
         if effect is not None and effect.kind == "operation_forgets":
             return self.begin_timed_operation(node, "create", api_version, effect)
-        self.insert(node, usd_per_hour)
+        self.insert(node)
         operation = self._begin(node, "create", "CREATING", api_version, effect)
         if effect is not None:
             self._apply_to_create(node, operation, effect)

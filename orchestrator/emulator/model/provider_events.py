@@ -83,8 +83,8 @@ class ProviderEvents(NodeTransitions):
 
     # --- preemption ---------------------------------------------------------------------------------------------------
 
-    def insert(self, node: Node, usd_per_hour: float | None) -> None:
-        super().insert(node, usd_per_hour)
+    def insert(self, node: Node) -> None:
+        super().insert(node)
         self._schedule_preemptions(node, "CREATING")
 
     def _became_ready(self, node: Node) -> None:

@@ -110,11 +110,10 @@ class ResourceQueue:
         row.node_uids = []
         for spec in row.node_specs:
             for node_id in spec.node_ids:
-                node = Node(
-                    self.cloud.number(), row.project, row.zone, node_id, spec.node, spec.workers, "CREATING",
-                    self.cloud.now, queued_resource=row.name, multislice=several,
-                )  # fmt: skip
-                self.cloud.insert(node, spec.usd_per_hour)
+                node = Node(self.cloud.number(), row.project, row.zone, node_id, spec.node, spec.workers)
+                node.created_at, node.usd_per_hour = self.cloud.now, spec.usd_per_hour
+                node.queued_resource, node.multislice = row.name, several
+                self.cloud.insert(node)
                 self.cloud.enter(node, "create", "CREATING")
                 row.node_uids = [*row.node_uids, node.uid]
 

@@ -148,8 +148,9 @@ class Node(Resource):
     node_id: str
     spec: dict[str, Any]  # as requested, normalised: camelCase, enum names
     workers: int
-    state: str
-    created_at: float
+    state: str = "CREATING"
+    created_at: float = 0.0
+    usd_per_hour: float | None = None  # None: the catalog has no price
     power: Power = Power.OFF
     hosts: list[HostRecord] = field(default_factory=list)
     boot_pending: bool = False  # READY, and the startup script has not run yet

@@ -132,15 +132,11 @@ class NodeTransitions:
 
     # --- beginnings and ends ------------------------------------------------------------------------------------------
 
-    def insert(self, node: Node, usd_per_hour: float | None) -> None:
+    def insert(self, node: Node) -> None:
         """Add a node; it is billed from now on."""
         self.nodes[node.name] = node
-        self.meter.open(
-            Bill(
-                *(node.uid, node.name, node.project, node.zone, node.accelerator_type, node.spot, usd_per_hour),
-                since=self.now,
-            )
-        )
+        what = node.uid, node.name, node.project, node.zone, node.accelerator_type, node.spot, node.usd_per_hour
+        self.meter.open(Bill(*what, since=self.now))
 
     def enter(self, node: Node, verb: str, state: str, effect: Fault | None = None) -> None:
         """Put a node into a timed state, without an operation."""

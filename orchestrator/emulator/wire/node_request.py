@@ -6,13 +6,12 @@ Pure; facts come from the catalog. Refusals are `ApiError`s, with the API's own 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError, bad_request
-from orchestrator.emulator.model.records import is_spot
+from orchestrator.emulator.model.records import Node, is_spot
 from orchestrator.emulator.supply.demand import region
 from orchestrator.emulator.wire.node_schema import NODE, camel, normalise
 
@@ -25,16 +24,6 @@ MAX_METADATA_BYTES = 256 * 1024
 PATCHABLE = ("description", "labels", "metadata", "tags", "dataDisks", "networkConfig.enableExternalIps")
 # Runtimes besides each generation's default; gcloud lists them, and old scripts use them.
 OTHER_RUNTIMES = ("tpu-vm-base", "tpu-vm-v4-base", "tpu-vm-tf-2.17.0-pjrt", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv6e")
-
-
-@dataclass(frozen=True, slots=True)
-class CreateNode:
-    """A checked create request."""
-
-    node_id: str
-    spec: dict[str, Any]
-    workers: int
-    usd_per_hour: float | None
 
 
 def runtimes() -> tuple[str, ...]:
@@ -56,13 +45,13 @@ def check_zone(project: str, zone: str) -> None:
         raise api_errors.zone_not_supported(zone) if known_form else api_errors.location_denied(project, zone)
 
 
-def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: str) -> CreateNode:
-    """Return the checked request; `body` is a Node message. Raises ApiError."""
+def parse_create(project: str, zone: str, node_id: str, body: Any, api_version: str) -> Node:
+    """Return the node, which has no uid before the cloud creates it; `body` is a Node message. Raises ApiError."""
     check_zone(project, zone)
     check_node_id(node_id)
     spec, kind = parse_node(project, zone, body, api_version)
     price = catalog.usd_per_hour(kind.name, zone, spot=is_spot(spec))
-    return CreateNode(node_id, spec, kind.hosts, price)
+    return Node("", project, zone, node_id, spec, kind.hosts, usd_per_hour=price)
 
 
 def check_node_id(node_id: str) -> None:

@@ -155,11 +155,9 @@ class FakeCloud:
             "metadata": dict(request.metadata),
             "schedulingConfig": {"spot": request.spot},
         }
+        node = Node("", name.project, name.zone, name.node, spec, self.world.workers, usd_per_hour=9.6)
         try:
-            operation = self.state.create(
-                project=name.project, zone=name.zone, node_id=name.node, spec=spec,
-                workers=self.world.workers, usd_per_hour=9.6, api_version="v2", now=self.timeline.now, effect=outcome.effect,
-            )  # fmt: skip
+            operation = self.state.create(node, "v2", self.timeline.now, outcome.effect)
         finally:
             self.settle()
         return operation_of(operation)

@@ -13,6 +13,7 @@ from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceReques
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text import names
+from orchestrator.emulator.model.records import Node
 from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
@@ -271,10 +272,7 @@ def place_foreign_slices(world: World) -> None:
     ):
         world.foreign.add(f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}")
         spec: dict[str, Any] = {"acceleratorType": TYPE, "runtimeVersion": RUNTIME, "labels": labels}
-        world.cloud.state.create(
-            project=PROJECT, zone=ZONES[0], node_id=node_id, spec=spec, workers=1, usd_per_hour=9.6,
-            api_version="v2", now=now,
-        )  # fmt: skip
+        world.cloud.state.create(Node("", PROJECT, ZONES[0], node_id, spec, 1, usd_per_hour=9.6), "v2", now)
     world.cloud.settle()
 
 
@@ -289,8 +287,6 @@ def take_name(world: World) -> None:
     full = f"projects/{PROJECT}/locations/{ZONES[0]}/nodes/{node_id}"
     world.foreign.add(full)
     spec: dict[str, Any] = {"acceleratorType": TYPE, "runtimeVersion": RUNTIME, "labels": {"owner": "friend"}}
-    world.cloud.state.create(
-        project=PROJECT, zone=ZONES[0], node_id=node_id, spec=spec, workers=1, usd_per_hour=9.6,
-        api_version="v2", now=world.timeline.now,
-    )  # fmt: skip
+    node = Node("", PROJECT, ZONES[0], node_id, spec, 1, usd_per_hour=9.6)
+    world.cloud.state.create(node, "v2", world.timeline.now)
     world.cloud.settle()

@@ -65,12 +65,9 @@ class QueueCloud:
         return operation
 
     def create(self, node_id: str = "n", *, zone: str = ZONE, project: str = "p", **spec: Any) -> OperationRecord:
-        request = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
+        node = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
         try:
-            return self.state.create(
-                project=project, zone=zone, node_id=node_id, spec=request.spec, workers=request.workers,
-                usd_per_hour=request.usd_per_hour, api_version="v2", now=self.now,
-            )  # fmt: skip
+            return self.state.create(node, "v2", self.now)
         finally:
             self.follow()
 

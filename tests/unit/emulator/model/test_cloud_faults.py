@@ -37,10 +37,8 @@ class Cloud:
 
     def create(self, node_id: str = "n") -> OperationRecord:
         effect = self.effect("nodes.create", f"{PLACE}/nodes/{node_id}")
-        output: dict[str, Any] = {"project": "p", "zone": "z", "node_id": node_id, "spec": dict(SPEC), "workers": 1}
-        return self._followed(
-            lambda: self.state.create(**output, usd_per_hour=3.6, api_version="v2", now=self.now, effect=effect)
-        )
+        node = Node("", "p", "z", node_id, dict(SPEC), 1, usd_per_hour=3.6)
+        return self._followed(lambda: self.state.create(node, "v2", self.now, effect))
 
     def delete(self, node_id: str = "n") -> OperationRecord:
         name = f"{PLACE}/nodes/{node_id}"

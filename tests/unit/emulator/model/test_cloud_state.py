@@ -29,16 +29,8 @@ class Cloud:
         self.hosts_follow = True
 
     def create(self, node_id: str = "n", **spec: Any) -> OperationRecord:
-        operation = self.state.create(
-            project="p",
-            zone="z",
-            node_id=node_id,
-            spec=SPEC | spec,
-            workers=1,
-            usd_per_hour=3.6,
-            api_version="v2",
-            now=self.now,
-        )
+        node = Node("", "p", "z", node_id, SPEC | spec, 1, usd_per_hour=3.6)
+        operation = self.state.create(node, "v2", self.now)
         self.follow()
         return operation
 
