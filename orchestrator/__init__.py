@@ -4,6 +4,5 @@ from pathlib import Path as _Path
 
 __version__ = "0.1.0"
 
-ROOT = (
-    _Path(__path__[0]).resolve().parent
-)  # where this package lies: what a child process needs on its path to import it
+# Where this package lies: what a child process needs on its path to import it.
+ROOT = _Path(__path__[0]).resolve().parent

@@ -127,10 +127,6 @@ def _before() -> None:
         raise failed  # Python prints it, and forks
 
 
-def _after_in_parent() -> None:
-    _finish(in_child=False)
-
-
 def _after_in_child() -> None:
     for descriptor in list(_descriptors):
         with contextlib.suppress(OSError):
@@ -150,4 +146,4 @@ def _finish(*, in_child: bool) -> None:
         _forking.release()
 
 
-os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+os.register_at_fork(before=_before, after_in_parent=lambda: _finish(in_child=False), after_in_child=_after_in_child)

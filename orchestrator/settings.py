@@ -121,19 +121,15 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
     why = f"Google Cloud, project {project} (from {found.source})"
     zone = emulated.zone
     if zone is None and tools.zone is not None:
-        if _has_tpus(tools.zone.value):
+        from orchestrator import catalog
+
+        if tools.zone.value in catalog.zones():
             zone = tools.zone.value
         else:  # it was chosen for other machines
             why += f"; the zone of {tools.zone.source}, {tools.zone.value}, has no TPUs and is not used"
     return replace(
         emulated, kind=GOOGLE, timings=claim_timings.GOOGLE, project=project, zone=zone, why=why, source=found.source
     )
-
-
-def _has_tpus(zone: str) -> bool:
-    from orchestrator import catalog
-
-    return zone in catalog.zones()
 
 
 def _asked_kind(cli_cloud: str | None, environ: Environ) -> tuple[str | None, str]:

@@ -43,10 +43,6 @@ class AcceleratorType:
     hbm_gib: int  # of the whole slice
 
     @property
-    def chips_per_host(self) -> int:
-        return self.chips // self.hosts
-
-    @property
     def cores_per_host(self) -> int:
         return self.cores // self.hosts
 

@@ -16,33 +16,25 @@ if TYPE_CHECKING:
 
 Sections = Mapping[Path, Sequence[str]]  # the keys that each section of the file knows
 
-# Keys of other tools, and keys written by analogy, with the key that they stand for.
-_SYNONYMS = {
-    "accelerator_type": "tpu.accelerator",
-    "type": "tpu.accelerator",
-    "zones": "tpu.zone",
-    "region": "tpu.zone",
-    "regions": "tpu.zone",
-    "runtime_version": "tpu.runtime",
-    "version": "tpu.runtime",
-    "preemptible": "tpu.spot",
-    "queued": "tpu.queue",
-    "alternatives": "tpu.any_of",
-    "max_price": "tpu.max_price_per_hour",
-    "restart": "on_preemption",
-    "restarts": "max_restarts",
-    "batch": "train.batch_size",
-    "learning_rate": "train.lr",
-    "run": "command",
-    "script": "command",
-    "cmd": "command",
-    "environment": "env",
-    "envs": "env",
-    "outputs": "artifacts",
-    "max_hours": "limits.max_duration",
-    "max_time": "limits.max_duration",
-    "timeout": "limits.max_duration",
+# Keys of other tools, and keys written by analogy, below the key that they stand for.
+_MEANT_BY = {
+    "tpu.accelerator": ("accelerator_type", "type"),
+    "tpu.zone": ("zones", "region", "regions"),
+    "tpu.runtime": ("runtime_version", "version"),
+    "tpu.spot": ("preemptible",),
+    "tpu.queue": ("queued",),
+    "tpu.any_of": ("alternatives",),
+    "tpu.max_price_per_hour": ("max_price",),
+    "on_preemption": ("restart",),
+    "max_restarts": ("restarts",),
+    "train.batch_size": ("batch",),
+    "train.lr": ("learning_rate",),
+    "command": ("run", "script", "cmd"),
+    "env": ("environment", "envs"),
+    "artifacts": ("outputs",),
+    "limits.max_duration": ("max_hours", "max_time", "timeout"),
 }
+_SYNONYMS = {synonym: key for key, synonyms in _MEANT_BY.items() for synonym in synonyms}
 _BOUNDS = {
     "greater_than_equal": "must be at least {ge}",
     "greater_than": "must be greater than {gt}",

@@ -203,7 +203,7 @@ class JobSpec(Section):
 
     def mistake(self, path: Path, text: str) -> str:
         """Return a message about a place of the file, for checks that need more than it: `job.yaml:7: code: ...`."""
-        return _line(self._file, self._source, Mistake(self._source.line(path), path, text))
+        return messages(self._file, self._source, [Mistake(self._source.line(path), path, text)])[0]
 
     def with_max_duration(self, seconds: float) -> JobSpec:
         """Return the same job with another time limit."""
@@ -244,7 +244,7 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
             mistakes += explain(error, source, _sections())
         mistakes += list(_unreported(rules.cross_field_problems(data), source, mistakes))
     if mistakes or spec is None:
-        lines = [_line(path, source, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)]
+        lines = messages(path, source, mistakes)
         where = f"{path}: " if path else ""
         more = [f"{where}and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
         hint = f"`tpujob plan {path}` checks a file without creating anything" if path else None
@@ -306,8 +306,12 @@ def _sections() -> Sections:
     }
 
 
-def _line(file: str, source: YamlSource, mistake: Mistake) -> str:
-    parts = written_path(source, mistake.path)
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
-    text = f"{field}: {mistake.text}" if field else mistake.text
-    return f"{file}:{mistake.line}: {text}" if file else text
+def messages(file: str, source: YamlSource, mistakes: Iterable[Mistake]) -> list[str]:
+    """Return the mistakes as the user reads them, in the order of their lines: `job.yaml:7: tpu.zone: ...`."""
+    lines = []
+    for mistake in sorted(mistakes, key=lambda mistake: mistake.line):
+        parts = written_path(source, mistake.path)
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
+        text = f"{field}: {mistake.text}" if field else mistake.text
+        lines.append(f"{file}:{mistake.line}: {text}" if file else text)
+    return lines

@@ -36,7 +36,7 @@ def outline(text: str | bytes, *, path: str, default_name: str) -> Outline:
     source = yaml_source.read(text)
     mistakes = source.mistakes or [Mistake(source.line(at), at, why) for at, why in _mistakes(source.data)]
     if mistakes:
-        raise JobSpecError([_line(path, mistake) for mistake in sorted(mistakes, key=lambda mistake: mistake.line)])
+        raise JobSpecError(model.messages(path, source, mistakes))
     return Outline(path, source.data.get("name") or default_name, source.data["base"], source)
 
 
@@ -110,8 +110,3 @@ def _source(whole: YamlSource, name: str, data: dict[str, Any]) -> YamlSource:
         made.lines |= {at[depth:]: line for at, line in whole.lines.items() if at[:depth] == prefix and at != prefix}
         made.written |= {at[depth:]: text for at, text in whole.written.items() if at[:depth] == prefix}
     return made
-
-
-def _line(file: str, mistake: Mistake) -> str:
-    field = ".".join(shown(str(part)) for part in mistake.path)
-    return f"{file}:{mistake.line}: {field}: {mistake.text}" if field else f"{file}:{mistake.line}: {mistake.text}"

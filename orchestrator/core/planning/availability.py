@@ -7,7 +7,7 @@ reply is unknown, not empty.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA = 1
@@ -39,14 +39,7 @@ class Availability:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, which `from_dict` reads."""
-        zones = {zone: list(types) for zone, types in self.zones.items()}
-        return {
-            "schema": SCHEMA,
-            "project": self.project,
-            "asked_at": self.asked_at,
-            "zones": zones,
-            "unreachable": {**self.unreachable},
-        }
+        return {"schema": SCHEMA, **asdict(self)}
 
 
 def from_dict(data: Any, project: str) -> Availability | None:

@@ -42,7 +42,8 @@ class Bucket:
         region = zone.rpartition("-")[0]
         if self.contains(region):
             return None
-        near = {name.partition("-")[0] for name in (self.location, *self.regions)} | {_continent(self.location)}
+        continent = _CONTINENTS.get(self.location, "").rstrip("-")
+        near = {continent, *(name.partition("-")[0] for name in (self.location, *self.regions))}
         price = _ONE_CONTINENT if region.partition("-")[0] in near else _TWO_CONTINENTS
         return f"gs://{self.name} is in {self.location}, not in {region}: copying between them costs {price} ({PRICES_AS_OF})"
 
@@ -56,7 +57,3 @@ def from_reply(name: str, reply: Mapping[str, Any]) -> Bucket | None:
     own = placed.get("dataLocations", []) if isinstance(placed, Mapping) else []
     regions = tuple(str(region).lower() for region in own) or _PAIRS.get(location.lower(), ())
     return Bucket(name, location.lower(), regions)
-
-
-def _continent(location: str) -> str:
-    return _CONTINENTS.get(location, "").rstrip("-")

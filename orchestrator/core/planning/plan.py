@@ -138,13 +138,10 @@ def make(
                 candidate = _candidate(request, zone, why, max_price_per_hour, inputs)
             except UserError as error:
                 refusals.append(error)
-                drop = Dropped(request.accelerator, zone, request.effective_provisioning, error.message)
-                dropped.setdefault((drop.accelerator, drop.zone, drop.provisioning), drop)
+                place = (request.accelerator, zone, request.effective_provisioning)
+                dropped.setdefault(place, Dropped(*place, error.message))
             else:
-                key = (
-                    *(candidate.accelerator_type, candidate.zone, candidate.provisioning),
-                    *(candidate.queued, candidate.runtime_version),
-                )
+                key = (request.accelerator, zone, candidate.provisioning, candidate.queued, candidate.runtime_version)
                 candidates.setdefault(key, candidate)
     if not candidates:
         raise _nothing_left(requests, refusals)
@@ -161,9 +158,7 @@ def make(
     )
 
 
-def _candidate(
-    request: CapacityRequest, zone: str, why: str, max_price_per_hour: float | None, inputs: PlanInputs
-) -> Candidate:
+def _candidate(request: CapacityRequest, zone: str, why: str, limit: float | None, inputs: PlanInputs) -> Candidate:
     """Raises UserError with the reason if the zone yields no candidate."""
     kind = catalog.lookup(request.accelerator)
     provisioning = request.effective_provisioning
@@ -178,8 +173,8 @@ def _candidate(
     listed = list_usd_per_hour(request, zone)
     grant = grant_for(request, zone, inputs)
     price = 0.0 if grant is not None else listed
-    if max_price_per_hour is not None:
-        _check_price(request, zone, price, max_price_per_hour)
+    if limit is not None:
+        _check_price(request, zone, price, limit)
     return Candidate(
         accelerator_type=request.accelerator,
         zone=zone,
@@ -200,10 +195,10 @@ def _with_grant(request: CapacityRequest, zone: str, why: str, grant: Grant | No
     if grant is not None:
         return f"{why}; your settings say that it is granted ({grant.label})"
     spot = request.effective_provisioning.spot
-    too_small = [
-        each for each in grants_of(request, inputs) if each.too_small_for(request.accelerator, zone, spot=spot)
-    ]
-    return f"{why}; it is more than what is left of your grant ({too_small[0].label})" if too_small else why
+    for each in grants_of(request, inputs):
+        if each.too_small_for(request.accelerator, zone, spot=spot):
+            return f"{why}; it is more than what is left of your grant ({each.label})"
+    return why
 
 
 class _NotOffered(UserError):
