@@ -39,24 +39,26 @@ class NotFound(CloudError):
     reason = "absent"
 
 
-_BY_NUMBER = {
-    1: "CANCELLED",
-    2: "UNKNOWN",
-    3: "INVALID_ARGUMENT",
-    4: "DEADLINE_EXCEEDED",
-    5: "NOT_FOUND",
-    6: "ALREADY_EXISTS",
-    7: "PERMISSION_DENIED",
-    8: "RESOURCE_EXHAUSTED",
-    9: "FAILED_PRECONDITION",
-    10: "ABORTED",
-    11: "OUT_OF_RANGE",
-    12: "UNIMPLEMENTED",
-    13: "INTERNAL",
-    14: "UNAVAILABLE",
-    15: "DATA_LOSS",
-    16: "UNAUTHENTICATED",
+# google.rpc.Code → its name, and the error that it becomes unless a rule of `TABLE` matches.
+_STATUSES: dict[int, tuple[str, type[CloudError]]] = {
+    1: ("CANCELLED", Vanished),  # in an operation: a delete overtook it
+    2: ("UNKNOWN", CloudUnavailable),
+    3: ("INVALID_ARGUMENT", BadRequest),
+    4: ("DEADLINE_EXCEEDED", CloudUnavailable),
+    5: ("NOT_FOUND", NotFound),
+    6: ("ALREADY_EXISTS", AlreadyExists),
+    7: ("PERMISSION_DENIED", AuthError),
+    8: ("RESOURCE_EXHAUSTED", CloudUnavailable),  # "check quota" without a name of one is usually a rate limit
+    9: ("FAILED_PRECONDITION", WrongState),
+    10: ("ABORTED", WrongState),
+    11: ("OUT_OF_RANGE", BadRequest),
+    12: ("UNIMPLEMENTED", UnexpectedReply),
+    13: ("INTERNAL", CloudUnavailable),
+    14: ("UNAVAILABLE", CloudUnavailable),
+    15: ("DATA_LOSS", CloudUnavailable),
+    16: ("UNAUTHENTICATED", AuthError),
 }
+_KINDS = dict(_STATUSES.values())
 _BY_HTTP = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -66,23 +68,6 @@ _BY_HTTP = {
     412: "FAILED_PRECONDITION",
     429: "RESOURCE_EXHAUSTED",
     501: "UNIMPLEMENTED",
-}
-_KINDS: dict[str, type[CloudError]] = {
-    "CANCELLED": Vanished,  # in an operation: a delete overtook it
-    "UNKNOWN": CloudUnavailable,
-    "INVALID_ARGUMENT": BadRequest,
-    "OUT_OF_RANGE": BadRequest,
-    "DEADLINE_EXCEEDED": CloudUnavailable,
-    "NOT_FOUND": NotFound,
-    "ALREADY_EXISTS": AlreadyExists,
-    "PERMISSION_DENIED": AuthError,
-    "UNAUTHENTICATED": AuthError,
-    "RESOURCE_EXHAUSTED": CloudUnavailable,  # "check quota" without a name of one is usually a rate limit
-    "FAILED_PRECONDITION": WrongState,
-    "ABORTED": WrongState,
-    "INTERNAL": CloudUnavailable,
-    "UNAVAILABLE": CloudUnavailable,
-    "DATA_LOSS": CloudUnavailable,
 }
 
 
@@ -132,7 +117,7 @@ def http_error(
 def operation_error(error: Mapping[str, Any]) -> CloudError:
     """Return the error for the `error` of a done operation, a google.rpc.Status as JSON."""
     number = error.get("code")
-    status = _BY_NUMBER.get(number, "") if isinstance(number, int) else ""
+    status = _STATUSES[number][0] if isinstance(number, int) and number in _STATUSES else ""
     return _classify(ApiRefusal(status, _text(error.get("message")), _dicts(error.get("details")), in_operation=True))
 
 

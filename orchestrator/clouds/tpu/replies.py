@@ -29,60 +29,39 @@ _NUMBER = re.compile(r"[^.]*-w-([0-9]{1,6})(?:\..*)?")  # alone, or with the dom
 EMULATED_PORT = "tpujob-emulator/ssh-port"
 DEADLINE_EXCEEDED = 4  # google.rpc.Code
 
-STATES = {
-    "CREATING": SliceState.CREATING,
-    "STARTING": SliceState.CREATING,
-    "RESTARTING": SliceState.CREATING,
-    "REIMAGING": SliceState.CREATING,
-    "READY": SliceState.READY,
-    "STOPPING": SliceState.STOPPING,
-    "STOPPED": SliceState.STOPPED,
-    "DELETING": SliceState.DELETING,
-    "PREEMPTED": SliceState.TOMBSTONE,
-    "TERMINATED": SliceState.TOMBSTONE,
+# The API's number of a state → its name there, and what it means here.
+_NODE_STATES = {
+    0: ("STATE_UNSPECIFIED", SliceState.UNKNOWN),
+    1: ("CREATING", SliceState.CREATING),
+    2: ("READY", SliceState.READY),
+    3: ("RESTARTING", SliceState.CREATING),
+    4: ("REIMAGING", SliceState.CREATING),
+    5: ("DELETING", SliceState.DELETING),
+    6: ("REPAIRING", SliceState.UNKNOWN),
+    8: ("STOPPED", SliceState.STOPPED),
+    9: ("STOPPING", SliceState.STOPPING),
+    10: ("STARTING", SliceState.CREATING),
+    11: ("PREEMPTED", SliceState.TOMBSTONE),
+    12: ("TERMINATED", SliceState.TOMBSTONE),
+    13: ("HIDING", SliceState.UNKNOWN),
+    14: ("HIDDEN", SliceState.UNKNOWN),
+    15: ("UNHIDING", SliceState.UNKNOWN),
+    16: ("UNKNOWN", SliceState.UNKNOWN),
 }
+_QUEUE_STATES = {
+    0: ("STATE_UNSPECIFIED", SliceState.UNKNOWN),
+    1: ("CREATING", SliceState.QUEUED),
+    2: ("ACCEPTED", SliceState.QUEUED),
+    3: ("PROVISIONING", SliceState.CREATING),
+    4: ("FAILED", SliceState.TOMBSTONE),
+    5: ("DELETING", SliceState.DELETING),
+    6: ("ACTIVE", SliceState.CREATING),  # of a request whose node is not visible yet
+    7: ("SUSPENDING", SliceState.DELETING),
+    8: ("SUSPENDED", SliceState.TOMBSTONE),
+    9: ("WAITING_FOR_RESOURCES", SliceState.QUEUED),
+}
+STATES, QUEUE_STATES = dict(_NODE_STATES.values()), dict(_QUEUE_STATES.values())
 WITHOUT_ADDRESSES = (SliceState.STOPPING, SliceState.STOPPED, SliceState.DELETING, SliceState.TOMBSTONE)
-_STATE_NUMBERS = {
-    0: "STATE_UNSPECIFIED",
-    1: "CREATING",
-    2: "READY",
-    3: "RESTARTING",
-    4: "REIMAGING",
-    5: "DELETING",
-    6: "REPAIRING",
-    8: "STOPPED",
-    9: "STOPPING",
-    10: "STARTING",
-    11: "PREEMPTED",
-    12: "TERMINATED",
-    13: "HIDING",
-    14: "HIDDEN",
-    15: "UNHIDING",
-    16: "UNKNOWN",
-}
-QUEUE_STATES = {
-    "CREATING": SliceState.QUEUED,
-    "ACCEPTED": SliceState.QUEUED,
-    "WAITING_FOR_RESOURCES": SliceState.QUEUED,
-    "PROVISIONING": SliceState.CREATING,
-    "ACTIVE": SliceState.CREATING,  # of a request whose node is not visible yet
-    "FAILED": SliceState.TOMBSTONE,
-    "SUSPENDED": SliceState.TOMBSTONE,
-    "SUSPENDING": SliceState.DELETING,
-    "DELETING": SliceState.DELETING,
-}
-_QUEUE_STATE_NUMBERS = {
-    0: "STATE_UNSPECIFIED",
-    1: "CREATING",
-    2: "ACCEPTED",
-    3: "PROVISIONING",
-    4: "FAILED",
-    5: "DELETING",
-    6: "ACTIVE",
-    7: "SUSPENDING",
-    8: "SUSPENDED",
-    9: "WAITING_FOR_RESOURCES",
-}
 _NO_HEALTH = "HEALTH_UNSPECIFIED"
 _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENSORFLOW", 5: "UNHEALTHY_MAINTENANCE"}
 
@@ -90,7 +69,7 @@ _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENS
 def slice_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a node as a slice; `asked` has its project, and whether the caller's slice is queued. Raises UnexpectedReply."""
     match = _name_parts(reply, _NODE, "node")
-    native_state = _enum(reply, "state", _STATE_NUMBERS, "STATE_UNSPECIFIED")
+    native_state = _state(reply, _NODE_STATES)
     health = _enum(reply, "health", _HEALTH_NUMBERS, _NO_HEALTH)
     scheduling = _typed(reply, "schedulingConfig", dict, {})
     return SliceView(
@@ -112,7 +91,7 @@ def queue_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a queued resource without a node as a slice; its first node specification describes the slice."""
     match = _name_parts(reply, _QUEUED, "queued resource")
     state = _typed(reply, "state", dict, {})
-    native_state = _enum(state, "state", _QUEUE_STATE_NUMBERS, "STATE_UNSPECIFIED")
+    native_state = _state(state, _QUEUE_STATES)
     specs = _typed(_typed(reply, "tpu", dict, {}), "nodeSpec", list, [])
     node = _typed(specs[0], "node", dict, {}) if specs and isinstance(specs[0], dict) else {}
     return SliceView(
@@ -244,6 +223,10 @@ def _hosts(reply: Mapping[str, Any]) -> tuple[str, ...]:
         or _typed(endpoint, "ipAddress", str, "")
         for endpoint in endpoints
     )
+
+
+def _state(reply: Mapping[str, Any], states: Mapping[int, tuple[str, SliceState]]) -> str:
+    return _enum(reply, "state", {number: name for number, (name, _) in states.items()}, "STATE_UNSPECIFIED")
 
 
 def _enum(reply: Mapping[str, Any], field: str, numbers: Mapping[int, str], unset: str) -> str:

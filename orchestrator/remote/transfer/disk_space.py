@@ -43,14 +43,13 @@ class DiskSpace:
     def take(self, worker: int, size_bytes: int) -> str | None:
         """Reserve space for a file; return None, or the reason why it does not fit."""
         with self._lock:
+            size = format_size(size_bytes)
             if self._most_bytes is not None and self._used.total() + size_bytes > self._most_bytes:
                 most = format_size(self._most_bytes)
-                return (
-                    f"{format_size(size_bytes)} more than the {most} of limits.max_results (`--max-results` lifts it)"
-                )
+                return f"{size} more than the {most} of limits.max_results (`--max-results` lifts it)"
             free_bytes = shutil.disk_usage(self._directory).free - RESERVED_BYTES - self._coming.total()
             if size_bytes > max(free_bytes, 0):
-                return f"no room for {format_size(size_bytes)}: {self._directory} has {format_size(max(free_bytes, 0))}"
+                return f"no room for {size}: {self._directory} has {format_size(max(free_bytes, 0))}"
             self._used[worker] += size_bytes
             self._coming[worker] += size_bytes
             return None

@@ -27,9 +27,7 @@ LONG_NAME_BYTES = 4096
 PIECE_BYTES = 1 << 20
 DEPTH = 32
 NAME_BYTES = 255
-ENTRY_BYTES = 2 * (
-    LONG_NAME_BYTES + BLOCK
-)  # what an entry may take beside its content: a long path, and what fills blocks
+ENTRY_BYTES = 2 * (LONG_NAME_BYTES + BLOCK)  # of an entry beside its content: a long path, and what fills blocks
 SLACK_BYTES = 1 << 20
 CHANGED = "its content is not what the index says: it changed meanwhile"
 DRAFT = ".tpujob-draft"  # of the file that is being written
@@ -45,23 +43,15 @@ OF_THE_PATH = (
     errno.EINVAL,
 )
 FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
-WITHOUT_CONTENT = (
-    tarfile.LNKTYPE,
-    tarfile.SYMTYPE,
-    tarfile.CHRTYPE,
-    tarfile.BLKTYPE,
-    tarfile.DIRTYPE,
-    tarfile.FIFOTYPE,
-)
-KINDS = {
+WITHOUT_CONTENT = {
+    tarfile.DIRTYPE: "a directory",
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
     tarfile.CHRTYPE: "a device",
     tarfile.BLKTYPE: "a device",
     tarfile.FIFOTYPE: "a FIFO",
-    tarfile.CONTTYPE: "a contiguous file",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
+KINDS = {**WITHOUT_CONTENT, tarfile.CONTTYPE: "a contiguous file", tarfile.GNUTYPE_SPARSE: "a sparse file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +65,9 @@ class IndexEntry:
 @dataclass(slots=True)
 class Extracted:
     files: dict[str, IndexEntry] = field(default_factory=dict)  # what is on disk now, measured
-    refused: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # printable path, why: another try would change nothing
-    missing: list[tuple[str, str]] = field(default_factory=list)  # the same of what another try may bring
+    # Printable path, and why: `refused` if another try would change nothing, `missing` if it may bring the file.
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
 
 
 class RefusedFile(Exception):

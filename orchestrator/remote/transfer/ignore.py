@@ -29,9 +29,8 @@ class Ignore:
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             pattern = line.strip()
             if pattern.startswith("!"):
-                raise UserError(
-                    f"{path}:{number}: negation ({pattern}) is not supported", hint="name what to leave out"
-                )
+                message = f"{path}:{number}: negation ({pattern}) is not supported"
+                raise UserError(message, hint="name what to leave out")
             if pattern and not pattern.startswith("#"):
                 patterns.append(pattern)
         return cls((*ALWAYS, *patterns))
