@@ -321,7 +321,7 @@ class Session:
 
     def _ask_time(self, kind: str) -> None:
         """Ask the cloud how long this machine was off: once a session, and only after a restart."""
-        from orchestrator.engine.leases.renewal import ask_time
+        from orchestrator.engine.leases.server_time import ask_time
 
         owed = [lease for lease in self.ledger.open_leases() if lease.cloud == kind]
         if owed and kind not in self._asked_time and not self.clocks.is_certain(kind):

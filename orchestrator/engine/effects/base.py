@@ -52,10 +52,12 @@ class World(Protocol):
 
     ledger: LedgerPort
     locks: Locks
-    report: Callable[[Report], None]
 
     @property
     def cloud(self) -> Cloud: ...
+
+    @property
+    def report(self) -> Callable[[Report], None]: ...
 
     def now(self, cloud: str | None = None) -> float: ...
 

@@ -18,7 +18,7 @@ from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
 from orchestrator.engine.effects.base import Effect, Now, Report, Sleep
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, ListZones
-from orchestrator.engine.leases.release import DELETE_AGAIN_S
+from orchestrator.engine.leases.release import DELETE_AGAIN_S, FailuresAsAnswers
 from orchestrator.engine.runtime.retry import pauses
 from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply
 
@@ -114,7 +114,7 @@ async def collect_garbage(
     return collection.result()
 
 
-class _Collection:
+class _Collection(FailuresAsAnswers):
     """The state of one gc run between its passes."""
 
     def __init__(self, project: str, capabilities: Capabilities, dry_run: bool, deadline: float) -> None:
@@ -124,7 +124,6 @@ class _Collection:
         self._pending: dict[str, str] = {}  # zone → why there is no complete list of it yet
         self._server_now: dict[str, float] = {}
         self._deleted_at: dict[SliceName, float] = {}
-        self._retry_after_s = 0.0
 
     async def find_zones(self, zones: Sequence[str] | None) -> None:
         if zones is None:
@@ -179,12 +178,10 @@ class _Collection:
             self.collected.incomplete[zone] = self._pending.pop(zone)
 
     async def _sort(self, listing: Listing[SliceView]) -> None:
-        new = []
-        for view in listing.rows:
-            if view.name not in self.collected.ended and self._classify(view) is not None:
-                new.append(view.name)
+        ended = self.collected.ended
+        new = [view.name for view in listing.rows if view.name not in ended and self._classify(view) is not None]
         for name in new:
-            each = self.collected.ended[name]
+            each = ended[name]
             verb = "would be deleted" if self.collected.dry_run else "deleting it"
             what = f"{name.node} ({each.view.accelerator_type}, {name.zone}, {each.price})"
             await Report("gc", f"{what}: {each.why}; {verb}")
@@ -225,16 +222,13 @@ class _Collection:
         if view is None:
             self.collected.ended[name] = replace(before, gone=True, problem="")
             await Report("gc", f"{name.node} absent")
-        elif isinstance(view, CloudError):
-            self._problem(name, view.message)
         else:
-            self._problem(name, f"still there: {view.native_state}")
+            problem = view.message if isinstance(view, CloudError) else f"still there: {view.native_state}"
+            self.collected.ended[name] = replace(self.collected.ended[name], problem=problem)
 
     async def _still_expired(self, view: SliceView, before: Expired) -> bool:
-        if (
-            view.labels.get(names.LEASE_ID) == before.view.labels.get(names.LEASE_ID)
-            and self._classify(view) is not None
-        ):
+        same = view.labels.get(names.LEASE_ID) == before.view.labels.get(names.LEASE_ID)
+        if same and self._classify(view) is not None:
             return True
         del self.collected.ended[view.name]
         if view.name not in self.collected.claimed:
@@ -255,9 +249,6 @@ class _Collection:
         self._deleted_at[name] = await Now()
         return await self._ask(Get(name))
 
-    def _problem(self, name: SliceName, problem: str) -> None:
-        self.collected.ended[name] = replace(self.collected.ended[name], problem=problem)
-
     # -- calls, and when to stop ----------------------------------------------------------------------------------
 
     @property
@@ -267,8 +258,7 @@ class _Collection:
 
     async def wait(self, pause_s: float) -> bool:
         """Pause before the next pass. Return False if there is no time for one."""
-        pause_s = max(pause_s, min(self._retry_after_s, 60.0))
-        self._retry_after_s = 0.0
+        pause_s, self.wait_s = max(pause_s, self.wait_s), 0.0
         if await Now() + pause_s >= self._deadline:
             return False
         await Sleep(pause_s)
@@ -285,12 +275,3 @@ class _Collection:
             if final or not await self.wait(pause_s):
                 return answer
         raise AssertionError("pauses() never ends")
-
-    async def _ask(self, effect: Effect[T]) -> T | CloudError:
-        """Return the result, or the error in its place: no failed call ends a gc run."""
-        try:
-            return await effect
-        except CloudError as error:
-            if isinstance(error, CloudUnavailable) and error.retry_after_s:
-                self._retry_after_s = max(self._retry_after_s, error.retry_after_s)
-            return error

@@ -42,6 +42,20 @@ class Obligations:
         return error.exit_code if error else 0
 
 
+@dataclass(slots=True)
+class SliceOutcome:
+    """How a program that creates a slice ended. `lease`: that of the slice; None if there is none."""
+
+    lease: Lease | None = None
+    error: TpujobError | None = None
+    owed: Obligations = field(default_factory=Obligations)
+
+    @property
+    def exit_code(self) -> int:
+        """75 while a slice may still be billed; else the code of the error, or 0."""
+        return self.owed.exit_code(self.error)
+
+
 async def release_owed(owed: Obligations, capabilities: Capabilities, reason: str) -> None:
     """Release every lease, and keep the result in `owed.released`: one that is unproven, if there is one."""
     leases = [lease for lease in (owed.lease, *owed.losers) if lease is not None]
@@ -57,7 +71,7 @@ async def release_owed(owed: Obligations, capabilities: Capabilities, reason: st
     if verdicts:
         owed.released = next((verdict for verdict in verdicts if not verdict.gone), verdicts[0])
         owed.release_s += await Now() - began
-    if owed and not owed.unproven:
+    if not owed.unproven:
         owed.lease, owed.losers = None, []
 
 

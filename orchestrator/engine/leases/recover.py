@@ -12,7 +12,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, Attem
 from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record
-from orchestrator.errors import CloudError, UnknownLease
+from orchestrator.errors import CloudError, SliceLost, UnknownLease
 
 
 async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -> list[tuple[Lease, str]]:
@@ -78,7 +78,8 @@ async def close_attempts() -> None:
         lease = await _lease_of(attempt)
         ended_at = await Now(None if lease is None else lease.cloud)
         # A ledger that cannot be written must not delay the releases that follow.
-        await try_record(AttemptEnded(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=_how_it_ended(lease)))
+        why, code = _how_it_ended(lease), SliceLost.exit_code
+        await try_record(AttemptEnded(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=why, exit_code=code))
 
 
 async def _lease_of(attempt: Attempt) -> Lease | None:

@@ -103,14 +103,28 @@ async def _delete_first(teardowns: Sequence[_Teardown]) -> None:
             await teardown.deleted(now, answer)
 
 
-class _Teardown:
+class FailuresAsAnswers:
+    """Base of a loop over calls that no failed call ends."""
+
+    wait_s = 0.0  # the longest Retry-After of this pass
+
+    async def _ask(self, effect: Effect[T]) -> T | CloudError:
+        """Return the result, or the error in its place."""
+        try:
+            return await effect
+        except CloudError as error:
+            if isinstance(error, CloudUnavailable) and error.retry_after_s is not None:
+                self.wait_s = max(self.wait_s, min(error.retry_after_s, LONGEST_WAIT_S))
+            return error
+
+
+class _Teardown(FailuresAsAnswers):
     """The state of one release between its passes."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.deletes_sent = 0
         self.answer = ""
-        self.wait_s = 0.0  # the Retry-After of the last pass
         self._seen = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
@@ -220,17 +234,6 @@ class _Teardown:
         if verb not in CREATE_VERBS:
             return not operation.done  # an unknown verb may be a create
         return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
-
-    async def _ask(self, effect: Effect[T]) -> T | CloudError:
-        """Return the result, or the error in its place: no failed call ends the loop of a teardown."""
-        try:
-            return await effect
-        except CloudUnavailable as error:
-            if error.retry_after_s is not None:
-                self.wait_s = max(self.wait_s, min(error.retry_after_s, LONGEST_WAIT_S))
-            return error
-        except CloudError as error:
-            return error
 
 
 def _place(lease: Lease) -> tuple[str, str]:

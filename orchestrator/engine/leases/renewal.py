@@ -6,42 +6,27 @@ killed in between, its own machine releases the slice too early, but never forge
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from orchestrator.core.lease import absence, claim_labels, watchdog_report
-from orchestrator.core.lease.cloud_api import Capabilities, Listing, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import (
-    IsTimeCertain,
-    Lock,
-    Now,
-    Program,
-    ReadLease,
-    Record,
-    Report,
-    SetServerTime,
-    Sleep,
-    Unlock,
-)
+from orchestrator.engine.effects.base import IsTimeCertain, Lock, Now, Program, ReadLease, Record, Report, Sleep, Unlock
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, ListSlices, SetLabels
+from orchestrator.engine.leases.server_time import clock_skew
 from orchestrator.engine.runtime.retry import Timed, pauses
 from orchestrator.errors import CloudError, CloudUnavailable, Vanished, WatchdogNotArmed, WrongState
 
 T = TypeVar("T")
 
 PATIENCE_S = 60.0  # for a cloud that does not reply, or that is busy with another change of the slice
-SKEW_WORTH_S = 5.0  # a smaller skew is ignored
-SKEW_WARNED_S = 60.0  # a larger one is reported
+ARMED = "armed on every worker: the slice deletes itself when its claim is over"
 ASLEEP_S = 300.0  # between two ticks of a program that ticks every few seconds
 
 
-async def move_claim(
-    lease: Lease, event: Held | Detached | Callable[[Lease], Extended], capabilities: Capabilities
-) -> Lease:
+async def move_claim(lease: Lease, event: Held | Callable[[Lease], Extended], capabilities: Capabilities) -> Lease:
     """Apply `event` to the claim, in the labels and then in the ledger; return the lease after it.
 
     A callable makes the event from the current lease once no other process can move its claim. Raises Vanished if the slice
@@ -55,13 +40,11 @@ async def shorten_claim(before: Lease, shorter: Lease, capabilities: Capabilitie
     await _exclusively(shorter, lambda: _write(before, shorter, capabilities, anew=True))
 
 
-async def _move_claim(
-    lease: Lease, event: Held | Detached | Callable[[Lease], Extended], capabilities: Capabilities
-) -> Lease:
+async def _move_claim(lease: Lease, event: Held | Callable[[Lease], Extended], capabilities: Capabilities) -> Lease:
     if not await IsTimeCertain():
         raise CloudUnavailable("this machine was restarted, and the cloud did not reply how long it was off")
     before = await ReadLease(lease.id)
-    made = event if isinstance(event, Held | Detached) else event(before)
+    made = event(before) if callable(event) else event
     await _write(before, apply(before, made), capabilities)
     await Record(made)
     return await ReadLease(lease.id)
@@ -86,41 +69,6 @@ async def _exclusively(lease: Lease, work: Callable[[], Program[T]]) -> T:
         raise
     await Unlock(lock)
     return result
-
-
-async def clock_skew(listing: Listing[SliceView], *, asked_at: float, warn: bool = False) -> float:
-    """Return the seconds that the cloud's clock is ahead of ledger time; 0.0 if unknown. `warn`: report a large skew.
-
-    The listing was made between `asked_at` and now. The smallest skew that this allows is used, so that a slow reply, or
-    a suspended machine, is not taken for a wrong clock.
-    """
-    if listing.server_now is None:
-        return 0.0
-    least_s, most_s = listing.server_now - await Now(), listing.server_now - asked_at
-    if least_s <= SKEW_WORTH_S and most_s >= -SKEW_WORTH_S:
-        return 0.0  # a Date has whole seconds, and the reply took time
-    skew_s = least_s if least_s > 0 else most_s
-    if warn and abs(skew_s) > SKEW_WARNED_S:
-        how = "behind" if skew_s > 0 else "ahead of"
-        await Report(
-            "warning", f"the times that tpujob shows are {format_duration(abs(skew_s))} {how} the cloud's clock"
-        )
-    return skew_s
-
-
-async def ask_time(lease: Lease) -> None:
-    """After a restart of this machine, ask the cloud how much time has passed. Without a reply none has, for now."""
-    if not await IsTimeCertain():
-        await Report("clock", "asking the cloud how long this machine was off", passing=True)
-        with contextlib.suppress(CloudError):
-            asked_at, listing = await Timed(ListSlices(lease.name.project, lease.name.zone))
-            await record_server_time(listing, asked_at=asked_at)
-
-
-async def record_server_time(listing: Listing[SliceView], *, asked_at: float) -> None:
-    """Adjust ledger time to the server's time in a listing, if it has one. `asked_at`: when the request left."""
-    if listing.server_now is not None:
-        await SetServerTime(listing.server_now, asked_at)
 
 
 async def _write(before: Lease, wanted: Lease, capabilities: Capabilities, *, anew: bool = False) -> None:
@@ -186,26 +134,22 @@ class LeaseRenewal:
 
     def __init__(self, lease: Lease, workers: int, capabilities: Capabilities, now: float) -> None:
         self._lease, self._workers, self._capabilities = lease, workers, capabilities
-        # An attached run has only the claim of its create call; any other claim reaches to its end.
-        sent_at = lease.sent_at or lease.created_at
-        own = lease.mode is Mode.RUN
-        self._claimed_until = (
-            claim_labels.first_claimed_until(lease, sent_at, capabilities.timings) if own else lease.ends_at
-        )
-        if own and lease.ready_by is not None:  # `shorten_claim` removed its wait
-            once_ready = claim_labels.claimed_until_once_ready(lease, capabilities.timings)
-            self._claimed_until = min(self._claimed_until, once_ready)
+        timings = capabilities.timings
+        self._claimed_until = lease.ends_at
+        if lease.mode is Mode.RUN:  # an attached run has only the claim of its create call
+            self._claimed_until = claim_labels.first_claimed_until(lease, lease.sent_at or lease.created_at, timings)
+            if lease.ready_by is not None:  # `shorten_claim` removed its wait
+                self._claimed_until = min(self._claimed_until, claim_labels.claimed_until_once_ready(lease, timings))
         self._not_before = self._looked_at = now
-        self._armed_by = now + capabilities.timings.boot_s
+        self._armed_by = now + timings.boot_s
         self._armed = False
 
     async def tick(self, silent_s: float = 0.0) -> None:
         """Renew the label when it is due, and report once whether the watchdogs are armed."""
         now = await Now()
-        if now - self._looked_at > ASLEEP_S:
-            await Report(
-                "warning", f"this machine was asleep, or tpujob stopped, for {(now - self._looked_at) / 60:.0f} min"
-            )
+        asleep_s = now - self._looked_at
+        if asleep_s > ASLEEP_S:
+            await Report("warning", f"this machine was asleep, or tpujob stopped, for {asleep_s / 60:.0f} min")
         self._looked_at = now
         if now >= self._not_before:
             await self._renew(now)
@@ -235,19 +179,22 @@ class LeaseRenewal:
             return
         timings = self._capabilities.timings
         try:
-            missing = watchdog_report.problem(
-                watchdog_report.read_watchdogs(await GetGuestAttributes(self._lease.name), self._workers)
-            )
+            missing = await _watchdog_problem(self._lease, self._workers)
         except CloudError as error:
             missing = error.message
         self._not_before = max(self._not_before, now + timings.heartbeat_s / 4)
         if missing is None:
             self._armed = True
-            await Report("watchdog", "armed on every worker: the slice deletes itself when its claim is over")
+            await Report("watchdog", ARMED)
         elif now > self._armed_by:
             self._armed = True  # reported once
             text = f"not armed ({missing}): if this machine dies, only `tpujob gc` from another one ends this slice"
             await Report("warning", text)
+
+
+async def _watchdog_problem(lease: Lease, workers: int) -> str | None:
+    """Why the slice would not delete itself; None when every worker's watchdog is armed."""
+    return watchdog_report.problem(watchdog_report.read_watchdogs(await GetGuestAttributes(lease.name), workers))
 
 
 async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilities) -> None:
@@ -259,13 +206,11 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
     await Report("watchdog", "waiting until the watchdog on every worker is armed", passing=True)
     while True:
         try:
-            missing = watchdog_report.problem(
-                watchdog_report.read_watchdogs(await GetGuestAttributes(lease.name), workers)
-            )
+            missing = await _watchdog_problem(lease, workers)
         except CloudUnavailable as error:
             missing = error.message
         if missing is None:
-            await Report("watchdog", "armed on every worker: the slice deletes itself when its claim is over")
+            await Report("watchdog", ARMED)
             return
         if await Now() > give_up_at:
             raise WatchdogNotArmed(
@@ -294,7 +239,7 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
             first = watchdog_report.read_watchdogs(await GetGuestAttributes(lease.name), 1)[0]
         except CloudUnavailable:
             first = None
-        if first is not None and first.mode == str(wanted.mode):
+        if first is not None and first.mode == wanted.mode:
             await Record(Detached(lease.id, await Now()))
             return await ReadLease(lease.id)
         if await Now() > give_up_at:

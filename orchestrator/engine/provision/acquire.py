@@ -25,7 +25,8 @@ from orchestrator.core.lease.lease import (
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.engine.effects.cloud import Create, Get, GetOperation, ListSlices
-from orchestrator.engine.leases.renewal import clock_skew, record_server_time, shorten_claim
+from orchestrator.engine.leases.renewal import shorten_claim
+from orchestrator.engine.leases.server_time import clock_skew, record_server_time
 from orchestrator.engine.provision.startup_script import SCRIPT_KEY, with_claim
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
@@ -183,13 +184,12 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
         operation = await GetOperation(name)
     except CloudUnavailable:
         return
-    if operation is None or not operation.done:
+    if operation is None or not operation.done or operation.error is None:
         return
-    if operation.error is not None:
-        alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a failed request still exists
-        if not lease.settled and alone:
-            await Record(Settled(lease.id, await Now()))
-        raise operation.error
+    alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a failed request still exists
+    if not lease.settled and alone:
+        await Record(Settled(lease.id, await Now()))
+    raise operation.error
 
 
 async def _get(lease: Lease) -> SliceView | None:

@@ -49,9 +49,8 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
     state = _SearchState(search, capabilities, owed, await Now() + search.wait_s)
     drafts = search.drafts
     # A stockout lasts minutes, and every try costs a create call, which the project's quota limits per minute.
-    for pause_s in retry.pauses(
-        first_s=capabilities.timings.heartbeat_s / 2, longest_s=5 * capabilities.timings.heartbeat_s
-    ):
+    period_s = capabilities.timings.heartbeat_s
+    for pause_s in retry.pauses(first_s=period_s / 2, longest_s=5 * period_s):
         lease = await state.try_all(drafts)
         if lease is not None:
             return lease
@@ -78,11 +77,7 @@ class _SearchState:
 
     def available(self, drafts: tuple[Draft, ...]) -> list[Draft]:
         """The candidates whose quota was not refused."""
-
-        def excluded(draft: Draft) -> bool:
-            return any(refusals.is_excluded(draft.request, key) for key in self.excluded)
-
-        return [draft for draft in drafts if not excluded(draft)]
+        return [draft for draft in drafts if not any(refusals.is_excluded(draft.request, key) for key in self.excluded)]
 
     async def try_all(self, drafts: tuple[Draft, ...]) -> Lease | None:
         """Try each candidate once; None if none could be had."""
@@ -175,9 +170,7 @@ class _SearchState:
 
 def describe_candidate(request: SliceRequest) -> str:
     """Return type, zone and provisioning of a candidate: `v5litepod-8 us-central1-a spot, queued`."""
-    kinds = [
-        *(["spot"] if request.spot else []),
-        *(["reserved"] if request.reserved else []),
-        *([] if request.queue is None else ["queued" if request.queue.flex_start_s is None else "flex-start"]),
-    ]
+    queue = request.queue
+    queued = "" if queue is None else "queued" if queue.flex_start_s is None else "flex-start"
+    kinds = filter(None, ("spot" if request.spot else "", "reserved" if request.reserved else "", queued))
     return " ".join([request.accelerator_type, request.name.zone, ", ".join(kinds)]).rstrip()

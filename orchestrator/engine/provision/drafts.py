@@ -71,9 +71,7 @@ class PlanDrafter:
     made: list[str] = field(default_factory=list)
 
     def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
-        return tuple(
-            self._draft(candidate, self._left_s(candidate, used_s, spent_usd)) for candidate in self.plan.candidates
-        )
+        return tuple(self._draft(each, self._left_s(each, used_s, spent_usd)) for each in self.plan.candidates)
 
     @property
     def _timings(self) -> Timings:
@@ -137,9 +135,6 @@ class PlanDrafter:
         return Draft(lease, request)
 
     def _queue(self, candidate: Candidate, life_s: float) -> QueueTerms:
-        flex = candidate.provisioning is Provisioning.FLEX_START
-        return QueueTerms(
-            valid_for_s=self.plan.wait_s or DEFAULT_WAIT_S,
-            request_id=str(uuid.uuid4()),
-            flex_start_s=life_s if flex else None,
-        )
+        flex_start_s = life_s if candidate.provisioning is Provisioning.FLEX_START else None
+        valid_for_s = self.plan.wait_s or DEFAULT_WAIT_S
+        return QueueTerms(valid_for_s, request_id=str(uuid.uuid4()), flex_start_s=flex_start_s)

@@ -52,10 +52,9 @@ async def run(
             await race_state.release_dropped(RELEASE_S)
             return None
         await race_state.release_dropped(0.0)
-        elapsed = format_duration(await Now() - began)
-        count, price = len(race_state.waiting), race_state.price
-        waiting = f"{count} wait, {elapsed}; nothing is billed until one is ready, then {price}"
-        await Report("race", waiting, passing=True)
+        waiting = f"{len(race_state.waiting)} wait, {format_duration(await Now() - began)}"
+        text = f"{waiting}; nothing is billed until one is ready, then {race_state.price}"
+        await Report("race", text, passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
 
@@ -69,11 +68,11 @@ class _Race:
     @property
     def price(self) -> str:
         """The price of the winner, for display."""
-        prices = [runner.lease.usd_per_hour for runner in self.waiting.values()]
-        known = [price for price in prices if price is not None]
-        if len(known) < len(prices) or len(set(known)) == 1:
-            return format_usd_per_hour(known[0] if len(known) == len(prices) else None)
-        return f"{format_usd_per_hour(max(known))} at most"
+        prices = {runner.lease.usd_per_hour for runner in self.waiting.values()}
+        known = {price for price in prices if price is not None}
+        if known != prices:
+            return format_usd_per_hour(None)
+        return format_usd_per_hour(max(known)) + (" at most" if len(known) > 1 else "")
 
     async def enter(self, draft: Draft) -> None:
         """Create one candidate; drop it if it is refused."""
@@ -93,10 +92,8 @@ class _Race:
             lease = runner.lease
             try:
                 check = await check_ready(lease)
-                if (
-                    check.ready is None
-                    and await Now() >= (lease.ready_by or 0.0) + self.capabilities.timings.provision_s
-                ):
+                late_from = (lease.ready_by or 0.0) + self.capabilities.timings.provision_s
+                if check.ready is None and await Now() >= late_from:
                     raise CloudUnavailable(f"{lease.name.node} was not ready in time")
             except CloudError as error:
                 await self._drop(runner, error)
@@ -145,9 +142,8 @@ class _Race:
         others = [runner.lease for runner in self.waiting.values()]
         await send_deletes(others, reason=f"{winner.name.zone} was first", again_s=AGAIN_S)
         await Shield(raised=False)
-        await Report(
-            "ready", f"{winner.accelerator_type} {winner.name.zone} won in {took_s:.1f} s · {winner.name.node}"
-        )
+        where = f"{winner.accelerator_type} {winner.name.zone}"
+        await Report("ready", f"{where} won in {took_s:.1f} s · {winner.name.node}")
         await shorten_labels(check, self.capabilities)
         return winner
 

@@ -11,14 +11,8 @@ from orchestrator.errors import CloudUnavailable
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S = 0.1
-GROWTH = 1.5
-LONGEST_PAUSE_S = 30.0
 
-
-def pauses(
-    first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S, growth: float = GROWTH
-) -> Iterator[float]:
+def pauses(first_s: float = 0.1, longest_s: float = 30.0, growth: float = 1.5) -> Iterator[float]:
     """Yield seconds without end: 0.1, 0.15, 0.23 … up to the longest. Short at first, for replies within milliseconds."""
     pause_s = first_s
     while True:

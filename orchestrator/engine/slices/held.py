@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Held, Lease, NotAllowed
@@ -21,7 +21,7 @@ from orchestrator.engine.effects.base import (
     Unlock,
 )
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
-from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, keep_slice, release_owed
+from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
@@ -48,18 +48,10 @@ class UpRequest:
 
 
 @dataclass(slots=True)
-class UpOutcome:
-    """How `up` ended. `lease`: the held slice; None if there is none."""
+class UpOutcome(SliceOutcome):
+    """How `up` ended. `lease`: that of the held slice."""
 
-    lease: Lease | None = None
     action: str = ""  # "created", "already ready", "waited", "started", "recreated"
-    error: TpujobError | None = None
-    owed: Obligations = field(default_factory=Obligations)
-
-    @property
-    def exit_code(self) -> int:
-        """75 while a slice may still be billed; else the code of the error, or 0."""
-        return self.owed.exit_code(self.error)
 
 
 async def up(request: UpRequest, capabilities: Capabilities) -> UpOutcome:
@@ -133,10 +125,9 @@ async def _wait_for(lease: Lease, outcome: UpOutcome, capabilities: Capabilities
     await Report("create", f"{lease.name.node} is being created already; waiting for it")
     waits_until = max(lease.ready_by or 0.0, await Now())
     ready = await wait_until_ready(lease, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
+    outcome.lease = ready
     if outcome.owed.lease is not None:
         outcome.lease = await keep_slice(outcome.owed, ready.hold_until or ready.deadline, capabilities)
-    else:
-        outcome.lease = ready
     return "waited"
 
 
@@ -148,7 +139,7 @@ async def start(lease: Lease, capabilities: Capabilities) -> Lease:
     view = await _existing(lease)
     give_up_at = await Now() + capabilities.timings.provision_s
     if view.state is SliceState.STOPPING:
-        view = await _await_state(lease, SliceState.STOPPED, give_up_at)
+        view = await _wait_until_stopped(lease, give_up_at)
     if view.state is SliceState.READY:
         return lease
     if view.state is not SliceState.STOPPED:
@@ -166,13 +157,16 @@ async def stop(lease: Lease) -> SliceView:
         if view.state is not SliceState.READY:
             raise WrongState(f"{lease.handle} is {view.native_state}: only a READY slice can be stopped")
         await retry.until(await Now() + PATIENCE_S, StopSlice(lease.name))
-    return await _await_state(lease, SliceState.STOPPED, await Now() + STOP_S)
+    return await _wait_until_stopped(lease, await Now() + STOP_S)
 
 
 async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
     """Release each lease, even if another process uses it. For the reasons CANCEL and DOWN, end the run on it as cancelled."""
     await _record_cancelled(leases, reason)
-    await _start_guardian_if_possible()
+    try:  # it continues if this process is killed; without one, the release goes on all the same
+        await StartGuardian()
+    except TpujobError as error:
+        await Report("warning", error.message)
     for lease in leases:
         await Lock(lease.id)  # if no process holds it, so that no other command starts the same release
     results = await release_all([(lease, reason) for lease in leases], capabilities, budget_s=RELEASE_S)
@@ -203,27 +197,18 @@ async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
         await Report("warning", f"{error.message}; the teardown goes on without it")
 
 
-async def _start_guardian_if_possible() -> None:
-    """A guardian continues if this process is killed; without one, the release goes on all the same."""
-    try:
-        await StartGuardian()
-    except TpujobError as error:
-        await Report("warning", error.message)
-
-
 async def _existing(lease: Lease) -> SliceView:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
     if view is None:
-        raise WrongState(
-            f"{lease.handle} ({lease.name.node}) does not exist any more", hint="`tpujob up` creates a new one"
-        )
+        gone = f"{lease.handle} ({lease.name.node}) does not exist any more"
+        raise WrongState(gone, hint="`tpujob up` creates a new one")
     return view
 
 
-async def _await_state(lease: Lease, request: SliceState, give_up_at: float) -> SliceView:
+async def _wait_until_stopped(lease: Lease, give_up_at: float) -> SliceView:
     for pause_s in retry.pauses(longest_s=10.0):
         view = await _existing(lease)
-        if view.state is request:
+        if view.state is SliceState.STOPPED:
             return view
         if await Now() >= give_up_at:
             raise CloudUnavailable(f"{lease.handle} is still {view.native_state}")

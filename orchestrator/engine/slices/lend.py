@@ -7,7 +7,7 @@ process dies, the guardian and the watchdog delete the slice. A slice of `up` is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from orchestrator.engine.effects.base import Make, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, SendHeartbeats
 from orchestrator.engine.jobs.monitor import LOOK_S, check_slice
-from orchestrator.engine.leases.obligations import Obligations, release_owed
+from orchestrator.engine.leases.obligations import SliceOutcome, release_owed
 from orchestrator.engine.leases.renewal import LeaseRenewal
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.runtime import retry
@@ -43,18 +43,10 @@ class LendRequest:
 
 
 @dataclass(slots=True)
-class Loan:
+class Loan(SliceOutcome):
     """How a loan ended. `error`: why it ended before the slice was returned; `lease`: None if no slice was READY."""
 
-    lease: Lease | None = None
-    error: TpujobError | None = None
-    owed: Obligations = field(default_factory=Obligations)
     fleet: Fleet | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """75 while a slice may still be billed; else the code of the error, or 0."""
-        return self.owed.exit_code(self.error)
 
 
 async def lend(request: LendRequest, capabilities: Capabilities) -> Loan:

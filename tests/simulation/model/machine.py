@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.engine.effects.base import OpenAttempts, OpenLeases, Program
-from orchestrator.engine.leases import renewal
+from orchestrator.engine.leases import server_time
 from orchestrator.engine.leases.recover import close_attempts, overdue, recover
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
@@ -37,7 +37,7 @@ async def command(
     if await OpenLeases() or await OpenAttempts():
         await close_attempts()
         for lease in (await OpenLeases())[:1]:
-            await renewal.ask_time(lease)
+            await server_time.ask_time(lease)
         if await overdue(CLOUD, spare=spare, look=look):
             await recover(CLOUD, capabilities, budget_s=budget_s, spare=spare, look=look)
             await close_attempts()

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from orchestrator.core.lease import timekeeping
 from orchestrator.engine.effects.base import Now
-from orchestrator.engine.leases import renewal
+from orchestrator.engine.leases import renewal, server_time
 from orchestrator.engine.provision import acquire
 from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.faults import cloud_fault
@@ -128,13 +128,13 @@ def wall_clock_after_restart() -> Iterator[None]:
 
 @mutant("after a restart the server is not asked for the time", "restarted_after_the_hold")
 def server_time_not_asked() -> Iterator[None]:
-    with patch.object(renewal, "ask_time", no_op):
+    with patch.object(server_time, "ask_time", no_op):
         yield
 
 
 @mutant("a slow reply is read as clock skew", "laptop_asleep_at_create")
 def slow_reply_is_clock_skew() -> Iterator[None]:
-    async def clock_skew(listing: Any, *, asked_at: float, said: bool = False) -> float:
+    async def clock_skew(listing: Any, *, asked_at: float, warn: bool = False) -> float:
         return (listing.server_now or 0.0) - await Now()
 
     with patch.object(renewal, "clock_skew", clock_skew), patch.object(acquire, "clock_skew", clock_skew):
