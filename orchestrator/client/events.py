@@ -87,7 +87,7 @@ class RunResult(Event):
     directory: Path
     started_at: float
     ended_at: float
-    attempts: int = 1
+    attempt_count: int = 1
     cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
     metrics: dict[str, Any] = field(default_factory=dict)
     artifacts: tuple[Path, ...] = ()
@@ -114,7 +114,9 @@ class Reporter:
     `secrets` hides values in every text before it leaves. An exception in `on_event` propagates to the caller.
     """
 
-    def __init__(self, on_event: Callable[[Event], None], secrets: Redactor | None = None) -> None:
+    def __init__(
+        self, on_event: Callable[[Event], object] = lambda event: None, secrets: Redactor | None = None
+    ) -> None:
         self.secrets = secrets if secrets is not None else Redactor()
         self._on_event = on_event
         self._lock = threading.RLock()

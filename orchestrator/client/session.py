@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator import fork, settings
-from orchestrator.client.events import Event, Reporter
+from orchestrator.client.events import Reporter
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
@@ -66,7 +66,7 @@ class Session:
         self.target = target
         self.cloud_is_named = cloud_is_named  # by the caller, not by the settings
         self.directory = directory
-        self.reporter = reporter or Reporter(_ignore)
+        self.reporter = reporter or Reporter()
         self.ledger = Ledger(directory / "ledger.sqlite3")
         self.clocks = Clocks(self.ledger)
         self.locks = FileLocks(directory / "locks")
@@ -99,7 +99,7 @@ class Session:
         nothing. Both accept a state directory that other users could change. `quiet`: report no release that is proven.
         """
         target = settings.resolve(cloud, project, os.environ)
-        reporter = reporter or Reporter(_ignore)
+        reporter = reporter or Reporter()
         warn = (lambda text: reporter.notice("warning", text)) if light or ends else None
         directory = settings.open_state_dir(settings.state_dir(os.environ), warn=warn)
         if target.endpoint is not None:
@@ -150,10 +150,6 @@ class Session:
             )
         return self._worlds[kind]
 
-    @property
-    def cloud(self) -> Cloud:
-        return self.world().cloud
-
     def run(self, program: Program[T], cloud: str | None = None) -> T:
         from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 
@@ -197,7 +193,7 @@ class Session:
         reason = TeardownUnproven("you left before it was proven")
         owed = [lease for lease in self.ledger.open_leases() if self.locks.is_held(lease.id)]
         for lease in owed:
-            self._alert(_unchecked(lease, reason))
+            self._alert(unchecked(lease, reason))
         if not owed and interrupted is not None:
             return interrupted  # another process has the proof
         return TeardownUnproven(
@@ -227,6 +223,7 @@ class Session:
         return arm
 
     def _connect(self, kind: str) -> Cloud:
+        from orchestrator.client.guarantee.teardown_client import embedded_emulator
         from orchestrator.clouds.tpu.connect import connect, connect_light, read_token
 
         # A light session only deletes: a create would be a bug there, and fail as one.
@@ -235,7 +232,7 @@ class Session:
         if kind != target.kind:
             target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
-            endpoint = self._endpoint = self.emulator()
+            endpoint = self._endpoint = embedded_emulator(self.emulator_directory)
             self.reporter.secrets.add(endpoint.token)
             return connector(target, endpoint.url, endpoint.token)
         if kind == EMULATED:
@@ -246,15 +243,6 @@ class Session:
         from orchestrator.emulator.daemon import control
 
         return self._endpoint is None or control.running(self.emulator_directory) == self._endpoint
-
-    def emulator(self) -> Endpoint:
-        """Return the endpoint of the embedded emulator; start it if it is not running. Raises CloudUnavailable."""
-        from orchestrator.emulator.daemon import control
-
-        try:
-            return control.ensure_running(self.emulator_directory)
-        except RuntimeError as error:
-            raise CloudUnavailable(str(error), hint=f"its log is {self.emulator_directory / 'daemon.log'}") from error
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         """Return the method, URL and body of a create call. Sends nothing."""
@@ -339,7 +327,7 @@ class Session:
         self.reporter.fail(error)
         for lease, why in self.run(overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
-            self.unproven[lease.id] = _unchecked(lease, error)
+            self.unproven[lease.id] = unchecked(lease, error)
 
     def note(self, released: Released) -> None:
         """Report how a release ended, and remember it for the exit code."""
@@ -375,7 +363,7 @@ class Session:
                 continue
             if self.now(lease.cloud) - lease.down_at < 2 * timings.absent_s:
                 continue
-            self.note(_unchecked(lease, TeardownUnproven("another process is still deleting it")))
+            self.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
 
     def forget_keys(self, lease_id: str) -> None:
         """Delete the SSH keys of a slice that is gone."""
@@ -465,16 +453,12 @@ class Session:
         return lease
 
 
-def _unchecked(lease: Lease, error: TpujobError) -> Released:
+def unchecked(lease: Lease, error: TpujobError) -> Released:
     """Return a release without a proof, of a slice about which the cloud was not asked."""
     from orchestrator.core.lease.absence import Verdict
     from orchestrator.engine.leases.release import Released
 
     return Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
-
-
-def _ignore(event: Event) -> None:
-    """Ignore the event: the session has no listener."""
 
 
 def user_name() -> str:

@@ -21,7 +21,7 @@ def of_lease(lease: Lease, now: float) -> float | None:
 def at_most(lease: Lease) -> float | None:
     """Return the dollars of one slice from its create call (else its intent) to the end of its claim; None: price unknown."""
     since = lease.billed_from or lease.sent_at or lease.created_at
-    return None if lease.usd_per_hour is None else lease.usd_per_hour * max(lease.ends_at - since, 0.0) / 3600
+    return between(lease.usd_per_hour, since, lease.ends_at)
 
 
 def of_run(ledger: Ledger, run: RunRecord, now: float) -> float | None:
@@ -68,10 +68,13 @@ def total(amounts: Iterable[float | None]) -> float | None:
     return sum(amount for amount in known if amount is not None) if None not in known else None
 
 
+def between(usd_per_hour: float | None, since: float, until: float) -> float | None:
+    """Return the dollars from `since` to `until`, never below 0; None without a known price."""
+    return None if usd_per_hour is None else usd_per_hour * max(until - since, 0.0) / 3600
+
+
 def _between(lease: Lease, since: float | None, until: float) -> float | None:
-    if since is None:
-        return 0.0
-    return None if lease.usd_per_hour is None else lease.usd_per_hour * max(until - since, 0.0) / 3600
+    return 0.0 if since is None else between(lease.usd_per_hour, since, until)
 
 
 def _kept_on_request(ledger: Ledger, last: Attempt) -> bool:

@@ -6,7 +6,7 @@ One row for each type, or with zones one for each type and zone. An unknown pric
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -71,28 +71,22 @@ def offered(known: Availability | None, grants: Sequence[Grant]) -> Iterator[Off
             listed.add((name, offer.zone))
             prices = (offer.ondemand_usd_chip_hour, offer.spot_usd_chip_hour)
             plain, spot = (None if price is None else round(price * kind.chips, 5) for price in prices)
-            yield _with_grants(name, kind, offer.zone, plain, spot, known, grants)
+            yield _to_project(Offered(name, kind, offer.zone, plain, spot), known, grants)
     for zone, names in known.zones.items() if known else ():
         for name in names:
             if (name, zone) not in listed:
-                yield _with_grants(name, catalog.lookup(name), zone, None, None, known, grants)
+                yield _to_project(Offered(name, catalog.lookup(name), zone), known, grants)
 
 
-def _with_grants(
-    name: str,
-    kind: AcceleratorType | None,
-    zone: str,
-    plain: float | None,
-    spot: float | None,
-    known: Availability | None,
-    grants: Sequence[Grant],
-) -> Offered:
-    has = known.has(name, zone) if known else None
-    own = [grant for grant in grants if grant.zone == zone]
-    if not own:
-        return Offered(name, kind, zone, plain, spot, has, None, None)
-    counts = [next((each.count for each in own if each.covers(name, zone, spot=way)), None) for way in (False, True)]
-    return Offered(name, kind, zone, plain, spot, has, *counts)
+def _to_project(row: Offered, known: Availability | None, grants: Sequence[Grant]) -> Offered:
+    """Return the row with what the project has of it."""
+
+    def count(*, spot: bool) -> int | None:
+        own = (grant.count for grant in grants if grant.covers(row.accelerator, row.zone, spot=spot))
+        return next(own, None)
+
+    has = known.has(row.accelerator, row.zone) if known else None
+    return replace(row, has=has, granted=count(spot=False), granted_spot=count(spot=True))
 
 
 def chosen(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, compare, costs
@@ -28,7 +28,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "tried": "{where}: {why}; proven gone",
     "leased": "uses lease {lease_id}",
     "moved": "{state}",
-    "attempt_ended": "{state}{detail}",
+    "attempt_ended": "{end}",
     "intent": "name written down, before anything was asked of the cloud",
     "sent": "create sent",
     "create_refused": "create refused: {why}",
@@ -40,6 +40,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "down": "delete: {reason}",
     "gone": "proven gone: {evidence}",
 }
+REPEATED = ("attempt_ended", "down")  # by each process that notices it
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +76,23 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything about one run. `usd` is that of all attempts; None while a price is unknown, or on this machine."""
+    """Everything about one run, named as in `run --json`.
+
+    `exit_code`: None until it has ended. `cost_usd`: of all attempts; None while a price is unknown, or on this machine.
+    """
 
     run: str
     name: str
     state: str
-    rc: int | None
+    exit_code: int | None
     detail: str
     cloud: str
     job: str
     spec: dict[str, Any]
-    created_at: float
+    started_at: float
     ended_at: float | None
     directory: str
-    usd: float | None
+    cost_usd: float | None
     lease: LeaseReport | None
     attempts: tuple[AttemptReport, ...]
     events: tuple[RunEvent, ...]
@@ -105,8 +109,7 @@ def describe(outcome: Outcome) -> str:
     if outcome.state is AttemptState.SUCCEEDED:
         parts = ["succeeded", *_describe_metrics(metrics(Path(outcome.run.directory))), _describe_artifacts(outcome)]
         return " · ".join(part for part in parts if part)
-    message = outcome.error.message if outcome.error else "unknown"
-    return message if message.startswith(str(outcome.state)) else f"{outcome.state}: {message}"
+    return end_text(outcome.state, outcome.error.message if outcome.error else "unknown")
 
 
 def metrics(directory: Path) -> dict[str, Any]:
@@ -156,15 +159,15 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         run=run.id,
         name=run.name,
         state=str(attempt.state),
-        rc=attempt.rc,
+        exit_code=attempt.exit_code,
         detail=attempt.detail,
         cloud=run.cloud,
         job=run.job_path,
         spec=run.spec,
-        created_at=run.created_at,
+        started_at=run.created_at,
         ended_at=attempt.ended_at,
         directory=run.directory,
-        usd=usd,
+        cost_usd=usd,
         lease=_lease_report(lease, now) if lease is not None else None,
         attempts=attempts.attempts(ledger, run, now),
         events=_events(ledger, attempt),
@@ -191,19 +194,24 @@ def _lease_report(lease: Lease, now: float) -> LeaseReport:
 
 
 def _events(ledger: Ledger, attempt: Attempt) -> tuple[RunEvent, ...]:
-    """The events of the attempt and of its lease, in order of time."""
+    """The events of the attempt and of its lease, in order of time. What several processes recorded is shown once."""
     events = ledger.events(attempt.id) + (ledger.events(attempt.lease_id) if attempt.lease_id else [])
-    return tuple(sorted((RunEvent(at, _describe(kind, data)) for at, kind, data in events), key=lambda event: event.at))
+    shown: list[RunEvent] = []
+    for at, kind, data in sorted(events, key=lambda event: event[0]):
+        what = _describe(kind, data)
+        if kind not in REPEATED or all(what != event.what for event in shown):
+            shown.append(RunEvent(at, what))
+    return tuple(shown)
 
 
 def _describe(kind: str, data: dict[str, Any]) -> str:
-    detail = f": {data['detail']}" if data.get("detail") else ""
-    return EVENTS.get(kind, kind).format_map(data | {"detail": detail, "until": day_clock(data.get("until"))})
+    end = end_text(data.get("state", ""), data.get("detail", ""))
+    return EVENTS.get(kind, kind).format_map(data | {"end": end, "until": day_clock(data.get("until"))})
 
 
 def lines(found: RunReport) -> list[str]:
     """Return the lines of `tpujob show`."""
-    took = format_duration(found.ended_at - found.created_at) if found.ended_at else "not ended"
+    took = format_duration(found.ended_at - found.started_at) if found.ended_at else "not ended"
     head = [
         f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}",
         f"job      {found.job}",
@@ -229,7 +237,7 @@ def _cost_lines(found: RunReport) -> list[str]:
     """The cost of the whole run; none on this machine. Each attempt's is in its own line."""
     if found.cloud == LOCAL:
         return []
-    parts = [format_usd(found.usd)]
+    parts = [format_usd(found.cost_usd)]
     if found.cloud == "emulated":
         parts[0] += " (emulated: not billed)"
     if len(found.attempts) > 1:

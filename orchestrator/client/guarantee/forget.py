@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.client.session import Session
+from orchestrator.client.session import Session, unchecked
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease import absence
-from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
 from orchestrator.engine.effects.cloud import Get
@@ -84,7 +83,7 @@ def _try_once(session: Session, lease: Lease) -> Released:
     except Interrupted:
         raise
     except TpujobError as error:  # revoked credentials, a project that is gone
-        released = Released(lease, False, 0.0, Verdict(gone=False, missing=(error.message,), last_seen="unknown"))
+        released = unchecked(lease, error)
         session.reporter.fail(error)
     session.note(released)
     return released

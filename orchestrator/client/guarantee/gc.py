@@ -146,10 +146,7 @@ def finish_own(session: Session) -> LocalGcResult:
     session.recover(budget_s=LOCAL_S, look=True)
     still_open = {lease.id for lease in session.ledger.open_leases()}
     released, code = len(before - still_open), session.exit_code()
-    target = session.target
-    session.ledger.record_gc(
-        GcRun(session.now(), target.kind, target.project, "local", code == 0, len(before), released)
-    )
+    _record_run(session, "local", complete=code == 0, found=len(before), deleted=released)
     return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)), code)
 
 
@@ -184,24 +181,18 @@ def _record(
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
         with closing(Session.open(cloud, project, reporter=reporter, quiet=True, light=True)) as session:
-            target = session.target
-            session.ledger.record_gc(
-                GcRun(
-                    session.now(),
-                    target.kind,
-                    target.project,
-                    scope,
-                    collected.done,
-                    collected.found,
-                    collected.deleted,
-                )
-            )
+            _record_run(session, scope, complete=collected.done, found=collected.found, deleted=collected.deleted)
             session.recover(look=True)
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
         if not quiet:
             reporter.notice("warning", f"{error.message}; gc went on without it")
         return 0
+
+
+def _record_run(session: Session, scope: str, *, complete: bool, found: int, deleted: int) -> None:
+    target = session.target
+    session.ledger.record_gc(GcRun(session.now(), target.kind, target.project, scope, complete, found, deleted))
 
 
 def _found(view: SliceView, **fields: Any) -> FoundSlice:

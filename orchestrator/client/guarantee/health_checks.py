@@ -23,6 +23,7 @@ from orchestrator.engine.guardian import process as guardians
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.report import costs
 from orchestrator.settings import EMULATED, Target
 
 WATCHDOGS, GC = "watchdog", "gc"
@@ -58,9 +59,7 @@ class SliceHealth:
     @property
     def worst_usd(self) -> float | None:
         """Dollars from now to its deadline; None without a known price. No live layer: nothing bounds the cost after that."""
-        if self.lease.usd_per_hour is None:
-            return None
-        return self.lease.usd_per_hour * max(self.lease.deadline - self.checked_at, 0.0) / 3600
+        return costs.between(self.lease.usd_per_hour, self.checked_at, self.lease.deadline)
 
 
 def failed(name: str, error: TpujobError) -> HealthCheck:

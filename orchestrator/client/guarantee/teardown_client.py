@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import settings
@@ -28,9 +29,14 @@ def connect(target: Target, secrets: Redactor) -> LightApi:
         secrets.add(read_token(target.token_file))
         return connect_light(target)
     directory = settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
-    try:
-        endpoint = control.ensure_running(directory)
-    except RuntimeError as error:
-        raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error
+    endpoint = embedded_emulator(directory)
     secrets.add(endpoint.token)
     return connect_light(target, endpoint.url, endpoint.token)
+
+
+def embedded_emulator(directory: Path) -> control.Endpoint:
+    """Return the endpoint of the emulator in this directory; start it if it is not running. Raises CloudUnavailable."""
+    try:
+        return control.ensure_running(directory)
+    except RuntimeError as error:
+        raise CloudUnavailable(str(error), hint=f"its log is {directory / 'daemon.log'}") from error

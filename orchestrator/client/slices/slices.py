@@ -120,15 +120,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     do not fit it; CapacityError, QuotaError and the other errors of `orchestrator.errors` where none can be had.
     """
     handle = _handle(options)
-    session.announce()
-    session.lock(f"up {handle}")
-    _finish_ending(session, handle)
-    existing = session.held(handle)
-    plan = _plan(session, options, handle, existing)
-    if existing is None:
-        _report_plan(session, plan, options)
-    drafter = PlanDrafter(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
-    session.recover(spare=handle)
+    drafter = _drafter(session, options, handle)
     request = held.UpRequest(
         handle,
         drafter.make(),
@@ -156,18 +148,25 @@ def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
 
     Raises what `bring_up` raises before its first request.
     """
-    handle = _handle(options)
-    session.announce()
-    session.lock(f"up {handle}")
-    _finish_ending(session, handle)
-    plan = _plan(session, options, handle, session.held(handle))
-    _report_plan(session, plan, options)
-    drafter = PlanDrafter(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
-    session.recover(spare=handle)
+    drafter = _drafter(session, options, _handle(options), report_always=True)
     _, request = drafter.make()[0]
     preview = session.preview(request)
     session.forget_drafts(drafter.made)
     return preview
+
+
+def _drafter(session: Session, options: UpOptions, handle: str, *, report_always: bool = False) -> PlanDrafter:
+    """Return what drafts the slice, planned and with this name locked. The plan of a slice that exists is not reported."""
+    session.announce()
+    session.lock(f"up {handle}")
+    _finish_ending(session, handle)
+    existing = session.held(handle)
+    plan = _plan(session, options, handle, existing)
+    if existing is None or report_always:
+        _report_plan(session, plan, options)
+    drafter = PlanDrafter(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
+    session.recover(spare=handle)
+    return drafter
 
 
 def _handle(options: UpOptions) -> str:
@@ -292,11 +291,15 @@ def _delete(session: Session, leases: Sequence[Lease], kind: str) -> list[SliceR
 # -- one slice that exists ---------------------------------------------------------------------------------------------
 
 
-def stop(session: Session, name: str | None = None) -> SliceStatus:
-    """Stop a held slice; it keeps its disk, its name and its quota. Raises UserError where there is none or it is in use."""
+def _required(session: Session, name: str | None) -> Lease:
     session.announce()
     session.recover()
-    lease = session.require(name)
+    return session.require(name)
+
+
+def stop(session: Session, name: str | None = None) -> SliceStatus:
+    """Stop a held slice; it keeps its disk, its name and its quota. Raises UserError where there is none or it is in use."""
+    lease = _required(session, name)
     if session.locks.is_locked(lease.id):
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
@@ -307,9 +310,7 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
 
 def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
-    session.announce()
-    session.recover()
-    lease = session.require(name)
+    lease = _required(session, name)
     session.on_cloud(partial(held.start, lease))
     return SliceStatus(lease.handle, lease.name.node, "READY")
 
@@ -330,9 +331,7 @@ def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[
     """
     if shutil.which("ssh") is None:
         raise UserError("there is no `ssh` on this machine's PATH", hint="install an OpenSSH client")
-    session.announce()
-    session.recover()
-    lease = session.require(name)
+    lease = _required(session, name)
     give_up_at = session.now() + SSH_S
     view = session.run(until(give_up_at, Get(lease.name)))
     if view is None or view.state is not SliceState.READY:

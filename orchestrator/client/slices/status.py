@@ -21,7 +21,7 @@ from orchestrator.report.layout import day_clock
 from orchestrator.settings import EMULATED, GOOGLE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRow:
     """One slice. Times are unix seconds: the ledger's time of its cloud, or the server's where the ledger has no lease.
 
@@ -34,24 +34,24 @@ class SliceRow:
     zone: str
     accelerator_type: str
     spot: bool
-    purpose: str | None
-    lease: str | None  # the state of its lease
+    purpose: str | None = None
+    lease: str | None = None  # the state of its lease
     lease_id: str | None
     state: str  # the API's own word; `not visible`, or `unknown: …` where the API gave no answer
     created_at: float | None
     deadline: float | None
     ends_at: float | None
-    hold_until: float | None
-    down_at: float | None
-    in_use: bool | None
-    followed: bool | None  # does a process here follow the detached run on it?
+    hold_until: float | None = None
+    down_at: float | None = None
+    in_use: bool | None = None
+    followed: bool | None = None  # does a process here follow the detached run on it?
     usd_per_hour: float | None
     usd_so_far: float | None
     usd_at_most: float | None
-    budget_usd: float | None
+    budget_usd: float | None = None
     mode: str | None
     emulated: bool
-    run: str | None
+    run: str | None = None
     owner: str | None
     yours: bool
     remark: str | None
@@ -193,7 +193,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark
     def usd(until: float | None) -> float | None:
         if not billed:
             return 0.0
-        return None if price is None or since is None or until is None else price * max(until - since, 0.0) / 3600
+        return None if since is None or until is None else costs.between(price, since, until)
 
     owner = view.labels.get(names.OWNER)
     return SliceRow(
@@ -203,24 +203,16 @@ def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark
         zone=view.name.zone,
         accelerator_type=view.accelerator_type,
         spot=view.spot,
-        purpose=None,
-        lease=None,
         lease_id=view.labels.get(names.LEASE_ID),
         state=view.native_state,
         created_at=since,
         deadline=claim.deadline if claim else None,
         ends_at=ends_at,
-        hold_until=None,
-        down_at=None,
-        in_use=None,
-        followed=None,
         usd_per_hour=price,
         usd_so_far=usd(now),
         usd_at_most=usd(ends_at),
-        budget_usd=None,
         mode=view.labels.get(names.MODE),
         emulated=asked.cloud == EMULATED,
-        run=None,
         owner=owner,
         yours=owner == session.owner,
         remark=remark,
