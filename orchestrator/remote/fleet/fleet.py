@@ -270,8 +270,6 @@ class Fleet:
         for connection in self._connections:
             connection.shut_socket()
 
-    close = cancel
-
     def cancelled(self, timeout_s: float) -> bool:
         """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
         return self._wakeup.cancelled.wait(timeout_s)

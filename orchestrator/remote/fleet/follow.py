@@ -35,9 +35,7 @@ class WorkerStatus:
     since: float  # unix seconds, our clock
     log_bytes: int
     rc: int | None = None
-    signal: int | None = None
     stopped: bool = False  # it ended because it was asked to
-    why: str = ""
 
     @property
     def final(self) -> bool:
@@ -86,8 +84,8 @@ class Follower:
                 before = self._offset
                 try:
                     self._follow_once()
-                except Unreachable as error:
-                    self._move(WorkerState.UNREACHABLE, why=error.message)
+                except Unreachable:
+                    self._move(WorkerState.UNREACHABLE)
                     pause_s = RETRY_FIRST_S if self._offset > before else min(2 * pause_s, RETRY_MOST_S)
                     self._wakeup.sleep(pause_s)
         except FanOutAbandoned:
@@ -123,18 +121,18 @@ class Follower:
             raise RemoteError(f"{self._connection.name}: a status that is not an object")
         state = found.get("state")
         if state == "exited":
-            numbers = {key: found[key] for key in ("rc", "signal") if isinstance(found.get(key), int)}
-            self._move(WorkerState.EXITED, **numbers, stopped=bool(found.get("stopped")))
+            rc = found.get("rc")
+            self._move(WorkerState.EXITED, rc=rc if isinstance(rc, int) else None, stopped=bool(found.get("stopped")))
         elif state in ("lost", "none"):
-            self._move(WorkerState.LOST, why=str(found.get("why", "")))
+            self._move(WorkerState.LOST)
         else:
             self._move(WorkerState.RUNNING)
 
-    def _move(self, state: WorkerState, **details: Any) -> None:
+    def _move(self, state: WorkerState, rc: int | None = None, stopped: bool = False) -> None:
         old = self._status
         if old.state is state and not old.final:
             return
         with self._wakeup.changed:
-            self._status = WorkerStatus(old.index, state, self._now(), self._offset, **details)
+            self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped)
             self.changes += 1
             self._wakeup.changed.notify_all()

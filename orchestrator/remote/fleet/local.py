@@ -16,26 +16,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from orchestrator import fork
 from orchestrator.errors import RemoteError
-from orchestrator.remote.transfer.collect import (
-    EVERYTHING,
-    THE_REST,
-    ArchivePart,
-    Collector,
-    CollectRequest,
-    CollectResult,
-    Problem,
-)
+from orchestrator.remote.ssh.call import PREFIX
+from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, CollectResult
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
-PREFIX = b"tpujob:"
 LOOK_S = 0.05
 PIECE_BYTES = 65536
 
@@ -109,12 +101,11 @@ class LocalWorker:
         collector = Collector(CollectRequest(self.attempt, destination, patterns, most_bytes, runs=str(self.runs)))
         part = ArchivePart(0)
         try:
-            return collector.collect(part, lambda: self._fetch(collector, part))
+            return collector.collect(part, partial(self._fetch, collector, part))
         except OSError as error:
-            why = f"{error.strerror} ({destination})"
+            return part.incomplete(f"{error.strerror} ({destination})")
         except RemoteError as error:
-            why = error.message
-        return part.summary(Problem(0, THE_REST if part.result.files else EVERYTHING, why))
+            return part.incomplete(error.message)
 
     def leave(self) -> Path:
         """Instead of `close`: move what is left to a place where nothing deletes it; return the new directory."""
@@ -164,10 +155,10 @@ class LocalWorker:
             return LocalExit(None, reply["error"]) if "error" in reply else LocalExit(None)
 
     def _fetch(self, collector: Collector, part: ArchivePart) -> None:
-        with _packer() as (out, pipe):
-
-            def send(data: bytes) -> None:
-                _write(pipe, data)
+        process, pipe = fork.start([*AGENT, "pack"], stdout=subprocess.PIPE)
+        with process, contextlib.closing(pipe):
+            assert process.stdout is not None
+            out = process.stdout
 
             def answer() -> dict[str, Any]:
                 reply = _reply(out.readline())
@@ -181,18 +172,7 @@ class LocalWorker:
                     raise RemoteError("the packer of the artifacts ended before its archive did")
                 return data
 
-            collector.receive(part, answer, send, read)
-
-
-@contextmanager
-def _packer() -> Iterator[tuple[IO[bytes], fork.Descriptor]]:
-    process, pipe = fork.start([*AGENT, "pack"], stdout=subprocess.PIPE)
-    with process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout, pipe
-        finally:
-            pipe.close()
+            collector.receive(part, answer, partial(_write, pipe), read)
 
 
 def _write(pipe: fork.Descriptor, data: bytes) -> None:

@@ -118,8 +118,12 @@ class CollectionProgress:
     activity: int = 0  # of life: how often anything came
 
 
-class CollectionStopped(Exception):
-    """The collection was stopped."""
+class CollectionStopped(RemoteError):
+    """The collection was stopped; the message says why."""
+
+
+class TooManyFiles(RemoteError):
+    """More files than an index may list."""
 
 
 @dataclass(slots=True)
@@ -140,7 +144,7 @@ class ArchivePart:
     def progressed(self) -> None:
         """Note that data arrived. Raises CollectionStopped after `Collection.stop`."""
         if self.stopped:
-            raise CollectionStopped
+            raise CollectionStopped(self.stopped)
         self.progressed_at = time.monotonic()
         self.activity += 1
 
@@ -151,15 +155,17 @@ class ArchivePart:
     def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
         """Return the result so far. Callable from another thread."""
         found, index = self.result, self.worker
+        files = sorted({**found.files}.items())
         return CollectResult(
-            tuple(
-                CollectedFile(index, path, file.size_bytes, file.sha256)
-                for path, file in sorted({**found.files}.items())
-            ),
+            tuple(CollectedFile(index, path, file.size_bytes, file.sha256) for path, file in files),
             tuple(Problem(index, path, why) for path, why in found.refused),
             tuple(Problem(index, path, why) for path, why in broken),
             (*(Problem(index, path, why) for path, why in found.missing), *waiting),
         )
+
+    def incomplete(self, why: str) -> CollectResult:
+        """Return the result so far; what did not come is listed as waiting, with this reason."""
+        return self.summary(Problem(self.worker, THE_REST if self.result.files else EVERYTHING, why))
 
 
 class Collector:
@@ -243,9 +249,8 @@ class Collector:
                     # The file is compared with this entry when it arrives.
                     index.setdefault(path, IndexEntry(max(int(row["size_bytes"]), 0), str(row["sha256"])))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise RemoteError(
-                    f"the index of the artifacts makes no sense: {printable(repr(error))[:200]}"
-                ) from error
+                shown = printable(repr(error))[:200]
+                raise RemoteError(f"the index of the artifacts makes no sense: {shown}") from error
             size_bytes += len(path) + ROW_COST_BYTES
             if size_bytes > INDEX_BYTES:
                 why = f"more than {len(index):,} files: have the job put small ones into one archive (tar)"
@@ -271,10 +276,6 @@ class Collector:
         finally:
             os.close(root)
         return wanted
-
-
-class TooManyFiles(Exception):
-    """More files than an index may list."""
 
 
 class Collection:
@@ -348,21 +349,13 @@ class Collection:
             except Unreachable as error:
                 why = part.stopped or error.message
                 if part.stopped or time.monotonic() - part.progressed_at > STALL_S:
-                    return _incomplete(part, why)
+                    return part.incomplete(why)
                 self._wakeup.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
-            except CollectionStopped:
-                return _incomplete(part, part.stopped)
-            except CommandFailed as error:
-                return _incomplete(part, error.message)
-            except TooManyFiles as error:
-                return _incomplete(part, str(error))
+            except (CollectionStopped, CommandFailed, TooManyFiles) as error:
+                return part.incomplete(error.message)
             except OSError as error:  # of the local disk: errors of the connection are Unreachable
-                return _incomplete(part, f"{error.strerror} ({collector.request.destination})")
-
-
-def _incomplete(part: ArchivePart, why: str) -> CollectResult:
-    return part.summary(Problem(part.worker, THE_REST if part.result.files else EVERYTHING, why))
+                return part.incomplete(f"{error.strerror} ({collector.request.destination})")
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -68,7 +68,7 @@ def slice_of(emulator: Emulator, accelerator_type: str, directory: Path) -> Iter
         yield made
     finally:
         for fleet in made.fleets:
-            fleet.close()
+            fleet.cancel()
         emulator.request("DELETE", f"{NODES}/{node}")
 
 

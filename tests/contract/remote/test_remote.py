@@ -513,7 +513,7 @@ def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
         fleet.start(request("files", "true"))
         fleet.follow(Log())
         until_ended(fleet)
-        fleet.close()
+        fleet.cancel()
     until(open_files, f"as few open files as before, {before}", wanted=lambda number: number <= before)
 
 
@@ -549,10 +549,10 @@ def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
 def alone(one: Slice) -> Iterator[Slice]:
     """No fleet of an earlier test beats here, and none of this one later."""
     for fleet in one.fleets:
-        fleet.close()
+        fleet.cancel()
     yield one
     for fleet in one.fleets:
-        fleet.close()
+        fleet.cancel()
 
 
 def beat_of(worker: Slice) -> str:
@@ -586,7 +586,7 @@ def test_beats_reach_the_first_worker_or_all_until_the_fleet_is_let_go(four: Sli
     for index in (1, 2, 3):
         until((four.home(index).parent / "watchdog/heartbeat").exists, f"a heartbeat on worker{index}")
     assert writers(four)
-    fleet.close()
+    fleet.cancel()
     until(lambda: not writers(four), "the end of who writes beats")
 
 
@@ -596,7 +596,7 @@ def test_two_fleets_never_beat_the_same(alone: Slice) -> None:
         fleet = alone.fleet()
         fleet.send_heartbeats(60)
         said.add(until_new_beat(alone))
-        fleet.close()
+        fleet.cancel()
     assert len(said) == 2
 
 
@@ -661,7 +661,7 @@ def test_letting_go_ends_a_beat_that_waits_for_its_turn_at_once(alone: Slice) ->
     fleet.send_heartbeats(3600)
     until_new_beat(alone)
     threads = [thread for thread in threading.enumerate() if thread.name == "heartbeat-worker0"]
-    fleet.close()
+    fleet.cancel()
     for thread in threads:
         thread.join(HANG_S)
         assert not thread.is_alive()

@@ -1,0 +1,45 @@
+"""The worker of a local job collects with the packer of a worker, and reports what it cannot collect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.remote.fleet.local import LocalWorker
+from orchestrator.remote.transfer import collect
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> LocalWorker:
+    """A worker whose attempt wrote two artifacts."""
+    artifacts = tmp_path / "runs" / "a1" / "artifacts"
+    artifacts.mkdir(parents=True)
+    for name in ("one", "two"):
+        (artifacts / name).write_text(name)
+    return LocalWorker(tmp_path / "runs", "a1")
+
+
+def test_the_artifacts_of_a_local_job_are_collected(worker: LocalWorker, tmp_path: Path) -> None:
+    collected = worker.collect(tmp_path / "run", ())
+    assert [file.path for file in collected.files] == ["artifacts/one", "artifacts/two"]
+    assert collected.problems == ()
+    assert (tmp_path / "run" / "worker0" / "artifacts" / "two").read_text() == "two"
+
+
+def test_more_files_than_an_index_may_list_wait_with_the_reason(
+    worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "INDEX_BYTES", 100)
+    collected = worker.collect(tmp_path / "run", ())
+    [waiting] = collected.waiting
+    assert (waiting.path, collected.files) == (collect.EVERYTHING, ())
+    assert "one archive" in waiting.why
+
+
+def test_a_packer_that_ends_early_is_the_reason(
+    worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.remote.fleet.local.AGENT", ("true",))
+    [waiting] = worker.collect(tmp_path / "run", ()).waiting
+    assert waiting.why
