@@ -79,20 +79,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_manifest(directory: Path) -> None:
     """Write manifest.json: path, size and hash of every file below `directory`, including files of an `entry`."""
-    files = [
-        path
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and not path.is_symlink() and path != directory / MANIFEST
-    ]
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
     entries = [
         {"path": path.relative_to(directory).as_posix(), "size_bytes": path.stat().st_size, "sha256": idx.sha256(path)}
         for path in files
+        if path != directory / MANIFEST
     ]
     write_json(directory / MANIFEST, {"schema": SCHEMA, "files": entries})
 
 
 def provenance(**facts: Any) -> dict[str, Any]:
     """Return the contents of provenance.json: `facts`, host, package versions and command, to reproduce the run."""
+    versions = {name: _version(name) for name in ("torch", "torch_xla", "libtpu", "numpy")}
     return {
         "schema": SCHEMA,
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -103,10 +101,7 @@ def provenance(**facts: Any) -> dict[str, Any]:
             "machine": platform.machine(),
             "cpus": len(os.sched_getaffinity(0)),
         },
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in ("torch", "torch_xla", "libtpu", "numpy")},
-        },
+        "versions": {"python": platform.python_version(), **versions},
         "command": sys.argv,
     }
 

@@ -50,7 +50,7 @@ class Checkpoints:
         newest = self._directory / NEWEST
         try:
             if self._keep > 1 and self._newest_step not in (None, step):
-                older = self._path(self._newest_step or 0)
+                older = self._directory / f"checkpoint-{self._newest_step:09}.pt"
                 older.unlink(missing_ok=True)
                 os.link(newest, older)
             artifacts.write_whole(newest, lambda file: file.write(buffer.getbuffer()))
@@ -64,14 +64,8 @@ class Checkpoints:
         self._newest_step = step
 
     def _last_good(self) -> str:
-        return (
-            "there is no other"
-            if self._newest_step is None
-            else f"the checkpoint of step {self._newest_step} is intact"
-        )
-
-    def _path(self, step: int) -> Path:
-        return self._directory / f"checkpoint-{step:09}.pt"
+        step = self._newest_step
+        return "there is no other" if step is None else f"the checkpoint of step {step} is intact"
 
     def _older(self) -> list[Path]:
         """Return the older checkpoints, newest first."""

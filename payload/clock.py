@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,14 +45,7 @@ class EpochTime:
 
     def described(self) -> dict[str, Any]:
         """Return the fields of an epoch in metrics.json, in seconds."""
-        return {
-            "seconds": self.seconds,
-            "warm_steps": self.warm_steps,
-            "compile_s": self.compile_s,
-            "wait_s": self.wait_s,
-            "step_mean_s": self.seconds / self.warm_steps if self.warm_steps else None,
-            "step_std_s": self.step_std_s,
-        }
+        return {**asdict(self), "step_mean_s": self.seconds / self.warm_steps if self.warm_steps else None}
 
 
 class Clock:
@@ -133,10 +126,8 @@ class Clock:
         """Record a step. Call after each `Backend.sync`."""
         seconds, compiled = self.lap()
         if self._file is not None:
-            warm_up = ',"compile":true' if compiled else ""
-            self._file.write(
-                f'{{"epoch":{epoch},"step":{step},"t_s":{self._t(self._last):.5f},"dt_s":{seconds:.6f}{warm_up}}}\n'
-            )
+            t_s, warm_up = self._t(self._last), ',"compile":true' if compiled else ""
+            self._file.write(f'{{"epoch":{epoch},"step":{step},"t_s":{t_s:.5f},"dt_s":{seconds:.6f}{warm_up}}}\n')
             if self._last - self._flushed > FLUSH_S:
                 self._file.flush()
                 self._flushed = self._last
@@ -177,13 +168,9 @@ class Clock:
 
     def epoch_line(self, epoch: int, took: EpochTime, **facts: Any) -> None:
         """Write the line of an epoch: `took` and `facts`."""
-        times: dict[str, Any] = {
-            "s": round(took.seconds, 4),
-            "compile_s": round(took.compile_s, 4),
-            "warm_steps": took.warm_steps,
-        }
-        times |= {"wait_s": round(took.wait_s, 4), "step_std_s": took.step_std_s and round(took.step_std_s, 6)}
-        self._write({"epoch": epoch, "t_s": self._t(self._last), **times, **facts})
+        warm = {"s": round(took.seconds, 4), "compile_s": round(took.compile_s, 4), "warm_steps": took.warm_steps}
+        more = {"wait_s": round(took.wait_s, 4), "step_std_s": took.step_std_s and round(took.step_std_s, 6)}
+        self._write({"epoch": epoch, "t_s": self._t(self._last), **warm, **more, **facts})
 
     def every(self, period_s: float) -> bool:
         """Return True once in each period, for progress lines within an epoch; False while steps compile."""

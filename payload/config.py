@@ -65,21 +65,15 @@ class Config:
     def entry_point(self) -> str:
         return self.entry or "payload.train:train"
 
-    @property
-    def checkpoint_interval(self) -> tuple[int, str]:
-        """Return the parsed `checkpoint_every`: (200, "steps"), (1, "epochs") or (30, "seconds")."""
-        return interval(self.checkpoint_every)
 
-
-_INTERVAL = re.compile(r"\s*(\d{1,9})\s*(step|epoch|s|m|h)s?\s*")
+_INTERVAL = re.compile(r"\s*(?=0*[1-9])(\d{1,9})\s*(step|epoch|s|m|h)s?\s*")
 _ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def interval(text: str) -> tuple[int, str]:
-    """Return (count, unit), with unit "steps", "epochs" or "seconds". Raises ValueError if `text` is no interval."""
+    """Return a valid `checkpoint_every` as (200, "steps"), (1, "epochs") or (30, "seconds")."""
     match = _INTERVAL.fullmatch(text)
-    if match is None or int(match[1]) < 1:
-        raise ValueError
+    assert match is not None, "`checkpoint_every` has been checked"
     number, unit = int(match[1]), match[2]
     if unit in ("step", "epoch"):
         return number, f"{unit}s"
@@ -97,15 +91,12 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _is_interval(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(interval(value))
-    except ValueError:
-        return False
-
-
 def _or_null(rule: Rule) -> Rule:
     return lambda value: value is None or rule[0](value), f"{rule[1]} or null"
+
+
+def _text(pattern: re.Pattern[str], expected: str) -> Rule:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None, expected
 
 
 def _one_of(*names: str) -> Rule:
@@ -118,7 +109,7 @@ _BOOL: Rule = (lambda value: isinstance(value, bool), "true or false")
 
 _EMULATED_RULES: dict[str, Rule] = {name: _or_null(_COUNT) for name in ("cores", "examples", "test_examples", "epochs")}
 _RULES: dict[str, Rule] = {
-    "entry": _or_null((lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)), '"module:function"')),
+    "entry": _or_null(_text(_ENTRY, '"module:function"')),
     "options": _or_null((lambda value: isinstance(value, dict), "an object")),
     "backend": _one_of(*BACKENDS),
     "model": _one_of(*MODELS),
@@ -138,9 +129,8 @@ _RULES: dict[str, Rule] = {
     "test_examples": _or_null(_COUNT),
     "eval": _BOOL,
     "checkpoint": _BOOL,
-    "checkpoint_every": (
-        _is_interval,
-        'a number of epochs, steps or seconds, such as "1 epoch", "200 steps" or "30 s"',
+    "checkpoint_every": _text(
+        _INTERVAL, 'a number of epochs, steps or seconds, such as "1 epoch", "200 steps" or "30 s"'
     ),
     "keep_checkpoints": _COUNT,
     "resume": _BOOL,

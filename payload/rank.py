@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from payload import artifacts
 from payload.failures import INSTALL, BadConfig, PayloadError
 from payload.job import TrainingJob
 
@@ -87,7 +88,6 @@ def _train(job: TrainingJob) -> None:
         from payload.backends import check_world, open_backend
     except ImportError as error:
         raise BadConfig(f"torch cannot be imported ({str(error).splitlines()[0]}): {INSTALL}") from None
-    from payload import artifacts
 
     torch.set_num_threads(job.cores_each(len(os.sched_getaffinity(0))))
     backend = open_backend(job)
@@ -163,8 +163,6 @@ def _entry(entry_point: str) -> Callable[[Backend, TrainingRun], Any]:
 
 
 def _finish(backend: Backend, run: TrainingRun, found: dict[str, Any]) -> None:
-    from payload import artifacts
-
     each = _each_process(backend, run.clock)
     run.clock.close()
     if backend.rank == 0:
@@ -209,11 +207,9 @@ def _metrics(backend: Backend, run: TrainingRun, found: dict[str, Any], each: li
 
 
 def _provenance(job: TrainingJob, backend: Backend) -> dict[str, Any]:
-    from payload import artifacts
-
     return artifacts.provenance(
         config=asdict(job.config),
-        placement=job.placement.described(),
+        placement=asdict(job.placement),
         emulated=job.placement.emulated,
         device=backend.name,
         hardware=backend.hardware,

@@ -15,7 +15,7 @@ from typing import Any
 from payload.backends import Backend
 from payload.checkpoints import Checkpoints, Interval
 from payload.clock import Clock
-from payload.config import Config
+from payload.config import Config, interval
 from payload.data import batches
 from payload.failures import TrainingInterrupted
 from payload.job import STOP, TrainingJob
@@ -33,7 +33,7 @@ class TrainingRun:
     _interval: Interval = field(init=False)
 
     def __post_init__(self) -> None:
-        self._interval = Interval(self.config.checkpoint_interval)
+        self._interval = Interval(interval(self.config.checkpoint_every))
 
     @property
     def config(self) -> Config:
@@ -86,9 +86,8 @@ class TrainingRun:
 
         `batch_size` is global: each process gets its equal share. Raises BadConfig if it cannot be divided equally.
         """
-        return self.backend.loader(
-            batches.data_loader(self.backend, self.job, dataset, batch_size, epoch=epoch, shuffle=shuffle)
-        )
+        loader = batches.data_loader(self.backend, self.job, dataset, batch_size, epoch=epoch, shuffle=shuffle)
+        return self.backend.loader(loader)
 
 
 def seed_of(seed: int, epoch: int, step: int, rank: int) -> int:

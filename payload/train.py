@@ -126,7 +126,8 @@ class Curve:
         self.rows += [row.tolist() for row in self._backend.read(self._on_device)]
         self._on_device.clear()
         for loss, _ in self.rows:
-            check_loss(loss, epoch)
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss is {loss} in epoch {epoch}: training diverged; a smaller lr may help")
         return self.rows
 
     def clear(self) -> None:
@@ -174,10 +175,8 @@ def read_images(backend: Backend, run: TrainingRun) -> tuple[Images, Images]:
     classes = None if config.dataset == "idx" else idx.CLASSES
     data = idx.read_dataset(source.paths, config.examples, config.test_examples, classes)
     shape = Shape(config, data)
-    return (
-        Images(data.train_images, data.train_labels, shape, backend),
-        Images(data.test_images, data.test_labels, shape, backend),
-    )
+    images = Images(data.train_images, data.train_labels, shape, backend)
+    return images, Images(data.test_images, data.test_labels, shape, backend)
 
 
 def headline(backend: Backend, run: TrainingRun, examples: int) -> str:
@@ -210,13 +209,6 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate. XLA takes a Python number as an input of the program, so a new value compiles nothing."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def check_loss(loss: float, epoch: int) -> float:
-    """Return `loss`. Raises Diverged if it is not finite."""
-    if not math.isfinite(loss):
-        raise Diverged(f"the loss is {loss} in epoch {epoch}: training diverged; a smaller lr may help")
-    return loss
 
 
 @torch.no_grad()

@@ -12,9 +12,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from payload.config import Config
 from payload.failures import BadConfig
@@ -54,10 +53,6 @@ class Placement:
     @property
     def emulated(self) -> bool:
         return self.cores_emulated is not None
-
-    def described(self) -> dict[str, Any]:
-        """Return the `placement` of provenance.json."""
-        return asdict(self)
 
 
 def choose_backend(requested: str, environ: Mapping[str, str], host: HostPlace) -> str:
@@ -236,11 +231,9 @@ def _gpus(environ: Mapping[str, str]) -> int:
         return 0  # a driver without a card
     count = sum(line.startswith("GPU ") for line in listed.splitlines())
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        count
-        if visible is None
-        else min(count, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
-    )
+    if visible is None:
+        return count
+    return min(count, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
 
 
 def _coordinator(environ: Mapping[str, str]) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from payload.config import Config, EmulatedConfig, load, parse
+from payload.config import Config, EmulatedConfig, interval, load, parse
 from payload.failures import BadConfig
 
 
@@ -116,8 +116,8 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "interval"),
+    ("text", "expected"),
     [("1 epoch", (1, "epochs")), ("200 steps", (200, "steps")), ("30 s", (30, "seconds")), ("5m", (300, "seconds"))],
 )
-def test_an_interval_is_steps_epochs_or_seconds(text: str, interval: tuple[int, str]) -> None:
-    assert parse({"checkpoint_every": text}).checkpoint_interval == interval
+def test_an_interval_is_steps_epochs_or_seconds(text: str, expected: tuple[int, str]) -> None:
+    assert interval(parse({"checkpoint_every": text}).checkpoint_every) == expected

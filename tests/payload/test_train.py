@@ -147,13 +147,19 @@ def test_the_rate_rises_for_a_fifth_of_the_run_then_falls_and_is_never_zero() ->
     assert 0 < train.share_of_rate(0, 1) <= 1
 
 
-def test_a_loss_that_is_no_number_stops_the_training() -> None:
-    from payload import train
+def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
+    import torch
 
-    assert train.check_loss(0.5, 1) == 0.5
+    from payload.train import Curve
+
+    backend = alone(tmp_path)
     for loss in (float("nan"), float("inf")):
+        curve = Curve(backend)
+        curve.add(torch.tensor([0.5, 1.0]))
+        assert curve.read(1) == [[0.5, 1.0]]
+        curve.add(torch.tensor([loss, 1.0]))
         with pytest.raises(Diverged, match="in epoch 2: training diverged"):
-            train.check_loss(loss, 2)
+            curve.read(2)
 
 
 def test_a_world_that_silently_reduces_nothing_is_found_out(tmp_path: Path) -> None:
