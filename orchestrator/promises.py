@@ -81,27 +81,27 @@ PROMISES = {
         "guardian + D", "5 s + D", "5 s + D",
     ),
     "guardian of a create": PromisedBound(
-        "C1", "… while the slice was CREATING, and the cloud takes no delete before READY", "guardian",
+        "C1", "the command was killed while the slice was CREATING, and the cloud takes no delete before READY", "guardian",
         "guardian + READY + look + D", "45 m 35 s + D", "7.5 s + D",
     ),
     "timer": PromisedBound(
-        "C2", "the guardian was killed, too; the machine lives", "timer; without a timer, as C3",
+        "C2", "the command and its guardian were killed; your machine lives", "timer; without a timer, as C3",
         "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D",
     ),
     "watchdog": PromisedBound(
-        "C3", "the machine died, slept or lost its network; the run was attached", "watchdog",
+        "C3", "attached run: your machine died, slept or lost its network", "watchdog",
         "ttl + grace + watchdog + D", "18 m 20 s + D", "39.7 s + D",
     ),
     "watchdog of a detached run": PromisedBound(
-        "C3", "… the run was detached; counted from the end of its job", "watchdog",
+        "C3", "detached run: the same; counted from the end of its job", "watchdog",
         "linger + grace + 3 poll + watchdog + D", "1 h 6 m + D", "2 m 16 s + D",
     ),
     "watchdog of a held slice": PromisedBound(
-        "C3", "… the slice was held; counted from the end of its time", "watchdog",
+        "C3", "held slice: the same; counted from the end of its time", "watchdog",
         "grace + grace + 3 poll + watchdog + D", "9 m 20 s + D", "21.7 s + D",
     ),
     "watchdog of a create": PromisedBound(
-        "C3'", "the machine died while the slice was CREATING or booting", "watchdog",
+        "C3'", "your machine died while the slice was CREATING or booting", "watchdog",
         "READY + boot + ttl + grace + watchdog + D", "1 h 13 m + D", "1 m 2 s + D",
     ),
     "cut off": PromisedBound(
@@ -113,7 +113,7 @@ PROMISES = {
         "command + O + retry + D", "40 s + O + D", "40 s + O + D",
     ),
     "watchdog after an outage": PromisedBound(
-        "C5", "… only the watchdog lives", "watchdog",
+        "C5", "the API was unreachable; only the watchdog lives", "watchdog",
         "ttl + grace + watchdog + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
     ),
     "dead VM": PromisedBound(
@@ -121,11 +121,11 @@ PROMISES = {
         "", "as C0, at the latest 10 m after the last reply of the VM", "the same",
     ),
     "gc": PromisedBound(
-        "C7", "as C3, and the watchdog is dead, not armed, or may not delete", "gc",
+        "C7", "attached run: as C3, and the watchdog is dead, not armed, or may not delete", "gc",
         "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
     "gc of a detached run": PromisedBound(
-        "C7", "… the run was detached; counted from its deadline", "gc",
+        "C7", "detached run or held slice: the same; counted from its deadline or the end of its time", "gc",
         "margin + gc + S + D", "2 m 5 s + S + D", "9 s + S + D",
     ),
     "revoked": PromisedBound(
@@ -133,7 +133,7 @@ PROMISES = {
         "", "as C3", "as C3",
     ),
     "all revoked": PromisedBound(
-        "C8", "… and those of the VMs", "gc",
+        "C8", "the credentials of the client and of the VMs were revoked", "gc",
         "", "as C7", "as C7",
     ),
     "clock": PromisedBound(
