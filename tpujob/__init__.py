@@ -45,36 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.client.slices.slices import UpResult as UpResult
     from orchestrator.client.slices.status import SliceRow as SliceRow
     from orchestrator.client.slices.status import Status as Status
-    from orchestrator.errors import AlreadyExists as AlreadyExists
-    from orchestrator.errors import ArtifactError as ArtifactError
-    from orchestrator.errors import AuthError as AuthError
-    from orchestrator.errors import BadRequest as BadRequest
-    from orchestrator.errors import Cancelled as Cancelled
-    from orchestrator.errors import CapacityError as CapacityError
-    from orchestrator.errors import CloudError as CloudError
-    from orchestrator.errors import CloudUnavailable as CloudUnavailable
-    from orchestrator.errors import CommandFailed as CommandFailed
-    from orchestrator.errors import ConfigError as ConfigError
-    from orchestrator.errors import DeadlineExceeded as DeadlineExceeded
-    from orchestrator.errors import HostKeyMismatch as HostKeyMismatch
-    from orchestrator.errors import Interrupted as Interrupted
-    from orchestrator.errors import JobSpecError as JobSpecError
-    from orchestrator.errors import NeedsConsent as NeedsConsent
-    from orchestrator.errors import PayloadFailed as PayloadFailed
-    from orchestrator.errors import Preempted as Preempted
-    from orchestrator.errors import QuotaError as QuotaError
-    from orchestrator.errors import RemoteError as RemoteError
-    from orchestrator.errors import SliceLost as SliceLost
-    from orchestrator.errors import TeardownUnproven as TeardownUnproven
-    from orchestrator.errors import TpujobError as TpujobError
-    from orchestrator.errors import UnexpectedReply as UnexpectedReply
-    from orchestrator.errors import UnknownLease as UnknownLease
-    from orchestrator.errors import UnknownRun as UnknownRun
-    from orchestrator.errors import Unreachable as Unreachable
-    from orchestrator.errors import UserError as UserError
-    from orchestrator.errors import Vanished as Vanished
-    from orchestrator.errors import WatchdogNotArmed as WatchdogNotArmed
-    from orchestrator.errors import WrongState as WrongState
+    from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
     from orchestrator.report.results import RunReport as RunReport
 
     Plan = _Plan

@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator import catalog
-from orchestrator.client import plan_report
+from orchestrator.client import plans
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
-from orchestrator.client.plan_inputs import known_to
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
@@ -278,10 +277,10 @@ def _lend(
         provisioning=options.provisioning,
         max_duration_s=options.max_duration_s,
     )
-    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=known_to(session))
-    plan_report.show_plan(session, plan)
+    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
+    plans.show_plan(session, plan)
     session.recover()
-    drafter = PlanDrafter(plan, plan_report.place(session), handle=options.name, purpose=Purpose.RUN)
+    drafter = PlanDrafter(plan, plans.place(session), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
         if session.target.kind != EMULATED and not stack.enter_context(inhibit_sleep("a slice is in use")):

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client import plan_report
+from orchestrator.client import plans
 from orchestrator.client.jobs import job_files
-from orchestrator.client.plan_inputs import known_to
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
@@ -69,7 +68,7 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
         max_price_per_hour=spec.tpu.max_price_per_hour,
         race=spec.tpu.race,
         wait_s=spec.tpu.wait,
-        inputs=known_to(session, spec),
+        inputs=plans.known_to(session, spec),
     )
 
 
@@ -91,14 +90,14 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
         return PlanPreview(None, (), _local_shape(spec), table=("this machine\tno cloud is asked for anything",))
     prepare.check_bucket(spec, session.target.kind, os.environ)
     plan = plan_of(session, spec)
-    drafter = PlanDrafter(plan, plan_report.place(session), handle=str(spec.name), purpose=Purpose.RUN)
+    drafter = PlanDrafter(plan, plans.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     requests = tuple(session.preview(draft.request) for draft in drafter.make())
     session.forget_drafts(drafter.made)
     return PlanPreview(
         plan,
         requests,
         _shape(session, spec, plan, requests),
-        tuple(plan_report.lines_of(session, plan, spec=spec)),
+        tuple(plans.lines_of(session, plan, spec=spec)),
         tuple(table(plan)),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client import plan_report
+from orchestrator.client import plans
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.local_run import run_here
@@ -88,7 +88,7 @@ def _run_on_slice(
     if not options.detach and (held := _held(session, plan, spec)) is not None:
         text = f"on {held.name.node} ({held.handle}), the held slice of `tpujob up`; if it is busy or gone:"
         session.reporter.notice("plan", text)
-    plan_report.show_plan(session, plan, emulation.cores if emulation else None, spec)
+    plans.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
     run, attempt = prepare.new_run(
@@ -98,7 +98,7 @@ def _run_on_slice(
     make_directory(Path(run.directory))
     drafter = PlanDrafter(
         plan,
-        plan_report.place(session),
+        plans.place(session),
         handle=run.name,
         purpose=Purpose.RUN,
         linger_s=spec.limits.linger,
@@ -142,7 +142,7 @@ def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
     """Return how many processes stand for the cores of one emulated host: never more than it has, few by default."""
     declared = spec.train.emulated.cores if spec.train and spec.train.emulated else None
     real = max(candidate.cores_per_worker for candidate in plan.candidates)
-    return min(declared or session.target.emulated_cores or plan_report.DEFAULT_EMULATED_CORES, real)
+    return min(declared or session.target.emulated_cores or plans.DEFAULT_EMULATED_CORES, real)
 
 
 def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:

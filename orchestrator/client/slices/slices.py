@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.client import plan_report
-from orchestrator.client.plan_inputs import known_to
+from orchestrator.client import plans
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import adoption
 from orchestrator.core.lease.cloud_api import SliceState
@@ -164,7 +163,7 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     plan = _plan(session, options, handle, existing)
     if existing is None or report_always:
         _report_plan(session, plan, options)
-    drafter = PlanDrafter(plan, plan_report.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
+    drafter = PlanDrafter(plan, plans.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
     session.recover(spare=handle)
     return drafter
 
@@ -205,7 +204,7 @@ def _plan(session: Session, options: UpOptions, handle: str, existing: Lease | N
         provisioning=options.provisioning or Provisioning.ON_DEMAND,
         max_duration_s=options.max_duration_s,
     )
-    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=known_to(session))
+    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
     if existing is not None and places and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
         raise UserError(
             f"{handle} is in {existing.name.zone}, not in {options.zone}",
@@ -232,7 +231,7 @@ def _check_same(existing: Lease, options: UpOptions) -> None:
 
 
 def _report_plan(session: Session, plan: Plan, options: UpOptions) -> None:
-    plan_report.show_plan(session, plan)
+    plans.show_plan(session, plan)
     if options.idle_s is not None and options.idle_s < options.max_duration_s:
         ends = f"it is deleted after {format_duration(options.idle_s)} without a job or a login"
         session.reporter.notice("plan", f"{ends} (`--idle` sets another time, `--idle never` none)")

@@ -1,18 +1,25 @@
-"""The inputs of a plan beside the shipped table: grants, the project's availability, the region of the bucket."""
+"""What every plan shares: its inputs beside the shipped table, its report in sentences, and where its slices are created."""
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
+from orchestrator.client.session import Session
 from orchestrator.client.slices import availability
 from orchestrator.core.planning import egress, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
+from orchestrator.core.planning.plan import Plan
+from orchestrator.core.text.sizes import format_size
+from orchestrator.engine.provision.drafts import Place
+from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
-    from orchestrator.client.session import Session
     from orchestrator.core.jobfile.model import JobSpec
     from orchestrator.core.planning.egress import Bucket
+
+DEFAULT_EMULATED_CORES = 2
 
 
 def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
@@ -50,3 +57,41 @@ def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
         unknown = f"the region of gs://{name} is unknown ({why}); copying from another region costs {egress.ANYWHERE}"
         session.reporter.notice("bucket", unknown)
     return found
+
+
+def place(session: Session) -> Place:
+    """Return where the slices of this session are created."""
+    return Place(
+        cloud=session.target.kind,
+        project=session.target.project,
+        owner=session.owner,
+        lease_directory=session.lease_directory,
+        timings=session.target.timings,
+        now=session.certain_now,
+        network=session.target.network,
+        service_account=session.target.service_account,
+    )
+
+
+def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> None:
+    """Report the plan. `spec`: of the job that is to run there."""
+    for line in lines_of(session, plan, emulated_cores, spec):
+        session.reporter.notice("plan", line)
+
+
+def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> list[str]:
+    """Return the plan in sentences."""
+    emulated = session.target.kind == "emulated"
+    has_code = spec is not None and (spec.train is None or spec.train.entry is not None)
+    lines = plan_lines(
+        plan,
+        session.now(),
+        emulated=emulated,
+        emulated_cores=emulated_cores,
+        overlap_s=session.target.timings.absent_s,
+        python="{}.{}".format(*sys.version_info) if emulated and has_code else None,
+        torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
+    )
+    if spec is not None and spec.limits.max_results is not None:
+        lines.append(f"collects {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
+    return [*lines, *dropped_lines(plan.dropped)]
