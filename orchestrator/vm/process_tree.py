@@ -24,11 +24,11 @@ class Process:
         self.pid, self.parent, self.session, self.marked = pid, parent, session, marked
 
 
-def processes(mark: bytes) -> list[Process]:
-    """Return every process of this user except zombies."""
+def processes(phase: Path) -> list[Process]:
+    """Return every process of this user except zombies; marked are those of the phase with this directory."""
     if not Path("/proc/self/stat").exists():
         return _processes_from_ps()
-    found = []
+    found, mark = [], f"{MARK}={phase}".encode()
     for path in Path("/proc").iterdir():
         if not path.name.isdigit():
             continue
@@ -51,8 +51,8 @@ def _processes_from_ps() -> list[Process]:
     return [Process(int(row[0]), int(row[1]), int(row[2]), marked=False) for row in rows if not row[3].startswith("Z")]
 
 
-def members(mark: bytes, *, session: int = 0, supervisor: int = 0) -> set[int]:
-    everyone = processes(mark)
+def members(phase: Path, *, session: int = 0, supervisor: int = 0) -> set[int]:
+    everyone = processes(phase)
     inside = {p.pid for p in everyone if p.marked}
     inside |= {p.pid for p in everyone if (session and p.session == session) or (supervisor and p.parent == supervisor)}
     born = inside

@@ -241,8 +241,7 @@ class Supervisor:
 
     def members(self) -> set[int]:
         self.reap()
-        mark = f"{process_tree.MARK}={self.phase.dir}".encode()
-        return process_tree.members(mark, session=self.main, supervisor=os.getpid())
+        return process_tree.members(self.phase.dir, session=self.main, supervisor=os.getpid())
 
 
 def stop(attempt: str, name: str, grace_s: str) -> None:
@@ -258,14 +257,9 @@ def stop(attempt: str, name: str, grace_s: str) -> None:
         started = phase.read("started.json") or {}
         pid = int(started.get("pid", 0))
         # After a reboot, or where its process id has a new owner, the session of the dead main process proves nothing.
-        ours = started.get("boot") == boot_id() and _is_marked_or_gone(pid, phase)
-        mark = f"{process_tree.MARK}={phase.dir}".encode()
-        status["ended"] = process_tree.end(
-            lambda: process_tree.members(mark, session=pid if ours else 0), float(grace_s)
+        ours = started.get("boot") == boot_id() and all(
+            process.marked for process in process_tree.processes(phase.dir) if process.pid == pid
         )
+        session = pid if ours else 0
+        status["ended"] = process_tree.end(lambda: process_tree.members(phase.dir, session=session), float(grace_s))
     reply(status)
-
-
-def _is_marked_or_gone(pid: int, phase: PhaseFiles) -> bool:
-    mark = f"{process_tree.MARK}={phase.dir}".encode()
-    return all(process.marked for process in process_tree.processes(mark) if process.pid == pid)

@@ -122,11 +122,9 @@ class Watchdog:
     def run(self) -> Effects:
         yield from self.observe()
         # Not all at once: of hundreds of workers that boot together, the API would refuse most.
-        self.next_poll = (
-            self.now
-            + (0 if self.worker < PROVERS else self.worker % 256) * self.config["stagger_s"] / FIRST_LOOK_DIVISOR
-        )
-        self.prove_at = self.now + self.worker * self.config["stagger_s"]
+        stagger_s, turn = self.config["stagger_s"], 0 if self.worker < PROVERS else self.worker % 256
+        self.next_poll = self.now + turn * stagger_s / FIRST_LOOK_DIVISOR
+        self.prove_at = self.now + self.worker * stagger_s
         while True:
             yield from self.observe()
             yield from self.handle_preemption()
@@ -154,9 +152,8 @@ class Watchdog:
         if not self.reads_heartbeats:
             return
         text = yield ("heartbeat",)
-        if (
-            self.observed and text is not None and text != self.last_heartbeat
-        ):  # a heartbeat from before the start may have any age
+        # A heartbeat from before the start may have any age.
+        if self.observed and text is not None and text != self.last_heartbeat:
             self.heartbeat_seen = True
             self.silence.restart()
         if self.state in BOOTING_STATES:
@@ -247,12 +244,8 @@ class Watchdog:
         if self.foreign:
             return None
         # A held slice gets no heartbeats, and only its labels say that it is held: read them before deciding.
-        if (
-            self.mode == RUN
-            and self.first
-            and self.silence.over
-            and (self.status == 200 or self.config.get("heartbeats", True))
-        ):
+        mode_is_known = self.status == 200 or self.config.get("heartbeats", True)
+        if self.mode == RUN and self.first and self.silence.over and mode_is_known:
             return f"no heartbeat for {self.silence.total_s:.0f} s"
         if self.mode == DETACHED and self.ending.over and not self.has_client(self.grace_s):
             return "no job was started" if self.job[0] == "none" else "the job ended"
@@ -299,9 +292,8 @@ class Watchdog:
             if self.may_get:
                 wait_s = max(wait_s, self.prove_at - self.now)
         elif self.status not in API_ANSWERED or self.expiry.running or self.turn.running:
-            wait_s = (
-                self.poll_s / FAST_FACTOR
-            )  # often enough that a few lost replies in a row do not look like an outage
+            # Often enough that a few lost replies in a row do not look like an outage.
+            wait_s = self.poll_s / FAST_FACTOR
         else:
             wait_s = self.period_s
         self.next_poll = self.now + wait_s
@@ -316,9 +308,8 @@ class Watchdog:
         collecting = self.mode == DETACHED and self.ending.over  # a client is collecting, or the slice would be gone
         tick_s = self.heartbeat_s if collecting else self.tick_s
         waits = [tick_s, self.next_poll - self.now, self.left_s()]
-        waits += (
-            [self.next_publish - self.now] if self.republish_s < self.tick_s else []
-        )  # later it is published with another look
+        if self.republish_s < self.tick_s:  # else it is published with another look
+            waits.append(self.next_publish - self.now)
         waits += [countdown.left_s for countdown in (self.silence, self.ending, self.expiry) if countdown.running]
         return max(self.retry_s, min(wait for wait in waits if wait > 0))
 
@@ -467,18 +458,14 @@ class Vm:
         if phase is None:
             return "none", None, None
         running = _locked(f"{phase}/lock")
-        ended = _parsed(
-            _read(f"{phase}/exit.json", 1 << 16) or b""
-        )  # read after the lock: it exists before the lock drops
+        # Read after the lock: it exists before the lock drops.
+        ended = _parsed(_read(f"{phase}/exit.json", 1 << 16) or b"")
         if isinstance(ended, dict):
             return "ended", self._ago_s(ended), ended.get("rc")
         if running:
             return "running", None, None
-        return (
-            ("none" if _read(f"{phase}/started.json", 1) is None else "ended"),
-            None,
-            None,
-        )  # killed, or the VM rebooted
+        # Killed, or the VM rebooted.
+        return "none" if _read(f"{phase}/started.json", 1) is None else "ended", None, None
 
     def _ago_s(self, ended: dict[str, Any]) -> float | None:
         """Return how long ago, by the boot clock; None if this VM restarted since."""
