@@ -49,8 +49,7 @@ KINDS: Mapping[str, Kind] = {
     # On the wire.
     # An HTTP error in Google's wording (502 is HTML; 404, too: a path that no API has); `effect`: the call works first.
     "status": Kind(
-        Role.REPLY,
-        parameters={"status": 503, "message": "", "body": "auto", "retry_after_s": 0.0, "effect": False},
+        Role.REPLY, parameters={"status": 503, "message": "", "body": "auto", "retry_after_s": 0.0, "effect": False}
     ),
     # The call takes effect, and the connection closes without a reply.
     "lost_reply": Kind(Role.REPLY),
@@ -73,9 +72,7 @@ KINDS: Mapping[str, Kind] = {
     "stockout": Kind(Role.EFFECT, ("nodes.create",)),
     # The operation fails, and the node stays in `state` until it is deleted.
     "create_fails_leaving_node": Kind(
-        Role.EFFECT,
-        ("nodes.create",),
-        {"state": "CREATING", "code": "RESOURCE_EXHAUSTED", "message": ""},
+        Role.EFFECT, ("nodes.create",), {"state": "CREATING", "code": "RESOURCE_EXHAUSTED", "message": ""}
     ),
     # In the cloud: changes.
     # Accepted; after `seconds` the operation ends with an error, and the node is as before.
@@ -108,12 +105,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "body": ("auto", "json", "html"),
     "form": ("truncated", "html", "types", "large", "empty"),
     "code": (
-        "INTERNAL",
-        "RESOURCE_EXHAUSTED",
-        "INVALID_ARGUMENT",
-        "FAILED_PRECONDITION",
-        "PERMISSION_DENIED",
-        "CANCELLED",
+        *("INTERNAL", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "FAILED_PRECONDITION"),
+        *("PERMISSION_DENIED", "CANCELLED"),
     ),
     "state": ("CREATING", "UNKNOWN", "REPAIRING", "TERMINATED"),
 }

@@ -20,6 +20,7 @@ from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.meter import Meter
 from orchestrator.emulator.model.provider_events import ProviderEvent, ProviderEvents
 from orchestrator.emulator.model.queue import ResourceQueue
+from orchestrator.emulator.model.queue_records import load_queued
 from orchestrator.emulator.model.records import (
     VERBS,
     HostRecord,
@@ -64,7 +65,8 @@ class CloudState(ProviderEvents):
         for arguments in ready:
             with contextlib.suppress(ApiError):  # the name was taken meanwhile; no client waits for a reply
                 if "queued" in arguments:
-                    self.queue.create_delayed(arguments, self.now)
+                    row, request_id = load_queued(arguments["queued"]), arguments["request_id"]
+                    self.queue.create(row, arguments["api_version"], self.now, request_id=request_id)
                 else:
                     self.create(load_node(arguments["node"]), arguments["api_version"], self.now)
         return bool(ready)

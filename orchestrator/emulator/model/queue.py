@@ -68,7 +68,7 @@ class ResourceQueue:
             case State.WAITING if row.valid_until is not None and row.valid_until <= now:
                 self._set_state(row, State.FAILED)
                 row.failure = api_errors.expired().in_operation()
-            case State.WAITING if due and row.valid_from <= now and self._fits(row):
+            case State.WAITING if due and row.valid_from <= now and self.cloud.shortage(row.demands) is None:
                 self._provision(row)
             case State.PROVISIONING | State.ACTIVE if (initiator := self._initiator(row)) is not None:
                 self._suspend(row, initiator)
@@ -95,9 +95,6 @@ class ResourceQueue:
         else:
             self._set_state(row, State.FAILED)
         self.cloud.end_operation(row, row.failure)
-
-    def _fits(self, row: QueuedResource) -> bool:
-        return self.cloud.shortage(row.demands) is None
 
     def _provision(self, row: QueuedResource) -> None:
         taken = [name for name in row.node_names if name in self.cloud.nodes]
@@ -173,12 +170,7 @@ class ResourceQueue:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def create(
-        self,
-        row: QueuedResource,
-        api_version: str,
-        now: float,
-        effect: Fault | None = None,
-        request_id: str = "",
+        self, row: QueuedResource, api_version: str, now: float, effect: Fault | None = None, request_id: str = ""
     ) -> OperationRecord:
         """Add a queued resource that `queue_request` made. Return the operation; for a known request id, the earlier one.
 
@@ -214,20 +206,8 @@ class ResourceQueue:
         self._note_reply(row.name, "create", request_id, operation)
         return operation
 
-    def create_delayed(self, arguments: dict[str, Any], now: float) -> None:
-        """Perform a create that the fault "late" delayed. Raises ApiError if the API refuses it by now."""
-        row = load_queued(arguments["queued"])
-        self.create(row, arguments["api_version"], now, request_id=arguments["request_id"])
-
     def delete(
-        self,
-        name: str,
-        *,
-        force: bool,
-        api_version: str,
-        now: float,
-        effect: Fault | None = None,
-        request_id: str = "",
+        self, name: str, *, force: bool, api_version: str, now: float, effect: Fault | None = None, request_id: str = ""
     ) -> OperationRecord:
         """Delete a queued resource, with `force` its nodes, too. Return the operation; in PROVISIONING, one that fails.
 

@@ -71,12 +71,7 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
         attributes["queued-resource-name"] = node.queued_resource
     number, planned = project_number(node.project), node.maintenance
     token = {"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"}
-    login = {
-        "aliases": ["default"],
-        "email": account["email"],
-        "scopes": account["scope"],
-        "token": json.dumps(token),
-    }
+    login = {"aliases": ["default"], "email": account["email"], "scopes": account["scope"], "token": json.dumps(token)}
     return {
         "instance": {
             "id": node.uid,
@@ -194,11 +189,10 @@ class MetadataServer:
         return value
 
     async def _publish(self, request: web.BaseRequest, path: str) -> web.Response:
-        match path.split("/"):
-            case ["instance", "guest-attributes", namespace, key] if namespace and key:
-                pass
-            case _:
-                return web.Response(status=404, headers=FLAVOR)
+        parts = path.split("/")
+        if len(parts) != 4 or parts[:2] != ["instance", "guest-attributes"] or not all(parts):
+            return web.Response(status=404, headers=FLAVOR)
+        namespace, key = parts[2:]
         if namespace in OWN:
             return _refused(403, f"Only the worker itself publishes {namespace}/.")
         if not (ATTRIBUTE.fullmatch(namespace) and ATTRIBUTE.fullmatch(key)):

@@ -11,11 +11,14 @@ import contextlib
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 MARKER = "TPUJOB_EMULATED_NODE"
+KILL_TIMEOUT_S = 10.0
+PAUSE_S = 0.005
 
 
 def find(uid: str, directory: Path) -> list[psutil.Process]:
@@ -39,24 +42,33 @@ def find(uid: str, directory: Path) -> list[psutil.Process]:
     return [processes[pid] for pid in sorted(members)]
 
 
-def kill_all(uid: str, directory: Path, timeout_s: float = 10.0) -> int:
-    """Kill all processes of a node; return how many. Raises TimeoutError.
+def signal_all(
+    search: Callable[[], list[psutil.Process]], send: Callable[[psutil.Process], None], timeout_s: float, problem: str
+) -> int:
+    """Call `send` on all processes that `search` finds, until it finds none; return on how many.
 
-    Ends after two searches in a row without a find, since one search can miss a process that is just being created.
+    Ends after two searches in a row without a find: a signal takes time, and a search can miss a process that is just being
+    created. Raises TimeoutError with the text `problem` and the process ids.
     """
-    killed, empty = 0, 0
+    count, empty = 0, 0
     deadline = time.monotonic() + timeout_s
     while empty < 2:
-        found = find(uid, directory)
+        found = search()
         for process in found:
             with contextlib.suppress(psutil.Error):
-                process.kill()
-        killed += len(found)
+                send(process)
+        count += len(found)
         empty = 0 if found else empty + 1
-        time.sleep(0.005)
+        time.sleep(PAUSE_S)
         if found and time.monotonic() > deadline:
-            raise TimeoutError(f"Processes of node {uid} do not end: {[process.pid for process in found]}.")
-    return killed
+            raise TimeoutError(f"{problem}: {[process.pid for process in found]}.")
+    return count
+
+
+def kill_all(uid: str, directory: Path) -> int:
+    """Kill all processes of a node; return how many. Raises TimeoutError."""
+    problem = f"Processes of node {uid} do not end"
+    return signal_all(lambda: find(uid, directory), psutil.Process.kill, KILL_TIMEOUT_S, problem)
 
 
 async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,19 +115,12 @@ class _SilentPort:
 
 
 def _stop_all(worker: Worker) -> None:
-    """Stop all processes. Raises TimeoutError.
+    """Stop all processes. Raises TimeoutError."""
 
-    Ends after two searches in a row without a running process: a signal takes time, and a search can miss a new process.
-    """
-    stopped, deadline = 0, time.monotonic() + STOP_TIMEOUT_S
-    while stopped < 2:
-        running = [process for process in _processes_of(worker) if _runs(process)]
-        for process in running:
-            with contextlib.suppress(psutil.Error):
-                process.suspend()
-        stopped = 0 if running else stopped + 1
-        if running and time.monotonic() > deadline:
-            raise TimeoutError(f"Processes do not stop: {[process.pid for process in running]}.")
+    def running() -> list[psutil.Process]:
+        return [process for process in _processes_of(worker) if _runs(process)]
+
+    processes.signal_all(running, psutil.Process.suspend, STOP_TIMEOUT_S, "Processes do not stop")
 
 
 def _continue_all(worker: Worker) -> None:

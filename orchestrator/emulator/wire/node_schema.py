@@ -18,9 +18,7 @@ class Enum(dict[int, str]):
     """Number -> name of one proto enum."""
 
 
-ACCELERATOR = Enum(
-    {0: "TYPE_UNSPECIFIED", 2: "V2", 4: "V3", 7: "V4", 9: "V5LITE_POD", 10: "V5P", 11: "V6E"},
-)
+ACCELERATOR = Enum({0: "TYPE_UNSPECIFIED", 2: "V2", 4: "V3", 7: "V4", 9: "V5LITE_POD", 10: "V5P", 11: "V6E"})
 DISK_MODE = Enum({0: "DISK_MODE_UNSPECIFIED", 1: "READ_WRITE", 2: "READ_ONLY"})
 NODE_MODEL = Enum({0: "PROVISIONING_MODEL_UNSPECIFIED", 1: "STANDARD", 2: "SPOT", 3: "RESERVATION_BOUND"})
 PROVISIONING_MODEL = Enum({**NODE_MODEL, 4: "FLEX_START"})

@@ -14,9 +14,7 @@ from orchestrator.emulator.wire.node_json import node_json, spec_json, timestamp
 from orchestrator.emulator.wire.node_schema import QUEUED_RESOURCE
 
 TYPES = "type.googleapis.com/google.cloud.tpu"
-DATA = {
-    state: f"{state.lower()}Data" for state in State if state is not State.WAITING
-}  # WAITING_FOR_RESOURCES has none
+DATA = {state: f"{state.lower()}Data" for state in State if state is not State.WAITING}  # which has none
 
 
 def queued_json(row: QueuedResource, api_version: str) -> dict[str, Any]:
@@ -76,15 +74,13 @@ def operation_json(operation: OperationRecord, api_version: str) -> dict[str, An
         case Node() as node:
             response = node_json(node, api_version)
             if api_version == "v2":
-                response.pop(
-                    "upcomingMaintenance", None
-                )  # unknown to google-cloud-tpu, which then refuses the operation
+                # Unknown to google-cloud-tpu, which then refuses the operation.
+                response.pop("upcomingMaintenance", None)
             result["response"] = {"@type": f"{TYPES}.{api_version}.Node"} | response
         case QueuedResource() as row:
             result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | queued_json(row, api_version)
-        case None if (
-            api_version == "v2alpha1" and "/queuedResources/" in operation.target
-        ):  # as Google's definition says
+        case None if api_version == "v2alpha1" and "/queuedResources/" in operation.target:
+            # As Google's definition says.
             deleted = {"name": operation.target, "state": {"state": "DELETING", "deletingData": {}}}
             result["response"] = {"@type": f"{TYPES}.{api_version}.QueuedResource"} | deleted
         case None:

@@ -20,6 +20,8 @@ from orchestrator.emulator.wire.node_schema import QUEUED_RESOURCE, normalise
 QUEUE_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,63}")
 MAX_NODES = 256
 MAX_RUN_S = 7 * 86400.0
+# Tier → what its nodes have in their schedulingConfig.
+SCHEDULING = {SPOT: {"spot": True}, RESERVED: {"reserved": True}, FLEX_START: {"provisioningModel": "FLEX_START"}}
 
 
 def parse_queued(project: str, zone: str, queue_id: str, body: Any, api_version: str, now: float) -> QueuedResource:
@@ -42,7 +44,7 @@ def parse_queued(project: str, zone: str, queue_id: str, body: Any, api_version:
     valid_from, valid_until = _interval(request.get("queueingPolicy", {}), now)
     run_s = _run_s(request) if tier == FLEX_START else None
     return QueuedResource(
-        *("", project, zone, queue_id, request, specs, tier, State.CREATING, now, valid_from, valid_until, run_s),
+        *("", project, zone, queue_id, request, specs, tier, State.CREATING, now, valid_from, valid_until, run_s)
     )
 
 
@@ -76,14 +78,8 @@ def _node_spec(project: str, zone: str, queue_id: str, row: dict[str, Any], tier
     for node_id in node_ids:
         check_node_id(node_id)
     node, kind = parse_node(project, zone, row.get("node", {}), api_version)
-    if tier == SPOT:
-        node["schedulingConfig"] |= {"spot": True}
-    elif tier == RESERVED:
-        node["schedulingConfig"] |= {"reserved": True}
-    elif tier == FLEX_START:
-        node["schedulingConfig"] |= {"provisioningModel": "FLEX_START"}
-    spot = is_spot(node)
-    price = None if tier == FLEX_START else catalog.usd_per_hour(kind.name, zone, spot=spot)
+    node["schedulingConfig"] |= SCHEDULING.get(tier, {})
+    price = None if tier == FLEX_START else catalog.usd_per_hour(kind.name, zone, spot=is_spot(node))
     return NodeSpec(node_ids, node, kind.hosts, price)
 
 
