@@ -40,10 +40,15 @@ class Console:
         self._progress_stage = ""
         self._progress_at = 0.0
         self._streams_json = False
+        self._log_is_data = True
 
     def stream_json(self) -> None:
         """Print every event from now on as a JSON object on a line of stdout, and nothing else there."""
         self._streams_json = True
+
+    def print_only_ids(self) -> None:
+        """Print on stdout only the lines of a run that goes on; the log so far and the lines of any other end go to stderr."""
+        self._log_is_data = False
 
     def show(self, event: Event) -> None:
         """Render one event. Called by `reporter`, from any thread."""
@@ -61,17 +66,23 @@ class Console:
                 case Failure():
                     self._fail(event.message, event.hint)
                 case LogLines() if not self._streams_json:
-                    emit("\n".join(f"worker{event.worker} | {line}" for line in event.lines))
+                    self._show_lines(["\n".join(f"worker{event.worker} | {line}" for line in event.lines)])
                 case RunResult():
                     self._show_result(event)
 
     def _show_result(self, result: RunResult) -> None:
         self.quiet()
         if not self._streams_json:
-            emit_lines(result.lines)
+            self._show_lines(result.lines, data=result.detached)
         if not result.detached:
             took = format_duration(result.ended_at - result.started_at)
             self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
+
+    def _show_lines(self, lines: Iterable[str], *, data: bool = False) -> None:
+        if data or self._log_is_data:
+            emit_lines(lines)
+        else:
+            self._write("\n".join(lines))
 
     def _stream(self, event: Event) -> None:
         text = json.dumps(self.secrets.hide_all(_plain(event.as_json())), ensure_ascii=False)

@@ -11,18 +11,18 @@ from orchestrator.report import costs
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run. Times are unix seconds of the ledger; `rc` is the job's own exit code, None until it ended."""
+    """One run. Times are unix seconds of the ledger; `exit_code` is that of the command that ended it, None until then."""
 
     run: str
     name: str
     state: str
-    rc: int | None
+    exit_code: int | None
     cloud: str
     job: str
-    created_at: float
+    started_at: float
     ended_at: float | None
     directory: str
-    usd: float | None  # of all attempts; None: a price is unknown, or it ran on this machine
+    cost_usd: float | None  # of all attempts; None: a price is unknown, or it ran on this machine
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,13 +36,13 @@ def runs(session: Session) -> tuple[RunSummary, ...]:
             run=run.id,
             name=run.name,
             state=str(attempt.state),
-            rc=attempt.rc,
+            exit_code=attempt.exit_code,
             cloud=run.cloud,
             job=run.job_path,
-            created_at=run.created_at,
+            started_at=run.created_at,
             ended_at=attempt.ended_at,
             directory=run.directory,
-            usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
+            cost_usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
         )
         for run, attempt in session.ledger.runs()
     )

@@ -192,14 +192,60 @@ def test_when_nobody_comes_the_slice_deletes_itself_after_the_job_and_the_next_c
     assert "artifacts" in json.dumps(shown)
 
 
+def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> None:
+    setup = "setup: [echo early, sleep 1]\n"
+    said = detached("submit", detached.job(SLOW + setup))
+    run = said.stdout.removesuffix("\n")
+    assert run == detached.only_run()["run"] and "worker0 | early" in said.stderr
+    events = [json.loads(line) for line in detached("submit", detached.job(SLOW + setup), "--json").stdout.splitlines()]
+    assert events[-1]["event"] == "result" and "log" in {event["event"] for event in events}
+    for run in (run, events[-1]["run"]):
+        detached("cancel", run)
+
+
 def test_cancel_deletes_and_proves(detached: Tpujob) -> None:
     run = submit(detached, SLOW)
     done = detached("cancel", run)
     assert done.returncode == 0 and "absent" in done.stdout
     assert detached.alive() == []
-    assert detached.only_run()["state"] == "interrupted"
+    assert_cancelled(detached, run, "tpujob cancel")
     again = detached("cancel", run)
-    assert again.returncode == 0 and "has ended already" in again.stdout
+    assert again.returncode == 0 and "has ended already: cancelled" in again.stdout
+
+
+def assert_cancelled(cli: Tpujob, run: str, by: str) -> None:
+    """Every command says so."""
+    shown = cli.only_run()
+    assert (shown["state"], shown["exit_code"], shown["detail"]) == ("cancelled", 71, f"cancelled by `{by}`")
+    (listed,) = json.loads(cli("list", "--json").stdout)
+    assert {key: shown[key] for key in listed} == listed
+    assert "\tcancelled\t" in cli("list").stdout
+    text = cli("show", run).stdout
+    assert f"why      cancelled by `{by}`" in text and text.count("delete: ") == 1
+    attached = cli("attach", run)
+    assert attached.returncode == 71 and f"result   cancelled by `{by}`" in attached.stdout
+    assert "absent (checked" in attached.stdout
+    assert cli("logs", "-f", run).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["cancel", "down"])
+def test_a_run_is_cancelled_at_once_even_if_its_collector_stands_still(detached: Tpujob, command: str) -> None:
+    run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
+    until_followed(detached)
+    still = collector(detached)
+    reader = detached.start("logs", "-f", run)
+    detached.until("begun", reader)
+    still.suspend()
+    attached = detached.start("attach", run)
+    detached.until("begun", attached)
+    assert detached(command, "slow").returncode == 0
+    assert_cancelled(detached, run, f"tpujob {command}")
+    for process, code in ((reader, 0), (attached, 71)):
+        process.communicate()
+        assert process.returncode == code
+    still.resume()
+    still.wait(10.0)
+    assert_cancelled(detached, run, f"tpujob {command}")
 
 
 @pytest.mark.exhaustive
@@ -207,9 +253,10 @@ def test_cancel_ends_a_run_that_is_attached_in_another_terminal(detached: Tpujob
     process = detached.start("run", detached.job(SLOW))
     detached.until("begun", process)
     assert detached("cancel", "slow").returncode == 0
-    process.communicate()
-    assert process.returncode == 71
+    out, _ = process.communicate()
+    assert process.returncode == 71 and "result   cancelled by `tpujob cancel`" in out
     assert detached.alive() == []
+    assert detached.only_run()["state"] == "cancelled"
 
 
 def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujob) -> None:

@@ -49,7 +49,7 @@ def test_a_run_streams_its_events_and_ends_with_its_result(tpujob: Tpujob) -> No
         "name": "hello",
         "state": "succeeded",
         "exit_code": 0,
-        "attempts": 1,
+        "attempt_count": 1,
         "released": True,
         "detached": False,
         "error": None,
@@ -58,7 +58,7 @@ def test_a_run_streams_its_events_and_ends_with_its_result(tpujob: Tpujob) -> No
     assert result["cost_usd"] > 0 and result["ended_at"] > result["started_at"]
     assert result["artifacts"] == [f"{result['directory']}/worker0/artifacts/result.txt"]
     assert " ".join(result) == (
-        "event run name state exit_code directory started_at ended_at attempts cost_usd metrics artifacts released "
+        "event run name state exit_code directory started_at ended_at attempt_count cost_usd metrics artifacts released "
         "release detached error"
     )
     assert "hello from" not in done.stderr and f"tpujob show {result['run']}" in done.stderr

@@ -250,9 +250,9 @@ def test_down_without_a_name_and_stop_leave_the_slice_of_a_running_job_alone(tpu
     (before,), shown, (after,) = (
         json.loads(tpujob(*words, "--json").stdout) for words in (("list",), ("show", "sleep"), ("list",))
     )
-    assert 0 < before["usd"] < shown["usd"] < after["usd"], "a run that goes on costs something"
+    assert 0 < before["cost_usd"] < shown["cost_usd"] < after["cost_usd"], "a run that goes on costs something"
     (alive,) = json.loads(tpujob("status", "--json").stdout)["slices"]
-    assert after["usd"] < alive["usd_so_far"] < after["usd"] + 0.1 and alive["run"] == shown["run"]
+    assert after["cost_usd"] < alive["usd_so_far"] < after["cost_usd"] + 0.1 and alive["run"] == shown["run"]
     down = tpujob("down")
     assert down.returncode == 64 and "alive: sleep (tpujob-" in down.stderr
     stop = tpujob("stop", "sleep")

@@ -55,7 +55,7 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
     assert "setup" in spans and cost == "cost     none: it ran on this machine"
     assert done.stderr.startswith("cloud    none: ")
     shown = tpujob.only_run()
-    assert (shown["cloud"], shown["lease"], shown["state"], shown["rc"]) == ("local", None, "succeeded", None)
+    assert (shown["cloud"], shown["lease"], shown["state"], shown["exit_code"]) == ("local", None, "succeeded", 0)
     assert {file["path"] for file in shown["files"]} == {
         *(
             "logs/worker0.log",
@@ -72,7 +72,7 @@ def test_the_exit_code_is_the_jobs_and_its_artifacts_are_kept(tpujob: Tpujob) ->
     done = tpujob("run", job(tpujob, "echo 1 > $TPUJOB_ARTIFACTS/a.txt; exit 7"))
     assert done.returncode == 7 and "the job failed with code 7" in done.stderr
     assert (artifacts(tpujob) / "a.txt").exists()
-    assert (tpujob.only_run()["state"], tpujob.only_run()["rc"]) == ("failed", 7)
+    assert (tpujob.only_run()["state"], tpujob.only_run()["exit_code"]) == ("failed", 7)
 
 
 def test_a_setup_that_fails_is_called_so_and_the_job_does_not_start(tpujob: Tpujob) -> None:
@@ -118,9 +118,9 @@ def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: T
     done = tpujob("cancel", "sleeper")
     assert done.returncode == 0 and "cancelled; none of its processes runs any more" in done.stdout, done.stderr
     _, err = process.communicate()
-    assert process.returncode == 143 and "interrupted by `tpujob cancel`" in err
+    assert process.returncode == 71 and "cancelled by `tpujob cancel`" in err
     assert (artifacts(tpujob) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(tpujob))
-    assert tpujob.only_run()["state"] == "interrupted"
+    assert tpujob.only_run()["state"] == "cancelled"
     assert list((tpujob.directory / "state" / "local").iterdir()) == []
     assert "has ended already" in tpujob("cancel", "sleeper").stdout
 

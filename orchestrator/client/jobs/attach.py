@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,9 @@ from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.logs import stored_lines
+from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
+from orchestrator.core.lease.run_and_attempt import end_text
 from orchestrator.engine.jobs import attach as engine
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
@@ -19,6 +22,7 @@ from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
     from orchestrator.engine.jobs.progress import Outcome
 
@@ -88,8 +92,17 @@ def _after_lock(session: Session, found: RunRecord, attempt: Attempt) -> Attempt
 
 def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:
     lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
+    give_up_at = time.monotonic() + RECOVERY_S
+    while lease is not None and _is_being_released(session, lease) and time.monotonic() < give_up_at:
+        session.reporter.progress("release", f"another process deletes {lease.name.node}")
+        time.sleep(LOCK_POLL_S)
+        lease = session.ledger.lease(lease.id)
     lines = [
-        f"result   {attempt.state}{f': {attempt.detail}' if attempt.detail else ''}",
+        f"result   {end_text(attempt.state, attempt.detail)}",
         f"released {lease_outcome(lease) if lease is not None else 'nothing was created'}",
     ]
     return results.ended_before(session, found, attempt, lease, lines, attempt.exit_code)
+
+
+def _is_being_released(session: Session, lease: Lease) -> bool:
+    return lease.state is LeaseState.DOWN and session.locks.is_locked(lease.id)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:
     """Report the end of a run and return its result. `drafted`: the leases whose keys are of no use any more."""
+    outcome = _as_recorded(session, outcome)
     lease, collected = outcome.lease, outcome.collected
     if outcome.released is not None and outcome.unproven:
         session.note(outcome.released)
@@ -85,7 +87,7 @@ def ended_before(
         directory=Path(run.directory),
         started_at=run.created_at,
         ended_at=attempt.ended_at or run.created_at,
-        attempts=_number(attempt),
+        attempt_count=_number(attempt),
         cost_usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
@@ -107,7 +109,7 @@ def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lin
         directory=directory,
         started_at=outcome.started_at,
         ended_at=outcome.ended_at,
-        attempts=_number(outcome.attempt),
+        attempt_count=_number(outcome.attempt),
         cost_usd=usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
@@ -143,6 +145,15 @@ def _artifacts(directory: Path) -> tuple[Path, ...]:
         for parent, _, files in os.walk(worker):
             found += [Path(parent, name) for name in files]
     return tuple(sorted(found))
+
+
+def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
+    """Return the outcome with the end in the ledger, which another process may have recorded before."""
+    try:
+        _, attempt = session.ledger.find_run(outcome.run.id)
+    except TpujobError:
+        return outcome
+    return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at)
 
 
 def _cost(session: Session, outcome: Outcome) -> float | None:

@@ -68,7 +68,7 @@ class Attempt:
     detail: str = ""
     started_at: float | None = None
     ended_at: float | None = None
-    exit_code: int | None = None  # of the command that ended it; None: it was killed, or it has not ended
+    exit_code: int | None = None  # of the command that ended it; None: it has not ended
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ def apply(attempt: Attempt, event: AttemptChange) -> Attempt:
         case AttemptEnded(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
             return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)
     return attempt  # Tried: only its event is stored
+
+
+def end_text(state: str, detail: str) -> str:
+    """Return how an attempt ended, such as `failed: the job failed on worker0 with code 7`."""
+    return detail if detail.startswith(state) else ": ".join(filter(None, (state, detail)))
 
 
 def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:

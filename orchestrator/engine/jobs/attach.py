@@ -57,7 +57,7 @@ async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
 
     With `outcome.detached` the job goes on as before, and `error` says why. The caller holds the lock of the attempt.
     """
-    progress = JobProgress(to.run, to.attempt, await Now(), to.lease, detached=True)
+    progress = JobProgress(to.run, to.attempt, to.lease, detached=True)
     await capture(progress, _until_the_end(to, progress, capabilities))
     await Shield()
     await progress.enter(None)

@@ -161,7 +161,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
 
     Raises no TpujobError: whatever happens is in the outcome. The caller holds the lock of the attempt.
     """
-    progress = JobProgress(to.run, to.attempt, await Now(), to.lease, to.attempt.state)
+    progress = JobProgress(to.run, to.attempt, to.lease, to.attempt.state)
     gone = False
     try:
         collected = progress.collected = await _collect(to, progress, capabilities)

@@ -93,7 +93,7 @@ def prepare(
 
 async def run_local(job: LocalRun) -> Outcome:
     """Run the job. Raises no TpujobError: whatever happens is in the outcome, and nothing of the job is left running."""
-    progress = JobProgress(job.run, job.attempt, await Now())
+    progress = JobProgress(job.run, job.attempt)
     await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
     await capture(progress, _attempt(job, progress))

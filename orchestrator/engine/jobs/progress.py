@@ -51,11 +51,15 @@ class Outcome:
     released: Released | None = None  # the last release; of several, one that is not proven
     kept_until: float | None = None  # the slice stays until then
     collected: CollectResult | None = None
-    started_at: float = 0.0
     ended_at: float = 0.0
     spans: Mapping[str, float] = field(default_factory=dict)  # seconds
     detached: bool = False  # the job goes on without this process
     losses: tuple[Loss, ...] = ()
+
+    @property
+    def started_at(self) -> float:
+        """When the run began, also if another process began it."""
+        return self.run.created_at
 
     @property
     def unproven(self) -> bool:
@@ -74,7 +78,6 @@ class JobProgress:
 
     run: RunRecord
     attempt: Attempt  # the current one
-    started_at: float
     lease: Lease | None = None  # of the current attempt
     state: AttemptState = AttemptState.PENDING
     error: TpujobError | None = None
@@ -116,7 +119,6 @@ class JobProgress:
             self.owed.released,
             self.owed.kept_until,
             self.collected,
-            self.started_at,
             ended_at,
             dict(self.spans),
             self.detached,

@@ -31,7 +31,7 @@ from orchestrator.errors import (
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     """Run the job and release its slices. Raises no TpujobError: whatever happens is in the outcome."""
-    progress = JobProgress(job.run, job.attempt, await Now())
+    progress = JobProgress(job.run, job.attempt)
     await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
     await capture(progress, _attempts(job, capabilities, progress))

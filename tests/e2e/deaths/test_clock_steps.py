@@ -101,7 +101,7 @@ def test_a_run_does_not_end_because_the_clock_was_set(
     assert running.returncode == 0, said
     assert "asleep" not in said
     set_clock(0.0)
-    assert cli.only_run()["usd"] < 1.0
+    assert cli.only_run()["cost_usd"] < 1.0
 
 
 def test_a_slice_that_was_brought_while_the_clock_was_behind_stays_when_it_is_put_right(

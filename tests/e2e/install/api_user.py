@@ -65,7 +65,7 @@ def main() -> None:
     figures: tuple[dict[str, Any], float | None, int, bool] = (
         result.metrics,
         result.cost_usd,
-        result.attempts,
+        result.attempt_count,
         result.released,
     )
     paths: tuple[Path, ...] = result.artifacts

@@ -28,6 +28,8 @@ def run(
     """Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion."""
     if as_json:
         console().stream_json()
+    if detach:
+        console().print_only_ids()
     options = RunOptions(
         keep_s=None if keep is None else seconds("--keep", keep, "1m", "7d"),
         max_duration_s=None if ttl is None else seconds("--ttl", ttl, "6m", "7d"),

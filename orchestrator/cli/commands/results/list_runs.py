@@ -22,6 +22,6 @@ def list_runs(as_json: Json = False) -> int:
 
 
 def _line(run: RunSummary) -> str:
-    took = format_duration(run.ended_at - run.created_at) if run.ended_at else "-"
-    usd = "" if run.cloud == LOCAL else format_usd(run.usd)
-    return "\t".join((run.run, run.name, run.state, day_clock(run.created_at), took, run.cloud, usd))
+    took = format_duration(run.ended_at - run.started_at) if run.ended_at else "-"
+    usd = "" if run.cloud == LOCAL else format_usd(run.cost_usd)
+    return "\t".join((run.run, run.name, run.state, day_clock(run.started_at), took, run.cloud, usd))
